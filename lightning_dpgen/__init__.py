@@ -1,0 +1,40 @@
+"""Learn generative models under differential privacy, and release them with a certificate anyone can recompute."""
+
+import importlib
+
+# Loaded when first used: `dpgen --help` and `dpgen verify` should not wait for Lightning.
+_EXPORTS = {
+    "clustering.kmeans": ["Split", "SplitSettings"],
+    "data.lots": ["Lot", "LotBlocks", "PoissonLots"],
+    "data.records": ["BadRecords", "Records", "encode_images"],
+    "data.schema": ["ImageSchema"],
+    "gradients.clipping": ["DPNorm", "Fixed"],
+    "gradients.engines": ["per_record_gradients"],
+    "gradients.terms": ["DataFree", "PerRecord"],
+    "optim.private": ["PrivateOptimizer"],
+    "plugins.accountant": ["MomentsAccountant"],
+    "plugins.progress": ["PrivateProgress"],
+    "plugins.split": ["PrivateSplitDataModule"],
+    "plugins.vae": ["VAE"],
+    "privacy.account": ["Account"],
+    "privacy.errors": ["BudgetTooSmall", "LedgerError", "PlanMismatch", "PrivacyError"],
+    "privacy.ledger": ["Ledger"],
+    "privacy.mechanisms": ["gaussian"],
+    "privacy.noise": ["PrivateStream"],
+    "privacy.plan": ["Draft", "Plan", "make_plan"],
+    "release.sampler": ["Release", "load_release"],
+    "release.verify": ["Verdict", "verify"],
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'lightning_dpgen' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"lightning_dpgen.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

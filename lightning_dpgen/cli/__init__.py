@@ -1,0 +1,1 @@
+"""The `dpgen` program: one small file a subcommand."""

@@ -1,0 +1,26 @@
+"""`dpgen budget`: the table that `train` would print, without reading a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_dpgen.cli.settings import delta_warning, read_settings
+from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.cli.warn import warn
+
+HELP = """usage: dpgen budget [NAME=VALUE ...]
+
+Prints what `dpgen train` with the same settings would spend, stage by stage. Reads no data.
+
+  dpgen budget data=mnist privacy.epsilon=1.74
+  dpgen budget experiment=dpgm_mnist"""
+
+
+def run(argv: Sequence[str]) -> int:
+    if any(word in ("-h", "--help") for word in argv):
+        print(HELP)
+        return 0
+    settings = read_settings(argv)
+    warn(delta_warning(settings.conf))
+    print(budget_table(settings.plan()))
+    return 0

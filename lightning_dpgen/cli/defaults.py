@@ -1,0 +1,64 @@
+"""Defaults: public functions of the declared number of records, the budget and the schema (docs/DEFAULTS.md)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lightning_dpgen.privacy.accountant import gaussian_mu
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Every setting that may be left out.
+
+    Args:
+        hidden, latent, lr: of the networks.
+        rate, steps: of the lots.
+        features, iterations, label_weight, lloyd_share, means_share: of the split.
+        c_max: of the clipping rule.
+    """
+
+    hidden: int
+    latent: int
+    lr: float
+    rate: float
+    steps: int
+    features: int
+    iterations: int
+    label_weight: float
+    lloyd_share: float
+    means_share: float
+    c_max: float
+
+
+def defaults(n: int, width: int, epsilon: float | None, delta: float) -> Defaults:
+    """Defaults for `n` declared records of `width` encoded columns.
+
+    All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means
+    have error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
+
+    Example:
+        >>> defaults(60_000, 794, 1.74, 1e-5).hidden
+        64
+    """
+    # Without noise, as with the most generous budget.
+    strength = n * gaussian_mu(epsilon if epsilon is not None else 100.0, delta)
+    share = _between(0.3 * math.sqrt(1400 / strength), 0.05, 0.3)
+    return Defaults(
+        hidden=2 ** round(math.log2(_between(math.sqrt(strength) / 2.6, 16, 256))),
+        latent=4 if strength < 5000 else 8,
+        lr=3e-3,
+        rate=min(0.5, 3000 / n),
+        steps=round(_between(60 * math.sqrt(strength / 1400), 40, 2000)),
+        features=2 * round(_between(strength / 40, 16, 200) / 2),
+        iterations=round(_between(math.log2(strength) - 5, 3, 10)),
+        label_weight=2.0,
+        lloyd_share=share,
+        means_share=share,
+        c_max=2.0 * math.sqrt(width),
+    )
+
+
+def _between(value: float, low: float, high: float) -> float:
+    return max(low, min(high, value))

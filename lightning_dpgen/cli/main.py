@@ -1,0 +1,78 @@
+"""`dpgen`: picks the subcommand, and turns every mistake into one line and an exit status.
+
+Exit status: 0 done, 1 a fault of ours, 2 a mistake of the user's, 3 the budget does not suffice, 130 interrupted.
+Nothing heavy is imported before the subcommand is known.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "learn a generative model privately and release it",
+    "budget": "print the budget table that train would print, reading no data",
+    "sample": "draw synthetic records from a release",
+    "verify": "recompute a release's epsilon and check its files",
+    "evaluate": "compare a release with real data (the result is private)",
+}
+OK, FAULT, MISTAKE, OVERSPENT, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Mistake(Exception):
+    """The user's mistake: its text is the one line that is shown."""
+
+
+def usage() -> str:
+    lines = ["usage: dpgen COMMAND ...", "", "Private records in, a generative model with a privacy certificate out.", ""]
+    lines += [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
+    return "\n".join([*lines, "", "dpgen COMMAND --help tells more."])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; gives its exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return OK if argv else MISTAKE
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"dpgen {version('lightning_dpgen')}")
+        return OK
+    if argv[0] not in COMMANDS:
+        return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}", MISTAKE)
+    try:
+        command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
+        return command.run(argv[1:])
+    except KeyboardInterrupt:
+        return _complain("interrupted; nothing was released", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAULT
+    except Exception as error:
+        status = _status(error)
+        if status == FAULT:
+            raise
+        return _complain(str(error), status)
+
+
+def _status(error: Exception) -> int:
+    from lightning_dpgen.data.records import BadRecords
+    from lightning_dpgen.data.sources import MissingData
+    from lightning_dpgen.privacy.errors import BudgetTooSmall
+    from lightning_dpgen.release.verify import NotARelease
+
+    if isinstance(error, BudgetTooSmall):
+        return OVERSPENT
+    return MISTAKE if isinstance(error, (Mistake, BadRecords, MissingData, NotARelease)) else FAULT
+
+
+def _complain(text: str, status: int) -> int:
+    print(f"dpgen: {' '.join(text.split())}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

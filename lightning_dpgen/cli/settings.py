@@ -1,0 +1,289 @@
+"""From the command line to typed settings: compose with Hydra, check everything, and say what is wrong in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import lightning_dpgen
+from lightning_dpgen.cli.defaults import defaults
+from lightning_dpgen.cli.main import Mistake
+from lightning_dpgen.clustering.kmeans import SplitSettings
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.clipping import ClippingRule, DPNorm, Fixed
+from lightning_dpgen.privacy.plan import Draft, Plan, make_plan
+
+
+@dataclass
+class DataConf:
+    source: str = MISSING
+    path: str | None = None
+    n: int = MISSING
+    height: int = MISSING
+    width: int = MISSING
+    levels: int = MISSING
+    classes: int = 0
+    threshold: int | None = None
+
+
+@dataclass
+class ModelConf:
+    name: str = "vae"
+    hidden: int | None = None
+    latent: int | None = None
+    bias: str = "means"
+    lr: float | None = None
+    rate: float | None = None
+    steps: int | None = None
+
+
+@dataclass
+class ClippingConf:
+    rule: str = MISSING
+    c: float | None = None
+    c_max: float | None = None
+    bins: int | None = None
+    share: float | None = None
+
+
+@dataclass
+class PrivacyConf:
+    epsilon: float | None = None
+    delta: float = 1e-5
+    unit: str = MISSING
+
+
+@dataclass
+class SplitConf:
+    k: int = 10
+    iterations: int | None = None
+    features: int | None = None
+    gamma: float | None = None
+    label_weight: float | None = None
+    radius: float | None = None
+    centre_share: float = 0.02
+    lloyd_share: float | None = None
+    means_share: float | None = None
+
+
+@dataclass
+class TrainerConf:
+    accelerator: str = "auto"
+    threads: int | None = None
+    precision: str = "32-true"
+    log_every: int = 50
+    previews_every: int = 200
+
+
+@dataclass
+class DebugConf:
+    private_seed: int | None = None
+
+
+@dataclass
+class Conf:
+    data: DataConf = field(default_factory=DataConf)
+    model: ModelConf = field(default_factory=ModelConf)
+    clipping: ClippingConf = field(default_factory=ClippingConf)
+    privacy: PrivacyConf = field(default_factory=PrivacyConf)
+    split: SplitConf = field(default_factory=SplitConf)
+    trainer: TrainerConf = field(default_factory=TrainerConf)
+    debug: DebugConf = field(default_factory=DebugConf)
+    run_dir: str | None = None
+    seed: int = 0
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A checked run: the configuration with every default filled in, and the typed parts made from it."""
+
+    conf: Conf
+    schema: ImageSchema
+    split: SplitSettings
+    clipping: ClippingRule
+
+    @property
+    def rows(self) -> int:
+        return self.conf.data.n if self.conf.rows is None else self.conf.rows
+
+    @property
+    def data_name(self) -> str:
+        return self.conf.data.source
+
+    def plan(self) -> Plan:
+        """The plan of the run; reads no data.
+
+        Raises:
+            BudgetTooSmall: if the budget does not buy what is asked for.
+        """
+        extra = dict(self.clipping.weights)
+        n, model = self.conf.data.n, self.conf.model
+        lot = model.rate * n
+        training = Draft(
+            "training", extra | {"gradient": 1.0 - sum(extra.values())}, model.steps, largest=lot, rate=model.rate
+        )
+        try:
+            return make_plan(
+                [*self.split.drafts(n), training],
+                epsilon=self.conf.privacy.epsilon,
+                delta=self.conf.privacy.delta,
+            )
+        except ValueError as error:
+            raise Mistake(str(error)) from None
+
+    def declared(self) -> dict[str, Any]:
+        """Everything that the certificate assumes to be public."""
+        model = {k: v for k, v in dataclasses.asdict(self.conf.model).items() if k != "name"}
+        return {
+            "data": self.data_name,
+            "n": self.conf.data.n,
+            "schema": self.schema.as_json(),
+            "model": {"name": "mixture of variational autoencoders", **model},
+            "split": dataclasses.asdict(self.split),
+            "clipping": {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)},
+            "seed": self.conf.seed,
+            "rows": self.rows,
+        }
+
+
+def conf_dir() -> Path:
+    """The folder of the YAML files: inside an installed package, beside it in a checkout."""
+    package = Path(lightning_dpgen.__file__).parent
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise FileNotFoundError("the configuration files of lightning_dpgen are missing: install it again")
+
+
+def read_settings(overrides: Sequence[str]) -> Settings:
+    """Compose and check the configuration.
+
+    Raises:
+        Mistake: naming the argument, its value and what was expected.
+    """
+    return fill(_compose(overrides))
+
+
+def _compose(overrides: Sequence[str]) -> Conf:
+    for override in overrides:
+        if override.startswith("-"):
+            raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
+        if "=" not in override and not override.startswith("~"):
+            raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            composed = compose("config", overrides=list(overrides))
+        merged = OmegaConf.merge(OmegaConf.structured(Conf), composed)
+        return OmegaConf.to_object(merged)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Mistake(_explain(error)) from None
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _explain(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages, without their traces, as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    skipped = ("full_key:", "object_type", "reference_type", "Set the environment", "To append to your config")
+    kept = [line for line in lines if not line.startswith(skipped)]
+    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
+    text = " ".join(kept)
+    return f"{key}: {text}" if key and key not in text else text
+
+
+def fill(conf: Conf) -> Settings:
+    """Fill in defaults and check values; see `read_settings`."""
+    _check_privacy(conf)
+    data = conf.data
+    _at_least("data.n", data.n, 1)
+    try:
+        schema = ImageSchema(data.height, data.width, data.levels, data.classes, data.threshold)
+    except ValueError as error:
+        raise Mistake(f"data.{error}") from None
+    chosen = defaults(data.n, schema.encoded_width, conf.privacy.epsilon, conf.privacy.delta)
+    for group in (conf.model, conf.split):
+        for name in (f.name for f in dataclasses.fields(group)):
+            if getattr(group, name) is None and hasattr(chosen, name):
+                setattr(group, name, getattr(chosen, name))
+    _check_model(conf)
+    if conf.rows is not None:
+        _at_least("rows", conf.rows, 0)
+    _at_least("trainer.log_every", conf.trainer.log_every, 1)
+    _at_least("trainer.previews_every", conf.trainer.previews_every, 0)
+    if conf.trainer.threads is not None:
+        _at_least("trainer.threads", conf.trainer.threads, 1)
+    try:
+        split = SplitSettings(**dataclasses.asdict(conf.split))
+    except ValueError as error:
+        raise Mistake(str(error)) from None
+    if split.features < 2 or split.features % 2:
+        raise Mistake(f"split.features={split.features}: expected an even number, 2 or more")
+    return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max))
+
+
+def _check_privacy(conf: Conf) -> None:
+    epsilon, delta = conf.privacy.epsilon, conf.privacy.delta
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
+        raise Mistake(f"privacy.epsilon={epsilon}: expected a positive finite number, or privacy=off")
+    if not (math.isfinite(delta) and 0 < delta < 1):
+        raise Mistake(f"privacy.delta={delta}: expected a number between 0 and 1")
+    if epsilon is not None and conf.data.n >= 1 and delta >= 1.0 / conf.data.n:
+        raise Mistake(
+            f"privacy.delta={delta:g}: expected less than 1/n = {1.0 / conf.data.n:.3g} for data.n={conf.data.n}, "
+            "since publishing one record at random would satisfy a delta of 1/n"
+        )
+
+
+def delta_warning(conf: Conf) -> str | None:
+    """A warning if delta is allowed but large."""
+    if conf.privacy.epsilon is not None and conf.privacy.delta > 0.1 / conf.data.n:
+        return (
+            f"privacy.delta={conf.privacy.delta:g} is above 1/(10 n) = {0.1 / conf.data.n:.3g}: "
+            "a smaller delta is the custom"
+        )
+    return None
+
+
+def _check_model(conf: Conf) -> None:
+    model = conf.model
+    if model.name != "vae":
+        raise Mistake(f"model.name={model.name}: expected vae")
+    for name in ("hidden", "latent", "steps"):
+        _at_least(f"model.{name}", getattr(model, name), 1)
+    if not 0.0 < model.rate <= 1.0:
+        raise Mistake(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
+    if not (model.lr > 0 and math.isfinite(model.lr)):
+        raise Mistake(f"model.lr={model.lr}: expected a positive number")
+    if model.bias not in ("means", "learned", "zero"):
+        raise Mistake(f"model.bias={model.bias}: expected means, learned or zero")
+
+
+def _clipping(conf: ClippingConf, c_max: float) -> ClippingRule:
+    try:
+        if conf.rule == "fixed":
+            return Fixed(1.0 if conf.c is None else conf.c)
+        if conf.rule == "dpnorm":
+            return DPNorm(
+                c_max=c_max if conf.c_max is None else conf.c_max,
+                bins=20 if conf.bins is None else conf.bins,
+                share=0.05 if conf.share is None else conf.share,
+            )
+    except ValueError as error:
+        raise Mistake(f"clipping.{error}") from None
+    raise Mistake(f"clipping.rule={conf.rule}: expected dpnorm or fixed")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise Mistake(f"{name}={value}: expected {least} or more")

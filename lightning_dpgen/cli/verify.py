@@ -1,0 +1,34 @@
+"""`dpgen verify`: is this certificate true to itself and to the files beside it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.release.verify import verify
+
+
+def run(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="dpgen verify",
+        description="Recompute a release's epsilon from its event tree, and check every file. "
+        "Exit status 0: consistent; 2: not to be trusted.",
+    )
+    parser.add_argument("release", help="the folder of a release")
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit:
+        return 0
+    verdict = verify(arguments.release)
+    for line in verdict.checks:
+        print(f"  ok   {line}")
+    for line in verdict.problems:
+        print(f"  BAD  {line}")
+    if verdict.good:
+        print(
+            f"verdict: CONSISTENT. {arguments.release} is what its certificate describes, and the certificate's epsilon "
+            "follows from its events. This does not show that the run took place as described."
+        )
+        return 0
+    print(f"verdict: NOT TO BE TRUSTED ({len(verdict.problems)} problem{'s' if len(verdict.problems) > 1 else ''}).")
+    return 2

@@ -1,0 +1,1 @@
+"""Fourier features and the private kernel k-means split."""

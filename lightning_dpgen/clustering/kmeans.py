@@ -1,0 +1,173 @@
+"""Private kernel k-means, and what a split releases about its clusters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Draft
+
+CENTRE, LLOYD, FINAL = "initial centre", "clustering", "cluster means"
+
+# Noisy sums of a cluster whose noisy count is below this say nothing about its centre: it stays where it was.
+_FLOOR = 1.0
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Public settings of the split.
+
+    Args:
+        k: number of clusters.
+        iterations: Lloyd iterations T.
+        features: number d of Fourier features, even.
+        gamma: kernel width; None takes 4 over the number of columns.
+        label_weight: weight of a label in the kernel, so that records of two classes have their kernel multiplied by
+            ``exp(-label_weight)``; 0 leaves labels out of the split.
+        radius: L2 bound to which records are clipped for the cluster means; None takes 0.45 sqrt(columns) + 1.
+        centre_share: share of the budget's mu^2 for the noisy mean from which the centres start.
+        lloyd_share: the same for all iterations together.
+        means_share: the same for the counts and means under the final centres.
+    """
+
+    k: int = 10
+    iterations: int = 10
+    features: int = 100
+    gamma: float | None = None
+    label_weight: float = 0.0
+    radius: float | None = None
+    centre_share: float = 0.01
+    lloyd_share: float = 0.1
+    means_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, least in (("k", 1), ("iterations", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"split.{name}={getattr(self, name)}: expected {least} or more")
+        if self.label_weight < 0:
+            raise ValueError(f"split.label_weight={self.label_weight}: expected 0 or more")
+        for name in ("gamma", "radius"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"split.{name}={value}: expected a positive number, or null for the default")
+
+    def drafts(self, n: int) -> list[Draft]:
+        """The accesses of the split, for `n` declared records.
+
+        Counts get the share that minimises the error of a centre: the noise of d coordinates against that of a count
+        multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
+        """
+        counts = 1.0 / (1.0 + math.sqrt(self.features))
+        return [
+            Draft(CENTRE, {"sum": 1.0}, 1, largest=n, share=self.centre_share),
+            Draft(
+                LLOYD,
+                {"counts": counts, "sums": 1.0 - counts},
+                self.iterations,
+                largest=n / self.k,
+                share=self.lloyd_share,
+            ),
+            Draft(FINAL, {"counts": 0.1, "means": 0.9}, 1, largest=n / self.k, share=self.means_share),
+        ]
+
+
+@dataclass(frozen=True)
+class Split:
+    """What the split released, and the private assignment.
+
+    Args:
+        clusters: (N,) cluster of each record. Private.
+        counts: (k,) noisy sizes under the final centres, floored at 1. Public.
+        means: (k, m) noisy mean record of each cluster. Public.
+    """
+
+    clusters: Tensor
+    counts: Tensor
+    means: Tensor
+
+    @property
+    def weights(self) -> Tensor:
+        """(k,) mixture weights: noisy counts, normalised. Public."""
+        return self.counts / self.counts.sum()
+
+
+def private_split(
+    records: Tensor, scale: Tensor, settings: SplitSettings, n: int, account: Account, generator: torch.Generator
+) -> Split:
+    """Kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
+
+    Centres start at the noisy mean of all features plus small random directions, never at records. Each iteration
+    releases the counts and the feature sums of the clusters from one access. A last pass under the final centres
+    releases the counts that become mixture weights, and the mean record of each cluster.
+
+    Args:
+        records: (N, m), finite. Private.
+        scale: (m,) weight of each column in the kernel.
+        settings: public settings.
+        n: the declared number of records, a public denominator.
+        account: its plan holds the drafts of `settings`.
+        generator: public generator of features and starting directions.
+
+    Guarantee:
+        Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, and one sum of
+        records by at most the radius. Assignments use centres that are public already.
+    """
+    m = records.shape[1]
+    gamma = settings.gamma if settings.gamma is not None else 4.0 / m
+    features = FourierFeatures(scale, settings.features, gamma, generator)(records)
+    directions = torch.randn(settings.k, settings.features, generator=generator)
+    directions /= directions.norm(dim=1, keepdim=True)
+    with account.open(CENTRE) as access:
+        total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)
+    centres = (total / n).float() + 0.1 * directions
+    for _ in range(settings.iterations):
+        clusters = _assign(features, centres)
+        with account.open(LLOYD) as access:
+            counts = gaussian(access, "counts", _count(clusters, settings.k), sensitivity=1.0)
+            sums = gaussian(access, "sums", _sum(features, clusters, settings.k), sensitivity=FEATURE_NORM)
+        kept = counts >= _FLOOR
+        centres[kept] = sums[kept].float() / counts[kept, None]
+    clusters = _assign(features, centres)
+    radius = settings.radius if settings.radius is not None else default_radius(m)
+    with account.open(FINAL) as access:
+        counts = gaussian(access, "counts", _count(clusters, settings.k), sensitivity=1.0)
+        sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
+    counts = counts.clamp(min=_FLOOR)
+    return Split(clusters, counts, (sums.float() / counts[:, None]).clamp(0.0, 1.0))
+
+
+def default_radius(m: int) -> float:
+    """The default L2 bound of a record of m columns in [0, 1]: one with a fifth of its columns at 1 is kept whole."""
+    return 0.45 * math.sqrt(m) + 1.0
+
+
+def _assign(features: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each record, ``argmax z.c - |c|^2 / 2``."""
+    scores = torch.addmm(-0.5 * centres.square().sum(dim=1)[:, None], centres, features.T)
+    return scores.argmax(dim=0)
+
+
+def _count(clusters: Tensor, k: int) -> Tensor:
+    return torch.bincount(clusters, minlength=k).to(torch.float32)
+
+
+def _sum(rows: Tensor, clusters: Tensor, k: int) -> Tensor:
+    """Sums of the rows of each cluster, added in float64: in float32 one more row would also change the rounding
+    of all the others."""
+    sums = torch.zeros(k, rows.shape[1], dtype=torch.float64)
+    for start in range(0, len(rows), _CHUNK):
+        sums.index_add_(0, clusters[start : start + _CHUNK], rows[start : start + _CHUNK].double())
+    return sums
+
+
+def _clip(records: Tensor, radius: float) -> Tensor:
+    norms = records.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    # Shaved, so that a clipped record stays within the radius in float32 too.
+    return records * (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)

@@ -1,0 +1,1 @@
+"""What may be read: schema, records, sources, Poisson lots."""

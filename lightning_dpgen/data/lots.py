@@ -1,0 +1,96 @@
+"""Poisson lots: every record takes part independently at one public rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.privacy.noise import PrivateStream
+
+
+@dataclass(frozen=True)
+class Lot:
+    """The records of one step, sorted by the component that they belong to. Everything in it is private.
+
+    Args:
+        records: (B, m); B is random and may be 0.
+        offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
+    """
+
+    records: Tensor
+    offsets: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.records.shape[0]
+
+    def to(self, device: torch.device) -> Lot:
+        return Lot(self.records.to(device), self.offsets)
+
+
+class PoissonLots:
+    """An endless source of Poisson lots from records that are held in memory.
+
+    Sampling is a random size and distinct positions, fetched at once; an empty lot is a lot like any other, since
+    skipping it would tell that it was empty.
+
+    Args:
+        records: (N, m), finite.
+        clusters: (N,) the component of each record, in 0..k-1.
+        k: number of components.
+        rate: the public sampling rate q.
+        stream: the private stream that draws the samples.
+    """
+
+    def __init__(self, records: Tensor, clusters: Tensor, k: int, rate: float, stream: PrivateStream) -> None:
+        order = torch.argsort(clusters, stable=True)
+        self._records = records[order].contiguous()
+        self._bounds = np.searchsorted(clusters[order].numpy(), np.arange(k + 1))
+        self.rate = rate
+        self._stream = stream
+
+    def draw(self) -> Lot:
+        """One Poisson lot."""
+        taken = self._stream.poisson_sample(len(self._records), self.rate)
+        records = self._records.index_select(0, torch.from_numpy(taken))
+        return Lot(records, tuple(np.searchsorted(taken, self._bounds).tolist()))
+
+
+class LotBlocks:
+    """A run's lots in blocks: what a Trainer takes as its dataloader.
+
+    Each batch that Lightning sees is a block of several lots, so that its overhead is paid once a block. Lots are drawn
+    when they are asked for. The number of steps is the plan's, never a function of how many records there are.
+
+    Args:
+        lots: where lots come from.
+        steps: how many lots in all.
+        block: how many lots a batch.
+    """
+
+    def __init__(self, lots: PoissonLots, steps: int, block: int) -> None:
+        self.steps, self.block, self._lots = steps, block, lots
+
+    def __len__(self) -> int:
+        return -(-self.steps // self.block)
+
+    def __iter__(self) -> Iterator[list]:
+        for start in range(0, self.steps, self.block):
+            yield LotBlock(self._lots, min(self.block, self.steps - start))
+
+
+class LotBlock:
+    """A few lots, drawn one after the other while they are iterated over; `len` is public."""
+
+    def __init__(self, lots: PoissonLots, size: int) -> None:
+        self._lots, self._size = lots, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Lot]:
+        for _ in range(self._size):
+            yield self._lots.draw()

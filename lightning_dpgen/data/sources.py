@@ -1,0 +1,94 @@
+"""Where records come from: bundled, under $DPGEN_DATA, or a file of pictures."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+
+from lightning_dpgen.data.records import BadRecords, Records, encode_images
+from lightning_dpgen.data.schema import ImageSchema
+
+# The bundled digits come in the order of their writers; the last of them are held out of every training.
+_DIGITS_TRAIN = 1500
+
+
+class MissingData(FileNotFoundError):
+    """A data file is not where it is looked for."""
+
+
+def load(source: str, schema: ImageSchema, *, held_out: bool = False, path: str | None = None) -> Records:
+    """Records of a source, encoded by `schema` and checked.
+
+    Args:
+        source: ``digits`` (comes with scikit-learn), ``mnist`` or ``fashion_mnist`` (gzipped idx files under
+            ``$DPGEN_DATA``), or ``images`` (an ``.npz`` with ``images`` and, if the schema has classes, ``labels``).
+        schema: the public description.
+        held_out: the records that no training sees, for evaluation (all sources but ``images``).
+        path: the file, for ``images``.
+
+    Raises:
+        MissingData: if a file is not there; says where it was looked for.
+        BadRecords: if the records do not fit the schema.
+    """
+    if source == "digits":
+        return _digits(schema, held_out)
+    if source in ("mnist", "fashion_mnist"):
+        return _idx(source, schema, held_out)
+    if source == "images":
+        return _npz(path, schema)
+    raise ValueError(f"data.source={source}: expected digits, mnist, fashion_mnist or images")
+
+
+def _digits(schema: ImageSchema, held_out: bool) -> Records:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    part = slice(_DIGITS_TRAIN, None) if held_out else slice(_DIGITS_TRAIN)
+    return encode_images(bunch.images[part], bunch.target[part], schema)
+
+
+def _idx(name: str, schema: ImageSchema, held_out: bool) -> Records:
+    root = os.environ.get("DPGEN_DATA")
+    if not root:
+        raise MissingData(
+            f"data={name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {name}/"
+        )
+    prefix = "t10k" if held_out else "train"
+    images, labels = (
+        _read_idx(Path(root) / name / f"{prefix}-{part}-ubyte.gz") for part in ("images-idx3", "labels-idx1")
+    )
+    return encode_images(images, labels if schema.classes else None, schema)
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """An idx file: a magic number whose last byte counts the dimensions, their sizes (big-endian), then bytes."""
+    if not path.is_file():
+        raise MissingData(f"no file {path} (looked for under DPGEN_DATA={os.environ['DPGEN_DATA']})")
+    try:
+        raw = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise BadRecords(f"{path} is not a whole gzip file: {error}") from None
+    dimensions = raw[3] if len(raw) > 3 else 0
+    start = 4 + 4 * dimensions
+    sizes = np.frombuffer(raw[4:start], dtype=">u4").astype(int)
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or len(raw) - start != np.prod(sizes):
+        raise BadRecords(f"{path} is not an idx file of unsigned bytes")
+    return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes)
+
+
+def _npz(path: str | None, schema: ImageSchema) -> Records:
+    if not path:
+        raise MissingData("data=images needs data.path=FILE.npz (with arrays images and, for labels, labels)")
+    if not Path(path).is_file():
+        raise MissingData(f"no file {path} (data.path)")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadRecords(f"{path} is not an .npz file of plain arrays: {error}") from None
+    if "images" not in found:
+        raise BadRecords(f"{path} holds {sorted(found)}: expected an array named images")
+    return encode_images(found["images"], found.get("labels") if schema.classes else None, schema)

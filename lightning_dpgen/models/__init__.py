@@ -1,0 +1,1 @@
+"""What is learned: networks stacked over k components, their losses, and the mixture that samples from them."""

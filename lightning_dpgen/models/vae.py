@@ -1,0 +1,102 @@
+"""A variational autoencoder for each component of a mixture, stacked so that all of them step together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.stacked import StackedLinear
+from lightning_dpgen.gradients.terms import PerRecord
+
+
+class StackedVAE(nn.Module):
+    """k autoencoders with one hidden layer on each side (DPGM, TKDE, section 6.1; Kingma and Welling 2014).
+
+    The record holds its label as one-hot, so the label is generated like a pixel. Pixels are Bernoulli (or mean grey
+    values), the label is categorical.
+
+    Args:
+        schema: the public description of a record.
+        k: number of components.
+        hidden: units of each hidden layer.
+        latent: dimensions of the code z.
+        fixed_bias: keep the output bias of the decoder out of training, at values that were released before (noisy
+            cluster means); otherwise it is trained like any other parameter.
+        generator: public generator of the initial weights.
+
+    Example:
+        >>> network = StackedVAE(ImageSchema(2, 2, levels=1), k=3, hidden=4, latent=2)
+        >>> network.decode(torch.zeros(5, 2), (0, 2, 2, 5)).shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(
+        self,
+        schema: ImageSchema,
+        k: int,
+        *,
+        hidden: int = 200,
+        latent: int = 2,
+        fixed_bias: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.schema, self.k, self.hidden, self.latent, self.fixed_bias = schema, k, hidden, latent, fixed_bias
+        width = schema.encoded_width
+        self.encoder = StackedLinear(k, width, hidden, generator=generator)
+        self.posterior = StackedLinear(k, hidden, 2 * latent, generator=generator)
+        self.decoder = StackedLinear(k, latent, hidden, generator=generator)
+        self.output = StackedLinear(k, hidden, width, bias=not fixed_bias, generator=generator)
+        if fixed_bias:
+            self.register_buffer("output_bias", torch.zeros(k, width))
+
+    def start_at(self, means: Tensor) -> None:
+        """Set the output bias so that each component first generates its cluster's mean.
+
+        Args:
+            means: (k, width) already released means of the records of each cluster; clamped to [0.02, 0.98].
+        """
+        pixels = self.schema.pixels
+        grey = torch.logit(means[:, :pixels].clamp(0.02, 0.98))
+        label = torch.log(means[:, pixels:].clamp(0.005, 1.0))
+        bias = self.output_bias if self.fixed_bias else self.output.bias
+        with torch.no_grad():
+            bias.copy_(torch.cat([grey, label], dim=1))
+
+    def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Mean and log variance (B, latent) of the code of each record."""
+        hidden = F.relu(self.encoder(x, offsets))
+        return self.posterior(hidden, offsets).chunk(2, dim=1)
+
+    def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
+        """Logits (B, width) of pixels and label."""
+        logits = self.output(F.relu(self.decoder(z, offsets)), offsets)
+        if not self.fixed_bias:
+            return logits
+        sizes = [end - start for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        component = torch.repeat_interleave(torch.tensor(sizes, device=z.device), output_size=len(z))
+        return logits + self.output_bias[component]
+
+    def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
+        """(B,) negative evidence lower bound of each record, in nats; `noise` is its own (B, latent) normals."""
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        z = mean + torch.exp(0.5 * log_variance) * noise
+        logits = self.decode(z, lot.offsets)
+        pixels = self.schema.pixels
+        x = lot.records
+        loss = F.binary_cross_entropy_with_logits(
+            logits[:, :pixels], x[:, :pixels], reduction="none"
+        ).sum(dim=1)
+        if self.schema.classes:
+            loss = loss - (x[:, pixels:] * F.log_softmax(logits[:, pixels:], dim=1)).sum(dim=1)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
+        return loss + kl
+
+    @property
+    def term(self) -> PerRecord:
+        return PerRecord(self.negative_elbo, noise=self.latent)

@@ -1,0 +1,1 @@
+"""Opacus-compatible optimizers: a DPOptimizer around any torch optimizer."""

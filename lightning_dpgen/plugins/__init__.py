@@ -1,0 +1,1 @@
+"""Thin Lightning adapters: modules, the private split's datamodule, the moments accountant, progress and previews."""

@@ -1,0 +1,57 @@
+"""A progress bar in steps, with epsilon by the plan."""
+
+from __future__ import annotations
+
+import sys
+
+import pytorch_lightning as pl
+from tqdm import tqdm
+
+from lightning_dpgen.plugins.accountant import MomentsAccountant
+
+
+class PrivateProgress(pl.callbacks.ProgressBar):
+    """Steps done, time left, and epsilon by the plan against the budget.
+
+    Args:
+        accountant: the run's `MomentsAccountant`.
+    """
+
+    def __init__(self, accountant: MomentsAccountant) -> None:
+        super().__init__()
+        self._accountant = accountant
+        self._bar: tqdm | None = None
+        self._enabled = True
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, module)
+        total = self._accountant.account.plan.stage("training").count
+        self._bar = tqdm(
+            total=total,
+            desc="training",
+            unit="step",
+            file=sys.stderr,
+            disable=not self._enabled,
+            dynamic_ncols=True,
+            bar_format="{desc} {percentage:3.0f}% |{bar}| {n}/{total} steps, {remaining} left{postfix}",
+        )
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, *_) -> None:
+        epsilon = self._accountant.epsilon_at(self._bar.n + len(batch))
+        if epsilon is not None:
+            target = self._accountant.account.plan.target_epsilon
+            self._bar.set_postfix_str(f"epsilon {epsilon:.2f} of {target:g}", refresh=False)
+        self._bar.update(len(batch))
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._bar.close()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        if self._bar is not None:
+            self._bar.close()

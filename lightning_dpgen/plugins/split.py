@@ -1,0 +1,76 @@
+"""The datamodule that makes the private split and hands out Poisson lots."""
+
+from __future__ import annotations
+
+import pytorch_lightning as pl
+import torch
+
+from lightning_dpgen.clustering.kmeans import Split, SplitSettings, private_split
+from lightning_dpgen.data.lots import LotBlocks, PoissonLots
+from lightning_dpgen.data.records import BadRecords, Records
+from lightning_dpgen.privacy.account import Account
+
+
+class PrivateSplitDataModule(pl.LightningDataModule):
+    """Splits records by private kernel k-means when a fit begins, then yields blocks of Poisson lots.
+
+    The rate of the lots and their number are the plan's. Each batch that a Trainer sees is a block of lots, drawn as
+    they are asked for: ``for lot in batch: ...``.
+
+    Args:
+        records: the private records.
+        settings: public settings of the split.
+        account: its plan holds ``settings.drafts(n)`` and a stage ``training``.
+        n: the declared number of records, public; a denominator, never compared with the data.
+        seed: drives features and starting directions; public.
+        block: lots a batch.
+
+    Raises:
+        BadRecords: if a record holds NaN or infinity; nothing has been spent then.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        settings: SplitSettings,
+        account: Account,
+        *,
+        n: int,
+        seed: int = 0,
+        block: int = 25,
+    ) -> None:
+        super().__init__()
+        if not torch.isfinite(records.encoded).all():
+            raise BadRecords("the records hold NaN or infinite values: replace or drop those records first")
+        self._records, self.settings, self.account = records, settings, account
+        self.n, self.seed, self.block = n, seed, block
+        self.split: Split | None = None
+
+    def setup(self, stage: str) -> None:
+        """Make the split, once."""
+        if stage != "fit" or self.split is not None:
+            return
+        self.split = private_split(
+            self._records.encoded,
+            self._kernel_scale(),
+            self.settings,
+            self.n,
+            self.account,
+            torch.Generator().manual_seed(self.seed),
+        )
+
+    def _kernel_scale(self) -> torch.Tensor:
+        """Weight of each column: 1 for a pixel; two different labels multiply the kernel by exp(-label_weight)."""
+        schema = self._records.schema
+        gamma = self.settings.gamma if self.settings.gamma is not None else 4.0 / schema.encoded_width
+        scale = torch.ones(schema.encoded_width)
+        # One-hot labels of two classes are at squared distance 2.
+        scale[schema.pixels :] = (self.settings.label_weight / (2.0 * gamma)) ** 0.5
+        return scale
+
+    def train_dataloader(self) -> LotBlocks:
+        stage = self.account.plan.stage("training")
+        lots = PoissonLots(
+            self._records.encoded, self.split.clusters, self.settings.k, stage.access.rate, self.account.stream
+        )
+        return LotBlocks(lots, stage.count, self.block)

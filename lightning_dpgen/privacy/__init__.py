@@ -1,0 +1,1 @@
+"""What is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""

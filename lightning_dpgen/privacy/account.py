@@ -1,0 +1,158 @@
+"""The account of a run: its plan, its ledger and its private stream, and the one way to open an access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dp_accounting
+
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.events import composed, encode, stage_events
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
+
+_BLOCK = 200
+
+
+class OpenAccess:
+    """An access whose ledger line is written: each of its noises may be drawn once, until it is closed."""
+
+    def __init__(self, access: Access, stream: PrivateStream) -> None:
+        self.access = access
+        self.stream = stream
+        self._left = dict(access.multipliers)
+        self._open = True
+
+    @property
+    def private(self) -> bool:
+        """False in the non-private twin, where nothing is clipped and no noise is drawn."""
+        return self.access.private
+
+    def take(self, name: str) -> float:
+        """The multiplier of the noise `name`, which is thereby used up.
+
+        Raises:
+            LedgerError: if the access is closed, does not list the noise, or has given it out already.
+        """
+        if not self._open:
+            raise LedgerError(f"noise {name!r}: the access of stage {self.access.stage!r} is closed")
+        if name not in self._left:
+            raise LedgerError(
+                f"noise {name!r} was drawn already or is not listed; "
+                f"stage {self.access.stage!r} has {sorted(self._left)} left of {sorted(self.access.multipliers)}"
+            )
+        return self._left.pop(name)
+
+    def _close(self) -> None:
+        self._open = False
+
+    def _check_used_up(self) -> None:
+        if self._left:
+            raise LedgerError(f"stage {self.access.stage!r}: {sorted(self._left)} was paid for and never drawn")
+
+
+class Account:
+    """What a run may spend and what it has spent.
+
+    The plan is fixed before a record is read; every access is written to the ledger before its noise is drawn; at the
+    end `settle` compares the two. All parts of a run (split, optimizer, callback) share one account.
+
+    Args:
+        plan: what the run promises.
+        ledger: the file for this run's accesses, or a path for a new one, or None to keep it in memory.
+        stream: the private stream; None makes one keyed by the operating system.
+
+    Example:
+        >>> from lightning_dpgen import Draft, make_plan
+        >>> import torch
+        >>> plan = make_plan([Draft("mean", {"sum": 1.0}, 1, largest=100)], epsilon=1.0, delta=1e-5)
+        >>> account = Account(plan)
+        >>> with account.open("mean") as access:
+        ...     total = gaussian(access, "sum", torch.zeros(3), sensitivity=1.0)
+        >>> account.settle()
+    """
+
+    def __init__(
+        self, plan: Plan, ledger: Ledger | str | Path | None = None, stream: PrivateStream | None = None
+    ) -> None:
+        self.plan = plan
+        self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+        self.stream = stream or PrivateStream()
+
+    @contextmanager
+    def open(self, stage: str) -> Iterator[OpenAccess]:
+        """Open the next access of a stage: its line is in the ledger when the block is entered.
+
+        Raises:
+            PlanMismatch: if the plan does not hold this access next.
+            LedgerError: on leaving, if a noise that was paid for was not drawn.
+        """
+        access, remaining = self._next(stage)
+        if access.private:
+            self.ledger.write(access, ahead=min(_BLOCK, remaining))
+        elif not self.ledger.accesses:
+            # One line says it all: the run is not private, whatever else is read.
+            self.ledger.write(access)
+        opened = OpenAccess(access, self.stream)
+        try:
+            yield opened
+        finally:
+            opened._close()
+        opened._check_used_up()
+
+    def remaining(self, stage: str) -> int:
+        """How many accesses of a stage the plan still holds (never ends for a run that is not private)."""
+        planned = self.plan.stage(stage)
+        return planned.count - self.ledger.count(stage) if self.plan.private else planned.count
+
+    def _next(self, stage: str) -> tuple[Access, int]:
+        planned = self.plan.stage(stage)
+        remaining = self.remaining(stage)
+        if remaining < 1:
+            raise PlanMismatch(f"stage {stage!r}: all {planned.count} accesses of the plan have been made")
+        for earlier in self.plan.stages:
+            if earlier.name == stage:
+                break
+            if self.plan.private and self.remaining(earlier.name):
+                raise PlanMismatch(f"stage {stage!r} was opened before stage {earlier.name!r} was complete")
+        return planned.access, remaining
+
+    @property
+    def event(self) -> dp_accounting.DpEvent:
+        """What the ledger says was drawn."""
+        accesses = self.ledger.accesses
+        if not accesses:
+            raise PlanMismatch("nothing has been drawn yet")
+        return composed([event for _, event in stage_events(accesses)])
+
+    def settle(self) -> None:
+        """Compare ledger and plan at the end of an uninterrupted run, and close the ledger.
+
+        Raises:
+            PlanMismatch: if an access is missing, came twice or had other noise than promised.
+        """
+        self.ledger.close()
+        if encode(self.event) != encode(self.plan.event):
+            raise PlanMismatch(
+                "the ledger is not what the plan promised; nothing may be released on the strength of this plan.\n"
+                f"plan:   {encode(self.plan.event)}\nledger: {encode(self.event)}"
+            )
+
+    def certified(self) -> tuple[dp_accounting.DpEvent, float, float]:
+        """Event, epsilon and interval for the certificate: the plan's, unless the ledger's is larger.
+
+        A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a
+        chosen time under-reports.
+        """
+        planned = self.plan.spent
+        if encode(self.event) == encode(self.plan.event):
+            return self.plan.event, planned.epsilon, planned.interval
+        drawn = spent(self.event, self.plan.delta)
+        if drawn.epsilon > planned.epsilon:
+            return self.event, drawn.epsilon, drawn.interval
+        return self.plan.event, planned.epsilon, planned.interval

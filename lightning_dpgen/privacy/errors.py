@@ -1,0 +1,17 @@
+"""The three ways in which a request about privacy is turned down."""
+
+
+class PrivacyError(Exception):
+    """Base of the errors of this package that concern privacy."""
+
+
+class BudgetTooSmall(PrivacyError):
+    """The budget does not buy what was asked for; the message says what would fit."""
+
+
+class PlanMismatch(PrivacyError):
+    """What was drawn is not what the plan promised: a fault of the program, never of the data."""
+
+
+class LedgerError(PrivacyError):
+    """Noise was asked for outside an open access, twice, or under a name that the access does not list."""

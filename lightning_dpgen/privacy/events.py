@@ -1,0 +1,133 @@
+"""Events as JSON and back: the tree from which anyone can recompute the epsilon of a certificate.
+
+An event is ``{"type": <class name of dp_accounting>, <its own field names>}``, nested. Reading goes through an
+allow-list, since dp_accounting's own loader imports whatever module it is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import dp_accounting
+from dp_accounting import dp_event
+
+from lightning_dpgen.privacy.access import Access
+
+_ALLOWED = {
+    cls.__name__: cls
+    for cls in (
+        dp_event.GaussianDpEvent,
+        dp_event.LaplaceDpEvent,
+        dp_event.PoissonSampledDpEvent,
+        dp_event.SelfComposedDpEvent,
+        dp_event.ComposedDpEvent,
+        dp_event.NonPrivateDpEvent,
+    )
+}
+_MAX_DEPTH, _MAX_COUNT = 12, 10**9
+
+
+class UnknownEvent(ValueError):
+    """The text is not an event tree that this software can account for."""
+
+
+def encode(event: dp_accounting.DpEvent) -> dict[str, Any]:
+    """An event as plain JSON.
+
+    Raises:
+        UnknownEvent: for an event class outside the allow-list.
+
+    Example:
+        >>> encode(dp_accounting.GaussianDpEvent(2.0))
+        {'type': 'GaussianDpEvent', 'noise_multiplier': 2.0}
+    """
+    name = type(event).__name__
+    if name not in _ALLOWED:
+        raise UnknownEvent(f"event class {name!r} cannot be written to a certificate")
+    fields = {field.name: getattr(event, field.name) for field in attrs.fields(type(event))}
+    return {"type": name} | {key: _encode_field(value) for key, value in fields.items()}
+
+
+def _encode_field(value: Any) -> Any:
+    if isinstance(value, dp_accounting.DpEvent):
+        return encode(value)
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(tree: Any) -> dp_accounting.DpEvent:
+    """The event that a JSON tree stands for; the inverse of `encode`.
+
+    Raises:
+        UnknownEvent: for a class outside the allow-list, a missing or foreign field, or a value out of range.
+    """
+    return _decode(tree, depth=0)
+
+
+def _decode(tree: Any, depth: int) -> dp_accounting.DpEvent:
+    if depth > _MAX_DEPTH:
+        raise UnknownEvent(f"event tree is nested deeper than {_MAX_DEPTH} levels")
+    if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
+        raise UnknownEvent(f"an event must be an object with a 'type', found {str(tree)[:60]!r}")
+    cls = _ALLOWED.get(tree["type"])
+    if cls is None:
+        raise UnknownEvent(f"event class {tree['type']!r} is not one of {', '.join(sorted(_ALLOWED))}")
+    names = [field.name for field in attrs.fields(cls)]
+    found = sorted(set(tree) - {"type"})
+    if found != sorted(names):
+        raise UnknownEvent(f"{tree['type']} has the fields {names}, found {found}")
+    return cls(**{name: _decode_field(name, tree[name], depth) for name in names})
+
+
+def _decode_field(name: str, value: Any, depth: int) -> Any:
+    if name == "event":
+        return _decode(value, depth + 1)
+    if name == "events":
+        if not isinstance(value, list) or not value:
+            raise UnknownEvent("'events' must be a list of at least one event")
+        return [_decode(item, depth + 1) for item in value]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if name == "count":
+        if not number or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
+            raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")
+        return value
+    if not number or value <= 0 or (name == "sampling_probability" and value > 1):
+        raise UnknownEvent(f"{name}={value!r}: expected a positive number")
+    return float(value)
+
+
+def stage_events(accesses: Iterable[tuple[Access, int]]) -> list[tuple[str, dp_accounting.DpEvent]]:
+    """The event of each stage, in order, from run-length encoded accesses.
+
+    Neighbours of one stage with the same cost are counted together, so that a thousand equal lots are one
+    ``SelfComposedDpEvent`` and the plan's tree equals the ledger's field by field. If any access is not private, the
+    whole is one ``NonPrivateDpEvent``.
+    """
+    runs: list[tuple[str, dp_accounting.DpEvent, int]] = []
+    for access, count in accesses:
+        if not access.private:
+            return [("not private", dp_accounting.NonPrivateDpEvent())]
+        if runs and runs[-1][:2] == (access.stage, access.event):
+            runs[-1] = (access.stage, access.event, runs[-1][2] + count)
+        else:
+            runs.append((access.stage, access.event, count))
+    stages: list[tuple[str, list[dp_accounting.DpEvent]]] = []
+    for stage, event, count in runs:
+        event = event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
+        if stages and stages[-1][0] == stage:
+            stages[-1][1].append(event)
+        else:
+            stages.append((stage, [event]))
+    return [
+        (stage, events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events))
+        for stage, events in stages
+    ]
+
+
+def composed(events: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+    """The ordered composition; a single event stands for itself."""
+    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(list(events))

@@ -1,0 +1,1 @@
+"""What may leave: the bundle, its certificate, verification, sampling, the report."""

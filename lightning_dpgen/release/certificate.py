@@ -1,0 +1,123 @@
+"""The certificate ``privacy.json``: what is claimed, and the event tree from which anyone can recompute it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.events import encode, stage_events
+
+FORMAT_VERSION = 1
+CERTIFICATE = "privacy.json"
+
+_PACKAGES = ("lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "numpy", "scikit-learn")
+
+
+def canonical(value: Any) -> bytes:
+    """The one JSON text of a value that digests are taken of: sorted keys, no spaces, UTF-8, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest(certificate: dict[str, Any]) -> str:
+    """sha256 of the canonical certificate without its own digest."""
+    return hashlib.sha256(canonical({k: v for k, v in certificate.items() if k != "digest"})).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_certificate(
+    account: Account, *, unit: str, declared: dict[str, Any], released: list[str], folder: Path
+) -> dict[str, Any]:
+    """The certificate of a run whose other files are complete in `folder`.
+
+    Epsilon is the larger of plan and ledger, rounded up. Numbers that are not finite (a run that is not private) are
+    written as null.
+
+    Args:
+        account: the settled account of the run.
+        unit: whose presence is protected, in words.
+        declared: everything that is assumed public.
+        released: names of the files that are functions of the records.
+        folder: holds every file but the certificate.
+    """
+    plan = account.plan
+    event, epsilon, interval = account.certified()
+    private = plan.private and not account.stream.seeded
+    accesses = plan.accesses if event == plan.event else account.ledger.accesses
+    certificate: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "private": private,
+        "epsilon": round_up(epsilon) if plan.private else None,
+        "delta": plan.delta if plan.private else None,
+        "relation": plan.relation,
+        "unit": unit,
+        "target_epsilon": plan.target_epsilon if plan.private else None,
+        "accountant": {
+            "name": "dp_accounting.pld.PLDAccountant",
+            "version": version("dp-accounting"),
+            "value_discretization_interval": interval,
+        },
+        "event": encode(event),
+        "stages": [
+            {
+                "name": name,
+                "event": encode(stage),
+                "epsilon": round_up(spent(stage, plan.delta).epsilon) if plan.private else None,
+            }
+            for name, stage in stage_events(accesses)
+        ],
+        "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
+        "declared": declared,
+        "selection": "none by this software: one run, and nothing was chosen among several with the records",
+        "study": None,
+        "released": sorted(released),
+        "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},
+        "versions": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+    }
+    certificate["statement"] = statement(certificate)
+    return certificate | {"digest": digest(certificate)}
+
+
+def statement(certificate: dict[str, Any]) -> str:
+    """One paragraph that a lawyer can read, generated from the other fields and from nothing else."""
+    if certificate["noise"]["seeded"] and certificate["epsilon"] is not None:
+        return (
+            "THIS IS NOT A PRIVATE RELEASE. The noise was drawn from a known seed for debugging, so anybody who has the "
+            "seed can remove it. Do not publish anything in this folder."
+        )
+    if not certificate["private"]:
+        return (
+            "THIS IS NOT A PRIVATE RELEASE. The model was trained without noise and without bounding what one record "
+            "contributes. Nothing limits what it reveals about a person. Do not publish anything in this folder."
+        )
+    epsilon, delta = certificate["epsilon"], certificate["delta"]
+    n = certificate["declared"].get("n")
+    return (
+        f"The model, the synthetic records and everything else in this folder were made by a procedure that is "
+        f"({epsilon:g}, {delta:g})-differentially private. This means: for {certificate['unit']}, whether that one "
+        f"record was added to the data or removed from it changes the probability of any outcome by a factor of at most "
+        f"e^{epsilon:g} (about {_factor(epsilon)}), except for a part of probability at most {delta:g}. It holds against "
+        f"anybody, whatever else they know, and for any number of synthetic records drawn from the model. It does not "
+        f"promise that nothing can be learned about the population, or about a person from others. A person with several "
+        f"records is protected less, and other releases from the same data add to this one. The following was assumed to "
+        f"be public knowledge and is not protected: the number of records ({n}), the description of a record, and the "
+        f"settings listed under 'declared'. The random numbers are statistically sound but not cryptographic, and "
+        f"computed in floating point. 'dpgen verify' shows that this certificate is consistent with itself and with the "
+        f"files beside it; it cannot show that the run took place as described."
+    )
+
+
+def _factor(epsilon: float) -> str:
+    if epsilon > 20:
+        return "a number too large to mean protection"
+    return f"{round_up(2.718281828459045**epsilon, 3):g}"

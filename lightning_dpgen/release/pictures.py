@@ -1,0 +1,28 @@
+"""A sheet of sampled pictures, one row a component."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lightning_dpgen.release.sampler import Release
+
+
+def sheet(release: Release, columns: int = 12, seed: int = 0) -> np.ndarray:
+    """(rows, columns) of a grey picture: each component's samples side by side, dark on white, one pixel between."""
+    schema = release.schema
+    rows = []
+    for component in range(release.components):
+        pictures = release.sample_component(component, columns, seed + component) / schema.out_levels
+        rows.append(np.concatenate([np.pad(p, 1) for p in pictures], axis=1))
+    return 255 - (255 * np.concatenate(rows, axis=0)).astype(np.uint8)
+
+
+def write_sheet(path: Path, release: Release) -> None:
+    """Write `sheet` as a PNG, enlarged to at least 60 pixels a picture without smoothing."""
+    schema = release.schema
+    picture = Image.fromarray(sheet(release))
+    scale = max(1, -(-60 // max(schema.height, schema.width)))
+    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(path)

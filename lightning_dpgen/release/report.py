@@ -1,0 +1,102 @@
+"""The report page and the model card, rendered from the certificate and the sheet of samples."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.events import decode
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_report(folder: Path, certificate: dict[str, Any]) -> None:
+    """Write ``report.html``: one self-contained page, no script, nothing loaded from elsewhere."""
+    picture = base64.b64encode((folder / "samples.png").read_bytes()).decode()
+    page = _environment(autoescape=True).get_template("report.html.jinja")
+    (folder / "report.html").write_text(
+        page.render(c=certificate, picture=picture, mechanisms=_mechanisms(certificate), curve=_curve(certificate)),
+        encoding="utf-8",
+    )
+
+
+def write_card(folder: Path, certificate: dict[str, Any]) -> None:
+    """Write ``README.md``, the model card; it quotes no hash, since the certificate hashes it."""
+    page = _environment(autoescape=False).get_template("card.md.jinja")
+    text = page.render(c=certificate, mechanisms=_mechanisms(certificate))
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _environment(autoescape: bool) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def describe(tree: dict[str, Any]) -> str:
+    """An event tree in words.
+
+    Example:
+        >>> describe({"type": "SelfComposedDpEvent", "count": 3,
+        ...           "event": {"type": "GaussianDpEvent", "noise_multiplier": 2.0}})
+        '3 times: Gaussian noise, multiplier 2'
+    """
+    kind = tree["type"]
+    if kind == "GaussianDpEvent":
+        return f"Gaussian noise, multiplier {tree['noise_multiplier']:.4g}"
+    if kind == "PoissonSampledDpEvent":
+        return f"each record with probability {tree['sampling_probability']:.4g}, {describe(tree['event'])}"
+    if kind == "SelfComposedDpEvent":
+        return f"{tree['count']:,} times: {describe(tree['event'])}"
+    if kind == "ComposedDpEvent":
+        return "; ".join(describe(event) for event in tree["events"])
+    if kind == "NonPrivateDpEvent":
+        return "no noise"
+    return kind
+
+
+def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": s["name"], "what": describe(s["event"]), "epsilon": s["epsilon"]} for s in certificate["stages"]
+    ]
+
+
+def _curve(certificate: dict[str, Any]) -> Markup | None:
+    """Epsilon over delta as a small SVG; None for a run that is not private."""
+    if certificate["epsilon"] is None:
+        return None
+    event = decode(certificate["event"])
+    # The coarse grid is an upper bound like any other; it is right to a per cent, which is what a drawing shows.
+    exponents = range(3, 11)
+    points = [(e, spent(event, 10.0**-e, interval=1e-3).epsilon) for e in exponents]
+    top = max(epsilon for _, epsilon in points) * 1.15
+    width, height, left, bottom = 520, 220, 48, 34
+
+    def x(exponent: float) -> float:
+        return left + (exponent - exponents[0]) / (exponents[-1] - exponents[0]) * (width - left - 12)
+
+    def y(epsilon: float) -> float:
+        return (height - bottom) * (1 - epsilon / top) + 6
+
+    line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
+    ticks = "".join(
+        f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e}</text>' for e in exponents
+    )
+    levels = "".join(
+        f'<line x1="{left}" x2="{width - 12}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
+        f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'
+        for v in (0.0, top / 1.15 / 2, top / 1.15)
+    )
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="epsilon over delta">{levels}'
+        f'<polyline points="{line}"/>{ticks}<text x="{width / 2}" y="{height}" text-anchor="middle">delta</text></svg>'
+    )

@@ -1,0 +1,125 @@
+"""Reading a released model, and drawing as many synthetic records from it as one likes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.release.verify import NotARelease
+
+MODEL, WEIGHTS = "model.json", "model.safetensors"
+_CHUNK = 10_000
+
+
+class Release:
+    """A released model: needs nothing but its folder.
+
+    Args:
+        mixture: the model.
+
+    Example:
+        >>> release = load_release(folder)                       # doctest: +SKIP
+        >>> pictures = release.sample(100, seed=1)               # doctest: +SKIP
+    """
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._mixture = mixture
+
+    @property
+    def schema(self) -> ImageSchema:
+        return self._mixture.network.schema
+
+    @property
+    def components(self) -> int:
+        return self._mixture.network.k
+
+    def sample(self, n: int, seed: int | None = None) -> np.ndarray:
+        """n synthetic pictures (n, height, width), whole numbers from 0 to ``schema.out_levels``.
+
+        Args:
+            n: how many, 0 or more.
+            seed: makes the draw repeatable; None draws anew each time.
+        """
+        rows = np.concatenate([np.zeros((0, len(self.schema.columns)), np.int64), *self.chunks(n, seed)])
+        return rows[:, : self.schema.pixels].reshape(n, self.schema.height, self.schema.width)
+
+    def chunks(self, n: int, seed: int | None = None) -> Iterator[np.ndarray]:
+        """The same records as rows of ``schema.columns`` (pixels in row order, then the label), a chunk at a time."""
+        if n < 0:
+            raise ValueError(f"n={n}: expected 0 or more records")
+        generator = torch.Generator()
+        if seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(seed)
+        for start in range(0, n, _CHUNK):
+            yield self._mixture.sample(min(_CHUNK, n - start), generator).numpy()
+
+    def sample_component(self, component: int, n: int, seed: int) -> np.ndarray:
+        """n pictures of one component of the mixture, as `sample`."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = self._mixture.sample_components(torch.full((n,), component), generator).numpy()
+        return rows[:, : self.schema.pixels].reshape(n, self.schema.height, self.schema.width)
+
+
+def write_model(folder: Path, mixture: Mixture) -> None:
+    """Write weights and description: all that sampling needs, and no pickle."""
+    network = mixture.network
+    description = {
+        "model": "vae_mixture",
+        "schema": network.schema.as_json(),
+        "k": network.k,
+        "hidden": network.hidden,
+        "latent": network.latent,
+        "fixed_bias": network.fixed_bias,
+        "mixture_weights": mixture.weights.tolist(),
+    }
+    (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    safetensors.torch.save_file(tensors, folder / WEIGHTS)
+
+
+def load_release(path: str | Path) -> Release:
+    """The model of a release, from its folder.
+
+    Raises:
+        NotARelease: if the folder does not hold a readable model.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise NotARelease(f"{folder} is not a folder: expected a release")
+    for name in (MODEL, WEIGHTS):
+        if not (folder / name).is_file():
+            raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen train")
+    try:
+        description = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS)))
+    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise NotARelease(f"the model in {folder} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _build(description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Mixture:
+    if description["model"] != "vae_mixture":
+        raise ValueError(f"model={description['model']!r}: expected 'vae_mixture'")
+    network = StackedVAE(
+        ImageSchema.from_json(description["schema"]),
+        description["k"],
+        hidden=description["hidden"],
+        latent=description["latent"],
+        fixed_bias=description["fixed_bias"],
+    )
+    network.load_state_dict(tensors)
+    weights = torch.tensor(description["mixture_weights"], dtype=torch.float32)
+    if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more")
+    return Mixture(network.eval(), weights)
