@@ -15,9 +15,9 @@ from lightning_dpgen.privacy.plan import Draft
 
 CENTRE, LLOYD, FINAL = "initial centre", "clustering", "cluster means"
 
-# Noisy sums of a cluster whose noisy count is below this say nothing about its centre: it stays where it was.
-_FLOOR = 1.0
+_SPREAD = 0.1
 _CHUNK = 8192
+_BETWEEN = 0.3
 
 
 @dataclass(frozen=True)
@@ -126,21 +126,37 @@ def private_split(
     directions /= directions.norm(dim=1, keepdim=True)
     with account.open(CENTRE) as access:
         total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)
-    centres = (total / n).float() + 0.1 * directions
+    centres = (total / n).float() + _SPREAD * directions
     for _ in range(settings.iterations):
         clusters = _assign(features, centres)
         with account.open(LLOYD) as access:
             counts = gaussian(access, "counts", _count(clusters, settings.k), sensitivity=1.0)
             sums = gaussian(access, "sums", _sum(features, clusters, settings.k), sensitivity=FEATURE_NORM)
-        kept = counts >= _FLOOR
-        centres[kept] = sums[kept].float() / counts[kept, None]
+        # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the
+        # largest one. This and the division look at noisy numbers only.
+        empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"])
+        centres = sums.float() / counts.clamp(min=1.0)[:, None]
+        centres[empty] = centres[counts.argmax()] + _SPREAD * directions[empty]
     clusters = _assign(features, centres)
     radius = settings.radius if settings.radius is not None else default_radius(m)
     with account.open(FINAL) as access:
         counts = gaussian(access, "counts", _count(clusters, settings.k), sensitivity=1.0)
         sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
-    counts = counts.clamp(min=_FLOOR)
-    return Split(clusters, counts, (sums.float() / counts[:, None]).clamp(0.0, 1.0))
+    deviation = access.access.multipliers["means"] * radius
+    counts = counts.clamp(min=1.0)
+    return Split(clusters, counts, _shrunk_means(sums.float(), counts, deviation))
+
+
+def _shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
+    """Noisy means, drawn to the mean of all where the noise is large: post-processing of released numbers.
+
+    A column's mean over clusters is taken to vary by `_BETWEEN`; its noise has standard deviation ``deviation / count``.
+    The weight of a cluster's own mean is the share of the first variance in both (the linear Bayes estimate).
+    """
+    overall = sums.sum(dim=0) / counts.sum()
+    noise = (deviation / counts[:, None]) / _BETWEEN
+    weight = 1.0 / (1.0 + noise.square())
+    return (weight * sums / counts[:, None] + (1.0 - weight) * overall).clamp(0.0, 1.0)
 
 
 def default_radius(m: int) -> float:

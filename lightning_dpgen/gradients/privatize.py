@@ -2,8 +2,8 @@
 
     norms   <-  |gradient_i|                                     private, one a record
     C       <-  rule(noisy statistics of the norms)              public
-    sum     <-  sum_i min(1, C / norm_i) gradient_i              private, sensitivity C (add or remove one record)
-    public  <-  (sum + N(0, (multiplier C)^2)) / expected lot    public; the divisor is a constant of the plan
+    mean    <-  sum_i min(1, C / norm_i) gradient_i / L          private, sensitivity C / L (add or remove one record)
+    public  <-  mean + N(0, (multiplier C / L)^2)                public; the expected lot L is a constant of the plan
 
 Records outside the lot, and records with a non-finite gradient, add exact zeros. A lot of no records is noised like
 any other, and so is the block of a component that no record of the lot belongs to. The histogram behind C and the
@@ -59,7 +59,6 @@ def privatize(
     """
     norms = gradients.norms()
     bound = rule.bound(access, norms) if access.private else math.inf
-    gradients.weighted_sum(clip_weights(norms, bound), out.views)
-    gaussian(access, "gradient", out.flat, sensitivity=bound)
-    out.flat.div_(expected_lot)
+    gradients.weighted_sum(clip_weights(norms, bound) / expected_lot, out.views)
+    gaussian(access, "gradient", out.flat, sensitivity=bound / expected_lot)
     return bound

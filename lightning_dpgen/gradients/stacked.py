@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -74,5 +75,5 @@ class _SegmentedLinear(torch.autograd.Function):
 
 def _segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
     """(component, start, end) of the components that have records."""
-    ends = zip(offsets[:-1], offsets[1:], strict=True)
+    ends = itertools.pairwise(offsets)
     return [(c, start, end) for c, (start, end) in enumerate(ends) if end > start]

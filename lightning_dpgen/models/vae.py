@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -78,7 +79,7 @@ class StackedVAE(nn.Module):
         logits = self.output(F.relu(self.decoder(z, offsets)), offsets)
         if not self.fixed_bias:
             return logits
-        sizes = [end - start for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        sizes = [end - start for start, end in itertools.pairwise(offsets)]
         component = torch.repeat_interleave(torch.tensor(sizes, device=z.device), output_size=len(z))
         return logits + self.output_bias[component]
 

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.events import decode
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -33,13 +33,15 @@ def write_card(folder: Path, certificate: dict[str, Any]) -> None:
 
 
 def _environment(autoescape: bool) -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
+    return environment
 
 
 def describe(tree: dict[str, Any]) -> str:
@@ -82,7 +84,7 @@ def _curve(certificate: dict[str, Any]) -> Markup | None:
     width, height, left, bottom = 520, 220, 48, 34
 
     def x(exponent: float) -> float:
-        return left + (exponent - exponents[0]) / (exponents[-1] - exponents[0]) * (width - left - 12)
+        return left + (exponent - exponents[0]) / (exponents[-1] - exponents[0]) * (width - left - 26)
 
     def y(epsilon: float) -> float:
         return (height - bottom) * (1 - epsilon / top) + 6
@@ -92,7 +94,7 @@ def _curve(certificate: dict[str, Any]) -> Markup | None:
         f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e}</text>' for e in exponents
     )
     levels = "".join(
-        f'<line x1="{left}" x2="{width - 12}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
+        f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
         f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'
         for v in (0.0, top / 1.15 / 2, top / 1.15)
     )

@@ -1,0 +1,35 @@
+"""The examples in docstrings run and print what they say."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import lightning_dpgen
+
+MODULES = [
+    info.name
+    for info in pkgutil.walk_packages(lightning_dpgen.__path__, "lightning_dpgen.")
+    if not info.ispkg
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    module = importlib.import_module(name)
+    names = {key: getattr(module, key) for key in dir(module)}
+    for extra in ("gaussian", "Access", "np", "torch"):
+        names.setdefault(extra, _known(extra))
+    result = doctest.testmod(module, extraglobs=names, optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def _known(name: str):
+    import numpy as np
+    import torch
+
+    from lightning_dpgen.privacy.access import Access
+    from lightning_dpgen.privacy.mechanisms import gaussian
+
+    return {"gaussian": gaussian, "Access": Access, "np": np, "torch": torch}[name]

@@ -1,0 +1,64 @@
+"""Imports go one way, every configuration file builds, and the README's examples run."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import lightning_dpgen
+from lightning_dpgen.cli.settings import conf_dir, read_settings
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "lightning_dpgen"
+# Each folder imports only from itself and from those before it (docs/DESIGN.md).
+ORDER = ["privacy", "data", "clustering", "gradients", "optim", "models", "metrics", "release", "plugins", "cli"]
+
+
+def _imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        found |= {name.split(".")[1] for name in names if name.startswith("lightning_dpgen.")}
+    return found
+
+
+def test_every_folder_has_its_place():
+    assert sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()) == sorted(ORDER)
+
+
+@pytest.mark.parametrize("folder", ORDER)
+def test_imports_go_one_way(folder):
+    allowed = set(ORDER[: ORDER.index(folder) + 1])
+    for path in (PACKAGE / folder).rglob("*.py"):
+        assert _imported(path) <= allowed, f"{path} imports from below its place"
+
+
+def test_every_export_exists_and_is_documented():
+    for name in lightning_dpgen.__all__:
+        assert getattr(lightning_dpgen, name).__doc__, f"{name} has no docstring"
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = lightning_dpgen.no_such_name
+
+
+def _overrides() -> list[list[str]]:
+    cases = []
+    for path in sorted(conf_dir().glob("*/*.yaml")):
+        case = [f"{path.parent.name}={path.stem}"]
+        if path.stem == "images":
+            case += ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"]
+        cases.append(case)
+    return cases
+
+
+@pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
+def test_every_configuration_file_builds(overrides):
+    settings = read_settings(overrides)
+    assert settings.declared()["n"] == settings.conf.data.n
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+def test_readme_examples_run(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
