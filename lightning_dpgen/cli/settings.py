@@ -80,7 +80,6 @@ class SplitConf:
 class TrainerConf:
     accelerator: str = "auto"
     threads: int | None = None
-    precision: str = "32-true"
     log_every: int = 50
     previews_every: int = 200
 
@@ -177,6 +176,8 @@ def read_settings(overrides: Sequence[str]) -> Settings:
 
 def _compose(overrides: Sequence[str]) -> Conf:
     for override in overrides:
+        if override in ("-m", "--multirun"):
+            raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
         if override.startswith("-"):
             raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
         if "=" not in override and not override.startswith("~"):

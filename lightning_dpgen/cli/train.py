@@ -81,7 +81,6 @@ def _train(settings: Settings, records, account: Account, folder: run_folder.Run
     trainer = pl.Trainer(
         accelerator=conf.trainer.accelerator,
         devices=1,
-        precision=conf.trainer.precision,
         max_epochs=1,
         logger=TensorBoardLogger(folder.private, name="", version="tensorboard"),
         callbacks=callbacks,

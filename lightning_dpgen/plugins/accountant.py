@@ -66,10 +66,10 @@ def _refuse(trainer: pl.Trainer, module: pl.LightningModule) -> None:
                 f"{name} ({type(layer).__name__}) mixes the records of a lot, so a record's gradient is not its own: "
                 "use nn.GroupNorm or nn.LayerNorm"
             )
-    if trainer.precision == "16-mixed":
+    if trainer.precision not in ("32-true", "64-true"):
         raise MisconfigurationException(
-            "precision='16-mixed' scales the loss, so gradients would be clipped at the wrong size: "
-            "use '32-true' or 'bf16-mixed'"
+            f"precision={trainer.precision!r}: expected '32-true' or '64-true', since norms and clipped sums rest on "
+            "full precision (and '16-mixed' scales the loss, so gradients would be clipped at the wrong size)"
         )
     if trainer.accumulate_grad_batches != 1:
         raise MisconfigurationException(

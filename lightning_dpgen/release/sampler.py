@@ -87,6 +87,7 @@ def write_model(folder: Path, mixture: Mixture) -> None:
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     safetensors.torch.save_file(tensors, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone, and this file is meant for others
 
 
 def load_release(path: str | Path) -> Release:
