@@ -59,6 +59,7 @@ def privatize(
     """
     norms = gradients.norms()
     bound = rule.bound(access, norms) if access.private else math.inf
-    gradients.weighted_sum(clip_weights(norms, bound) / expected_lot, out.views)
+    weights = clip_weights(norms, bound).to(out.flat.dtype)
+    gradients.weighted_sum(weights / expected_lot, out.views)
     gaussian(access, "gradient", out.flat, sensitivity=bound / expected_lot)
     return bound

@@ -52,7 +52,7 @@ class OpenAccess:
         self._open = False
 
     def _check_used_up(self) -> None:
-        if self._left:
+        if self._left and self.private:
             raise LedgerError(f"stage {self.access.stage!r}: {sorted(self._left)} was paid for and never drawn")
 
 
