@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -200,6 +201,8 @@ def _explain(error: Exception) -> str:
     kept = [line for line in lines if not line.startswith(skipped)]
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
     text = " ".join(kept)
+    if isinstance(error, OverrideParseException):
+        return f"argument {error.override!r}: {text}"
     return f"{key}: {text}" if key and key not in text else text
 
 
@@ -220,6 +223,7 @@ def fill(conf: Conf) -> Settings:
     _check_model(conf)
     if conf.rows is not None:
         _at_least("rows", conf.rows, 0)
+    _check_accelerator(conf.trainer.accelerator)
     _at_least("trainer.log_every", conf.trainer.log_every, 1)
     _at_least("trainer.previews_every", conf.trainer.previews_every, 0)
     if conf.trainer.threads is not None:
@@ -268,6 +272,19 @@ def _check_model(conf: Conf) -> None:
         raise Mistake(f"model.lr={model.lr}: expected a positive number")
     if model.bias not in ("means", "learned", "zero"):
         raise Mistake(f"model.bias={model.bias}: expected means, learned or zero")
+
+
+def _check_accelerator(name: str) -> None:
+    available = {
+        "auto": True,
+        "cpu": True,
+        "gpu": torch.cuda.is_available() or torch.backends.mps.is_available(),
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not available.get(name):
+        usable = ", ".join(key for key, there in available.items() if there)
+        raise Mistake(f"trainer.accelerator={name}: expected one that this machine has ({usable})")
 
 
 def _clipping(conf: ClippingConf, c_max: float) -> ClippingRule:

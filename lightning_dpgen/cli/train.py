@@ -50,7 +50,10 @@ def run(argv: Sequence[str]) -> int:
     print(budget_table(plan), flush=True)
     run_folder.take(folder)
     account = Account(plan, folder.ledger, PrivateStream(settings.conf.debug.private_seed))
-    certificate = _train(settings, records, account, folder)
+    try:
+        certificate = _train(settings, records, account, folder)
+    finally:
+        account.ledger.close()
     _tell(certificate, folder)
     return 0
 

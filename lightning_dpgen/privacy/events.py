@@ -6,7 +6,6 @@ allow-list, since dp_accounting's own loader imports whatever module it is told.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +27,8 @@ _ALLOWED = {
     )
 }
 _MAX_DEPTH, _MAX_COUNT = 12, 10**9
+# Wide enough for any run, and no square of a number in between overflows.
+_SMALLEST, _LARGEST = 1e-12, 1e12
 
 
 class UnknownEvent(ValueError):
@@ -90,13 +91,13 @@ def _decode_field(name: str, value: Any, depth: int) -> Any:
         if not isinstance(value, list) or not value:
             raise UnknownEvent("'events' must be a list of at least one event")
         return [_decode(item, depth + 1) for item in value]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
     if name == "count":
         if not number or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
             raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")
         return value
-    if not number or value <= 0 or (name == "sampling_probability" and value > 1):
-        raise UnknownEvent(f"{name}={value!r}: expected a positive number")
+    if not number or value <= _SMALLEST or (name == "sampling_probability" and value > 1):
+        raise UnknownEvent(f"{name}={value!r}: expected a number between {_SMALLEST:g} and {_LARGEST:g}, a rate at most 1")
     return float(value)
 
 

@@ -159,7 +159,7 @@ def test_a_record_that_is_not_finite_adds_exact_zeros(bad):
 def test_unknown_layers_and_wrong_losses_are_named():
     network = nn.Sequential(nn.Conv1d(1, 1, 3), nn.Flatten())
     lot = Lot(torch.rand(2, 1, 5), (0, 2))
-    with pytest.raises(ValueError, match="0.weight"):
+    with pytest.raises(ValueError, match=r"0\.weight"):
         ghost_gradients(network, PerRecord(lambda lot, _: network(lot.records).sum(1)), lot, torch.empty(2, 0))
     line = nn.Linear(5, 1)
     with pytest.raises(ValueError, match="one value a record"):

@@ -1,0 +1,137 @@
+"""Every mistake gets one clear line on standard error and an exit status, and touches nothing."""
+
+import gzip
+import os
+import re
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MISTAKES = {
+    "unknown data set": (["data=nosuch"], "nosuch"),
+    "unknown override": (["privacy.epsilom=1"], "epsilom"),
+    "unknown group": (["nosuch.thing=1"], "nosuch"),
+    "not an override": (["epsilon"], "NAME=VALUE"),
+    "an option": (["--epsilon"], "NAME=VALUE"),
+    "a sweep": (["-m"], "sweeps"),
+    "a wrong type": (["privacy.epsilon=abc"], "privacy.epsilon"),
+    "not a whole number": (["split.k=1.5"], "split.k"),
+    "bad grammar": (["split.k=[1"], "split.k"),
+    "epsilon 0": (["privacy.epsilon=0"], "privacy.epsilon=0"),
+    "epsilon below 0": (["privacy.epsilon=-1"], "privacy.epsilon=-1"),
+    "epsilon nan": (["privacy.epsilon=nan"], "privacy.epsilon=nan"),
+    "epsilon inf": (["privacy.epsilon=inf"], "privacy.epsilon=inf"),
+    "epsilon huge": (["privacy.epsilon=100000"], "epsilon"),
+    "delta 0": (["privacy.delta=0"], "privacy.delta=0"),
+    "delta nan": (["privacy.delta=nan"], "privacy.delta=nan"),
+    "delta 1/n": (["privacy.delta=0.001"], "1/n"),
+    "k 0": (["split.k=0"], "split.k=0"),
+    "odd features": (["split.features=7"], "split.features=7"),
+    "bad rate": (["model.rate=2"], "model.rate=2"),
+    "no steps": (["model.steps=0"], "model.steps=0"),
+    "bad bias": (["model.bias=foo"], "model.bias=foo"),
+    "bad bound": (["clipping=fixed", "clipping.c=0"], "clipping.c=0"),
+    "bad share": (["split.lloyd_share=0.9"], "shares"),
+    "bad rows": (["rows=-1"], "rows=-1"),
+    "missing path": (["data=images", "data.n=5000", "data.height=2", "data.width=2"], "data.path"),
+    "no file": (
+        ["data=images", "data.path=no.npz", "data.n=5000", "data.height=2", "data.width=2"],
+        r"no\.npz",
+    ),
+    "no folder": (["data=mnist"], "DPGEN_DATA"),
+    "bad accelerator": (["trainer.accelerator=foo"], "trainer.accelerator=foo"),
+}
+
+
+def one_line(err: str) -> bool:
+    lines = [line for line in err.splitlines() if not line.startswith("dpgen: warning:")]
+    return len(lines) == 1 and lines[0].startswith("dpgen: ") and "Traceback" not in err
+
+
+@pytest.mark.parametrize(("overrides", "words"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes(dpgen, tmp_path, monkeypatch, overrides, words):
+    monkeypatch.delenv("DPGEN_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    status, _, err = dpgen("train", f"run_dir={tmp_path / 'run'}", *overrides)
+    assert status == 2 and one_line(err) and re.search(words, err), err
+    assert not list(tmp_path.iterdir())
+
+
+def test_budget_too_small_says_what_fits(dpgen, tmp_path):
+    status, _, err = dpgen("train", "privacy.epsilon=0.0005", f"run_dir={tmp_path / 'run'}")
+    assert status == 3 and one_line(err) and "would do" in err
+    assert not (tmp_path / "run").exists()
+    enough = re.search(r"epsilon=([\d.]+) would do", err)[1]
+    assert dpgen("budget", f"privacy.epsilon={enough}")[0] == 0
+
+
+def test_a_large_delta_warns(dpgen):
+    status, _, err = dpgen("budget", "privacy.delta=1e-4")
+    assert status == 0 and err.startswith("dpgen: warning: privacy.delta=0.0001")
+
+
+def test_a_run_dir_is_never_overwritten(dpgen, trained, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    status, _, err = dpgen("train", f"run_dir={trained}")
+    assert status == 2 and one_line(err) and "finished release" in err
+    (tmp_path / "half" / "private").mkdir(parents=True)
+    status, _, err = dpgen("train", f"run_dir={tmp_path / 'half'}")
+    assert status == 2 and one_line(err) and "not finished" in err
+    (tmp_path / "file").write_text("x")
+    status, _, err = dpgen("train", f"run_dir={tmp_path / 'file'}")
+    assert status == 2 and one_line(err) and "is a file" in err
+    assert before == {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+
+
+PICTURES = np.zeros((30, 2, 2))
+BAD_ARRAYS = {
+    "nan": ({"images": np.full((30, 2, 2), np.nan)}, "NaN"),
+    "infinite": ({"images": np.full((30, 2, 2), np.inf)}, "NaN or infinite"),
+    "shape": ({"images": np.zeros((30, 3, 2))}, "shape"),
+    "range": ({"images": PICTURES + 300}, "declared range"),
+    "text": ({"images": np.full((30, 2, 2), "a")}, "dtype"),
+    "name": ({"pictures": PICTURES}, "named images"),
+    "no labels": ({"images": PICTURES}, "no labels"),
+    "label range": ({"images": PICTURES, "labels": np.full(30, 5)}, "labels"),
+    "label shape": ({"images": PICTURES, "labels": np.zeros(3, int)}, "labels"),
+    "objects": ({"images": np.array([None] * 30)}, "plain arrays"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "words"), BAD_ARRAYS.values(), ids=BAD_ARRAYS.keys())
+def test_bad_records_cost_nothing(dpgen, tmp_path, arrays, words):
+    np.savez(tmp_path / "f.npz", **arrays)
+    declared = ["data.n=5000", "data.height=2", "data.width=2", "data.classes=2"]
+    status, _, err = dpgen(
+        "train", "data=images", f"data.path={tmp_path / 'f.npz'}", *declared, f"run_dir={tmp_path / 'run'}"
+    )
+    assert status == 2 and one_line(err) and words in err, err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", [b"junk", gzip.compress(b"junk"), gzip.compress(bytes(4)), b""])
+def test_broken_files(dpgen, tmp_path, monkeypatch, content):
+    (tmp_path / "mnist").mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1"):
+        (tmp_path / "mnist" / f"{name}-ubyte.gz").write_bytes(content)
+    monkeypatch.setenv("DPGEN_DATA", str(tmp_path))
+    status, _, err = dpgen("train", "data=mnist", "privacy.delta=1e-6", f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and one_line(err) and "train-images" in err
+
+
+def test_words_that_are_no_command(dpgen):
+    status, _, err = dpgen("trian")
+    assert status == 2 and one_line(err) and "train" in err
+    assert dpgen("--help")[0] == 0 and dpgen("--version")[1].startswith("dpgen ")
+    for command in ("train", "budget", "sample", "verify", "evaluate"):
+        status, out, _ = dpgen(command, "--help")
+        assert status == 0 and f"usage: dpgen {command}" in out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_that_cannot_be_written(dpgen, tmp_path):
+    tmp_path.chmod(0o500)
+    status, _, err = dpgen("train", f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and one_line(err)

@@ -1,0 +1,64 @@
+"""`dpgen sample`: repeatable, to Parquet or CSV, from the folder alone."""
+
+import json
+
+import pandas as pd
+import pytest
+
+
+def test_repeatable_and_equal_in_both_formats(dpgen, release, tmp_path):
+    for name in ("a.parquet", "b.parquet", "c.csv"):
+        assert dpgen("sample", release, "-n", 30, "--seed", 3, "-o", tmp_path / name)[0] == 0
+    a, b, c = (pd.read_parquet(tmp_path / "a.parquet"), pd.read_parquet(tmp_path / "b.parquet"), pd.read_csv(tmp_path / "c.csv"))
+    assert a.equals(b) and (a.to_numpy() == c.to_numpy()).all() and list(a.columns) == list(c.columns)
+    assert dpgen("sample", release, "-n", 30, "--seed", 4, "-o", tmp_path / "d.csv")[0] == 0
+    assert not pd.read_csv(tmp_path / "d.csv").equals(c)
+
+
+def test_needs_the_model_alone_and_streams(dpgen, release, tmp_path):
+    for path in release.iterdir():
+        if not path.name.startswith("model."):
+            path.unlink()
+    assert dpgen("sample", release, "-n", 20_001, "-o", tmp_path / "a.parquet")[0] == 0
+    assert len(pd.read_parquet(tmp_path / "a.parquet")) == 20_001
+    assert dpgen("sample", release, "-n", 0, "-o", tmp_path / "none.csv")[0] == 0
+    assert len(pd.read_csv(tmp_path / "none.csv")) == 0
+
+
+def test_bad_input(dpgen, release, tmp_path):
+    (tmp_path / "there.csv").write_text("mine")
+    cases = [
+        [release, "-o", tmp_path / "a.txt"],
+        [release, "-o", tmp_path / "there.csv"],
+        [release, "-o", tmp_path / "nowhere" / "a.csv"],
+        [release, "-n", "-3"],
+        [release, "-n", "many"],
+        [release, "--seed", 2**64, "-o", tmp_path / "a.csv"],
+        [release, "--foreign"],
+        [tmp_path / "nowhere"],
+        [tmp_path],
+        [],
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    for case in cases:
+        status, _, err = dpgen("sample", *case)
+        assert status == 2 and err.startswith("dpgen: ") and len(err.splitlines()) == 1, (case, err)
+    assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "empty", "foreign model", "no json", "weights", "sizes", "schema"])
+def test_broken_models(dpgen, release, tmp_path, spoil):
+    model, weights = release / "model.json", release / "model.safetensors"
+    fields = json.loads(model.read_text())
+    if spoil in ("truncated", "empty"):
+        weights.write_bytes(weights.read_bytes()[: 500 if spoil == "truncated" else 0])
+    else:
+        fields |= {
+            "foreign model": {"model": "other"},
+            "weights": {"mixture_weights": [-1.0] * 10},
+            "sizes": {"hidden": 3},
+            "schema": {"schema": {"kind": "tables"}},
+        }.get(spoil, {})
+        model.write_text("{" if spoil == "no json" else json.dumps(fields))
+    status, _, err = dpgen("sample", release, "-o", tmp_path / "a.csv")
+    assert status == 2 and err.startswith("dpgen: ") and len(err.splitlines()) == 1

@@ -1,0 +1,106 @@
+"""What `dpgen train` leaves: a complete release, nothing private in it, and a clean end when it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.sources import load
+from lightning_dpgen.release.sampler import load_release
+
+from .conftest import QUICK
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FILES = {
+    "model.safetensors", "model.json", "privacy.json", "synthetic.parquet", "samples.png", "report.html", "README.md",
+}  # fmt: skip
+
+
+def test_the_release_is_complete(trained):
+    assert {path.name for path in (trained / "release").iterdir()} == FILES
+    table = pd.read_parquet(trained / "release" / "synthetic.parquet")
+    assert list(table.columns) == [f"pixel_{i}" for i in range(64)] + ["label"] and len(table) == 50
+    assert table.to_numpy().min() >= 0 and table.iloc[:, :64].to_numpy().max() <= 16 and table["label"].max() <= 9
+    page = (trained / "release" / "report.html").read_text()
+    assert "http" not in page.replace("http-equiv", "") and "<script" not in page
+
+
+def test_the_ledger_is_the_plan(trained):
+    lines = [json.loads(line) for line in (trained / "private" / "ledger.jsonl").read_text().splitlines()]
+    stages = [line["stage"] for line in lines if "id" in line]
+    assert stages == ["initial centre"] + ["clustering"] * 2 + ["cluster means"] + ["training"] * 5
+    assert lines[-1] == {"closed": 9, "never_drawn": []}
+    certificate = json.loads((trained / "release" / "privacy.json").read_text())
+    assert certificate["private"] and certificate["epsilon"] <= certificate["target_epsilon"] == 4.0
+    assert [stage["name"] for stage in certificate["stages"]] == list(dict.fromkeys(stages))
+
+
+def test_nothing_private_is_released(trained):
+    """No raw record in any array, and no word of what is only for private/."""
+    records = load("digits", ImageSchema(8, 8, 16, 10)).pixels.numpy()
+    raw = {row.tobytes() for row in np.round(records * 16).astype(np.uint8)}
+    rows = pd.read_parquet(trained / "release" / "synthetic.parquet").iloc[:, :64].to_numpy().astype(np.uint8)
+    assert not any(row.tobytes() in raw for row in rows)
+    names = set(load_file(trained / "release" / "model.safetensors"))
+    assert names == {f"{layer}.{part}" for layer in ("encoder", "posterior", "decoder") for part in ("weight", "bias")} | {
+        "output.weight", "output_bias",
+    }  # fmt: skip
+    for name in ("model.json", "privacy.json", "README.md", "report.html"):
+        text = (trained / "release" / name).read_text()
+        assert not any(word in text for word in ("negative_elbo", "lot_size", "ledger", str(trained)))
+
+
+def test_a_release_samples_pictures(trained):
+    release = load_release(trained / "release")
+    pictures = release.sample(7, seed=1)
+    assert pictures.shape == (7, 8, 8) and (pictures == release.sample(7, seed=1)).all()
+    assert release.sample(0).shape == (0, 8, 8)
+
+
+@pytest.mark.parametrize("odd", [["split.k=1"], ["split.k=40", "privacy.epsilon=8"], ["model.rate=1"], ["rows=0", "data.n=900"],
+                                 ["clipping=fixed"], ["data.classes=0"], ["data.threshold=7"]])  # fmt: skip
+def test_odd_settings_make_true_certificates(dpgen, tmp_path, odd):
+    if odd == ["data.classes=0"]:
+        odd = [*odd, "model.bias=zero"]
+    status, _, err = dpgen("train", *QUICK[:-1], "rows=20", *odd, f"run_dir={tmp_path / 'run'}")
+    assert status == 0, err
+    assert dpgen("verify", tmp_path / "run" / "release")[0] == 0
+
+
+def test_evaluate_writes_beside_the_release_and_says_so(dpgen, trained, tmp_path):
+    status, out, _ = dpgen("evaluate", trained / "release", "data=digits")
+    assert status == 0 and out.startswith("PRIVATE")
+    result = json.loads((trained / "private" / "evaluation.json").read_text())
+    assert result["warning"].startswith("PRIVATE") and 0 <= result["labels, total variation"] <= 1
+    assert dpgen("verify", trained / "release")[0] == 0
+
+
+@pytest.mark.parametrize("moment", ["start", "training"])
+def test_interruption_ends_with_one_line(tmp_path, moment):
+    command = [sys.executable, "-m", "lightning_dpgen.cli.main", "train", "model.steps=20000", "model.rate=0.01"]
+    command += [f"run_dir={tmp_path / 'run'}"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
+    )
+    ledger = tmp_path / "run" / "private" / "ledger.jsonl"
+    deadline = time.monotonic() + 100
+    while moment == "training" and time.monotonic() < deadline:
+        if ledger.exists() and '"training"' in ledger.read_text():
+            break
+        time.sleep(0.2)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    words = [line for line in err.replace("\r", "\n").splitlines() if line.strip() and "steps" not in line]
+    # A shell shows 130 for both: an exit, and the signal itself when it falls into the start of the interpreter.
+    assert process.returncode in (130, -signal.SIGINT) and words == ["dpgen: interrupted; nothing was released"], err
+    assert not (tmp_path / "run" / "release").exists()

@@ -1,0 +1,146 @@
+"""`dpgen verify` passes what is whole and refuses whatever was changed, in a line a person understands."""
+
+import json
+import shutil
+
+import pytest
+
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.release.certificate import digest, statement
+from lightning_dpgen.release.verify import verify
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def _rewrite(release, change, seal=True):
+    """Change the certificate; with `seal`, as somebody would who also repairs statement and digest."""
+    path = release / "privacy.json"
+    certificate = json.loads(path.read_text())
+    change(certificate)
+    if seal:
+        certificate["statement"] = statement(certificate)
+        certificate["digest"] = digest(certificate)
+    path.write_text(json.dumps(certificate))
+
+
+def test_a_release_is_consistent_wherever_it_is_copied(dpgen, release):
+    status, out, err = dpgen("verify", release)
+    assert status == 0 and "CONSISTENT" in out and "epsilon recomputed" in out and not err
+
+
+def _event(tree):
+    return lambda c: c.__setitem__("event", tree)
+
+
+def _leaf(change):
+    """Change the first noise multiplier of event and stage alike."""
+
+    def apply(c):
+        c["event"]["events"][0]["noise_multiplier"] = change
+        c["stages"][0]["event"]["noise_multiplier"] = change
+
+    return apply
+
+
+SEALED = {
+    "epsilon too small": (lambda c: c.update(epsilon=c["epsilon"] * 0.999), "the event tree costs"),
+    "epsilon too large": (lambda c: c.update(epsilon=c["epsilon"] * 1.1), "costs only"),
+    "stage too small": (lambda c: c["stages"][0].update(epsilon=0.1), "stage"),
+    "delta 1/n": (lambda c: c.update(delta=0.001), "1/n"),
+    "less noise": (_leaf(0.5), "costs"),
+    "tiny noise": (_leaf(1e-9), "costs inf"),
+    "no noise to speak of": (_leaf(1e-300), "accounted for"),
+    "a stage left out": (lambda c: c["stages"].pop(), "composition of the stages"),
+    "another relation": (lambda c: c.update(relation="replace_one"), "relation"),
+    "not private": (lambda c: c.update(private=False), "not a private release"),
+    "seeded": (lambda c: c["noise"].update(seeded=True), "known seed"),
+    "a foreign event": (_event({"type": "os.system", "command": "x"}), "os.system"),
+    "huge count": (_event({"type": "SelfComposedDpEvent", "count": 10**15, "event": {}}), "accounted for"),
+    "a foreign field": (lambda c: c.update(extra=1), "foreign fields"),
+    "another format": (lambda c: c.update(format_version=99), "format_version"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), SEALED.values(), ids=SEALED.keys())
+def test_a_certificate_that_was_changed_and_sealed_again(dpgen, release, change, words):
+    _rewrite(release, change)
+    status, out, err = dpgen("verify", release)
+    assert status == 2 and "NOT TO BE TRUSTED" in out and words in out and not err, out
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta", "unit", "statement", "files", "declared", "versions"])
+def test_any_change_breaks_the_digest(release, field):
+    _rewrite(release, lambda c: c.__setitem__(field, 0.5), seal=False)
+    assert not verify(release).good
+
+
+FIELDS = [
+    "format_version", "private", "epsilon", "delta", "relation", "unit", "target_epsilon", "accountant", "event",
+    "stages", "noise", "declared", "selection", "study", "released", "files", "versions", "statement", "digest",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_wrong_types_are_problems_and_not_crashes(dpgen, release, field):
+    original = (release / "privacy.json").read_text()
+    for value in (None, "x", 10**400, True, [{}], {"a": [1]}):
+        if value == json.loads(original)[field]:
+            continue
+        (release / "privacy.json").write_text(original)
+        _rewrite(release, lambda c, value=value: c.__setitem__(field, value), seal=False)
+        status, _, err = dpgen("verify", release)
+        assert status == 2 and not err
+    (release / "privacy.json").write_text(original)
+    _rewrite(release, lambda c: c.pop(field), seal=False)
+    assert dpgen("verify", release)[0] == 2
+
+
+def _append(path):
+    path.write_bytes(path.read_bytes() + b" ")
+
+
+FILES = {
+    "changed": (lambda r: _append(r / "synthetic.parquet"), "file changed: synthetic.parquet"),
+    "missing": (lambda r: (r / "samples.png").unlink(), "file missing: samples.png"),
+    "too many": (lambda r: (r / "notes.txt").write_text("x"), "file too many: notes.txt"),
+    "a folder": (lambda r: (r / "more").mkdir(), "file too many: more"),
+    "a link": (
+        lambda r: ((r / "README.md").rename(r.parent / "x"), (r / "README.md").symlink_to(r.parent / "x")),
+        "README.md is not an ordinary file",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), FILES.values(), ids=FILES.keys())
+def test_files(dpgen, release, spoil, words):
+    spoil(release)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and words in out
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "{}", "null", "\ud800".encode("utf-8", "surrogatepass"), "[" * 10**5])
+def test_what_is_no_certificate(dpgen, tmp_path, text):
+    (tmp_path / "privacy.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    status, out, err = dpgen("verify", tmp_path)
+    assert status == 2 and "Traceback" not in err and len((out + err).strip().splitlines()) <= 2
+
+
+def test_no_release_at_all(dpgen, tmp_path):
+    for place in (tmp_path, tmp_path / "nowhere"):
+        status, _, err = dpgen("verify", place)
+        assert status == 2 and err.startswith("dpgen: ") and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
+def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch):
+    from .conftest import QUICK
+
+    assert main(["train", *QUICK, switch, f"run_dir={tmp_path / 'run'}"]) == 0
+    made = tmp_path / "run" / "release"
+    certificate = json.loads((made / "privacy.json").read_text())
+    assert certificate["private"] is False
+    for name in ("README.md", "report.html"):
+        assert "NOT A PRIVATE RELEASE" in (made / name).read_text()
+    status, out, _ = dpgen("verify", made)
+    assert status == 2 and "not a private release" in out
+    shutil.rmtree(made)

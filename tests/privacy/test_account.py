@@ -1,0 +1,135 @@
+"""No noise without a ledger line, each multiplier once, and ledger equal to plan."""
+
+import json
+
+import pytest
+import torch
+
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+
+def _plan(*stages, off=False):
+    return Plan(
+        tuple(Stage(Access(name, {"sum": 0.0 if off else 50.0}), count, 0.5) for name, count in stages),
+        target_epsilon=1.0,
+        delta=1e-5,
+    )
+
+
+def _draw(account, stage):
+    with account.open(stage) as access:
+        gaussian(access, "sum", torch.zeros(2), sensitivity=1.0)
+
+
+def test_a_complete_run_settles():
+    account = Account(_plan(("first", 2), ("second", 3)))
+    for stage in ("first", "first", "second", "second", "second"):
+        _draw(account, stage)
+    account.settle()
+    assert account.certified()[1] == account.plan.epsilon
+
+
+def test_one_access_too_few_is_noticed():
+    account = Account(_plan(("first", 2)))
+    _draw(account, "first")
+    with pytest.raises(PlanMismatch, match="not what the plan promised"):
+        account.settle()
+    # Stopping early does not lower what is certified.
+    assert account.certified()[1] == account.plan.epsilon
+
+
+def test_one_access_too_many_is_refused_before_noise_is_drawn():
+    account = Account(_plan(("first", 1)))
+    _draw(account, "first")
+    with pytest.raises(PlanMismatch, match="have been made"):
+        _draw(account, "first")
+
+
+def test_an_access_written_past_the_plan_is_noticed_and_charged():
+    account = Account(_plan(("first", 1)))
+    _draw(account, "first")
+    account.ledger.write(account.plan.stages[0].access)
+    with pytest.raises(PlanMismatch):
+        account.settle()
+    assert account.certified()[1] > account.plan.epsilon
+
+
+def test_stages_keep_their_order():
+    account = Account(_plan(("first", 1), ("second", 1)))
+    with pytest.raises(PlanMismatch, match="before stage 'first'"):
+        _draw(account, "second")
+    with pytest.raises(KeyError, match="no stage 'third'"):
+        _draw(account, "third")
+
+
+def test_each_noise_is_drawn_once_and_only_while_open(account_of):
+    account = account_of({"a": 1.0, "b": 1.0}, count=3)
+    with account.open("training") as access:
+        gaussian(access, "a", torch.zeros(1), sensitivity=1.0)
+        with pytest.raises(LedgerError, match="drawn already"):
+            gaussian(access, "a", torch.zeros(1), sensitivity=1.0)
+        with pytest.raises(LedgerError, match="not listed"):
+            gaussian(access, "c", torch.zeros(1), sensitivity=1.0)
+        gaussian(access, "b", torch.zeros(1), sensitivity=1.0)
+    with pytest.raises(LedgerError, match="closed"):
+        gaussian(access, "b", torch.zeros(1), sensitivity=1.0)
+    with pytest.raises(LedgerError, match="never drawn"), account.open("training"):
+        pass
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_sensitivity_must_be_positive_and_finite(account_of, sensitivity):
+    with account_of({"a": 1.0}).open("training") as access, pytest.raises(ValueError, match="sensitivity"):
+        gaussian(access, "a", torch.zeros(1), sensitivity=sensitivity)
+
+
+def test_without_noise_values_stay(account_of):
+    with account_of({"a": 0.0}).open("training") as access:
+        assert gaussian(access, "a", torch.ones(3), sensitivity=float("inf")).tolist() == [1, 1, 1]
+
+
+def test_the_line_is_on_disk_before_the_noise_is_drawn(account_of, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    account = account_of({"sum": 2.0}, ledger=path)
+    seen = []
+
+    class Stream:
+        def normal_(self, out):
+            seen.append(path.read_text())
+            return out.zero_()
+
+    account.stream = Stream()
+    _draw(account, "training")
+    account.ledger.close()
+    line = json.loads(seen[0].splitlines()[1])
+    assert line["stage"] == "training" and line["multipliers"] == {"sum": 2.0} and line["rate"] == 1.0
+
+
+def test_the_file_holds_one_line_an_access_with_its_own_id(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    account = Account(_plan(("first", 450)), path)
+    for _ in range(3):
+        _draw(account, "first")
+    ahead = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(ahead) == 1 + 200, "a crash now must over-count"
+    account.ledger.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0]["ledger"] == 1 and lines[-1]["closed"] == 3
+    entries = [line for line in lines if "id" in line]
+    assert len({entry["id"] for entry in entries}) == 200 == 3 + len(lines[-1]["never_drawn"])
+    with pytest.raises(FileExistsError):
+        Ledger(path)
+
+
+def test_a_run_that_is_not_private_has_one_entry():
+    account = Account(_plan(("first", 2), ("second", 2), off=True))
+    for stage in ("first", "first", "second", "second"):
+        _draw(account, stage)
+    account.settle()
+    assert len(account.ledger.accesses) == 1 and account.ledger.accesses[0][1] == 1
+    assert account.certified()[1] == float("inf")
