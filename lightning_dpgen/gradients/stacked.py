@@ -43,8 +43,8 @@ class _SegmentedLinear(torch.autograd.Function):
     def forward(x, weight, bias, offsets):
         parts = []
         for c, start, end in _segments(offsets):
-            part = x[start:end] @ weight[c].T
-            parts.append(part if bias is None else part.add_(bias[c]))
+            rows, matrix = x[start:end], weight[c].T
+            parts.append(rows @ matrix if bias is None else torch.addmm(bias[c], rows, matrix))
         return torch.cat(parts) if parts else x.new_empty(0, weight.shape[1])
 
     @staticmethod

@@ -60,10 +60,10 @@ class StackedVAE(nn.Module):
         """Set the output bias so that each component first generates its cluster's mean.
 
         Args:
-            means: (k, width) already released means of the records of each cluster; clamped to [0.02, 0.98].
+            means: (k, width) already released means of the records of each cluster; clamped to [0.005, 0.995].
         """
         pixels = self.schema.pixels
-        grey = torch.logit(means[:, :pixels].clamp(0.02, 0.98))
+        grey = torch.logit(means[:, :pixels].clamp(0.005, 0.995))
         label = torch.log(means[:, pixels:].clamp(0.005, 1.0))
         bias = self.output_bias if self.fixed_bias else self.output.bias
         with torch.no_grad():

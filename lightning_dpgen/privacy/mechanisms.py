@@ -8,9 +8,6 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.account import OpenAccess
 
-# Noise is drawn and added piece by piece, so that it stays in the processor's cache.
-_PIECE = 1 << 18
-
 
 def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
     """The Gaussian mechanism: add noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
@@ -36,9 +33,4 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         return values
     if not (sensitivity > 0.0 and math.isfinite(sensitivity)):
         raise ValueError(f"sensitivity={sensitivity} of {name!r}: expected a positive finite number")
-    flat = values.view(-1)
-    piece = flat.new_empty(min(_PIECE, flat.numel()))
-    for start in range(0, flat.numel(), _PIECE):
-        part = flat[start : start + _PIECE]
-        part.add_(access.stream.normal_(piece[: part.numel()]), alpha=multiplier * sensitivity)
-    return values
+    return access.stream.add_normal_(values, multiplier * sensitivity)

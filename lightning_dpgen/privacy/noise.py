@@ -63,12 +63,16 @@ class PrivateStream:
 
     def normal_(self, out: Tensor) -> Tensor:
         """Fill a contiguous float32 or float64 tensor with independent standard normals, tail included."""
+        return self.add_normal_(out.zero_(), 1.0)
+
+    def add_normal_(self, out: Tensor, deviation: float) -> Tensor:
+        """Add independent normals of that standard deviation, in place, in one pass over a contiguous tensor."""
         flat = out.view(-1)
         if out.dtype == torch.float64:
-            flat.copy_(torch.from_numpy(self._numpy.standard_normal(flat.numel())))
+            flat.add_(torch.from_numpy(self._numpy.standard_normal(flat.numel())).to(out.device), alpha=deviation)
         elif out.dtype == torch.float32:
             for start in range(0, flat.numel(), 2 * _PAIRS):
-                self._box_muller(flat[start : start + 2 * _PAIRS])
+                self._box_muller(flat[start : start + 2 * _PAIRS], deviation)
         else:
             raise TypeError(f"noise is drawn in float32 or float64, not in {out.dtype}")
         return out
@@ -85,20 +89,20 @@ class PrivateStream:
         size = self._numpy.binomial(population, rate)
         return np.sort(self._numpy.choice(population, size=size, replace=False, shuffle=False))
 
-    def _box_muller(self, out: Tensor) -> None:
-        """sqrt(-2 ln u) (cos t, sin t) for the two halves of `out`; u in (0, 1], t in (-pi, pi]."""
+    def _box_muller(self, out: Tensor, deviation: float) -> None:
+        """Add sqrt(-2 ln u) (cos t, sin t) to the two halves of `out`; u in (0, 1], t in (-pi, pi]."""
         half = (out.numel() + 1) // 2
+        rest = out.numel() - half
         if out.device not in self._scratch:
-            self._scratch[out.device] = torch.empty(2, _PAIRS, device=out.device)
-        radius, angle = self._scratch[out.device][:, :half]
+            self._scratch[out.device] = torch.empty(3, _PAIRS, device=out.device)
+        radius, angle, wave = self._scratch[out.device][:, :half]
         words = self._words(half, out.device)
         radius.copy_(words[0].bitwise_and_(0x7FFFFFFF))
         self._refine(radius)
         radius.mul_(2.0**-31).log_().mul_(-2.0).sqrt_()
         angle.copy_(words[1]).mul_(math.pi * 2.0**-31)
-        torch.cos(angle, out=out[:half]).mul_(radius)
-        rest = out.numel() - half
-        torch.sin(angle[:rest], out=out[half:]).mul_(radius[:rest])
+        out[:half].addcmul_(torch.cos(angle, out=wave), radius, value=deviation)
+        out[half:].addcmul_(torch.sin(angle, out=wave)[:rest], radius[:rest], value=deviation)
 
     def _refine(self, magnitudes: Tensor) -> None:
         """Continue small 31-bit integers below the binary point, where their logarithm needs more bits."""
