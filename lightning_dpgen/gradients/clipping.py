@@ -14,6 +14,8 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
 _SHAVE = 1.0 - 1e-5
+# Beyond this a weight would be a denormal number, whose rounding the shave does not cover: counted as not finite.
+_LARGEST_NORM = 1e30
 
 
 class ClippingRule(Protocol):
@@ -100,12 +102,12 @@ class DPNorm:
 
 
 def clip_weights(norms: Tensor, bound: float) -> Tensor:
-    """The factor of each record: ``min(1, C / norm)``, shaved by 1e-5; exactly 0 where the norm is not finite.
+    """The factor of each record: ``min(1, C / norm)``, shaved by 1e-5; exactly 0 where the norm is above 1e30 or not a number.
 
     An infinite bound clips nothing.
     """
     weights = (_SHAVE * bound / norms).clamp(max=1.0)
-    return torch.where(torch.isfinite(norms), weights, 0.0)
+    return torch.where(norms < _LARGEST_NORM, weights, 0.0)
 
 
 def _positive(name: str, value: float) -> None:

@@ -97,7 +97,7 @@ def _decode_field(name: str, value: Any, depth: int) -> Any:
             raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")
         return value
     if not number or value <= _SMALLEST or (name == "sampling_probability" and value > 1):
-        raise UnknownEvent(f"{name}={value!r}: expected a number between {_SMALLEST:g} and {_LARGEST:g}, a rate at most 1")
+        raise UnknownEvent(f"{name}={value!r}: expected {_SMALLEST:g} to {_LARGEST:g}, a rate at most 1")
     return float(value)
 
 

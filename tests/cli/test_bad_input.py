@@ -111,7 +111,8 @@ def test_bad_records_cost_nothing(dpgen, tmp_path, arrays, words):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content", [b"junk", gzip.compress(b"junk"), gzip.compress(bytes(4)), b""])
+@pytest.mark.parametrize("content", [b"junk", gzip.compress(b"junk"), gzip.compress(bytes(4)), b""],
+                         ids=["no gzip", "no idx", "no data", "empty"])  # fmt: skip
 def test_broken_files(dpgen, tmp_path, monkeypatch, content):
     (tmp_path / "mnist").mkdir()
     for name in ("train-images-idx3", "train-labels-idx1"):

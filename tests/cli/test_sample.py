@@ -9,7 +9,8 @@ import pytest
 def test_repeatable_and_equal_in_both_formats(dpgen, release, tmp_path):
     for name in ("a.parquet", "b.parquet", "c.csv"):
         assert dpgen("sample", release, "-n", 30, "--seed", 3, "-o", tmp_path / name)[0] == 0
-    a, b, c = (pd.read_parquet(tmp_path / "a.parquet"), pd.read_parquet(tmp_path / "b.parquet"), pd.read_csv(tmp_path / "c.csv"))
+    a, b = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in "ab")
+    c = pd.read_csv(tmp_path / "c.csv")
     assert a.equals(b) and (a.to_numpy() == c.to_numpy()).all() and list(a.columns) == list(c.columns)
     assert dpgen("sample", release, "-n", 30, "--seed", 4, "-o", tmp_path / "d.csv")[0] == 0
     assert not pd.read_csv(tmp_path / "d.csv").equals(c)

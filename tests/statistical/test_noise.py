@@ -1,4 +1,4 @@
-"""The private stream: right law, right tail, unknowable, never saved. Seeds are fixed; 5 sigma is a false alarm of 6e-7."""
+"""The private stream: right law, right tail, unknowable, never saved. Fixed seeds; 5 sigma: false alarm 6e-7."""
 
 import copy
 import math
