@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,12 +103,14 @@ class DPNorm:
 
 
 def clip_weights(norms: Tensor, bound: float) -> Tensor:
-    """The factor of each record: ``min(1, C / norm)``, shaved by 1e-5; exactly 0 where the norm is above 1e30 or not a number.
+    """The factor of each record: ``min(1, C / norm)``, shaved by 1e-5; exactly 0 where the norm is not finite
+    (or above 1e30 under a finite bound).
 
     An infinite bound clips nothing.
     """
     weights = (_SHAVE * bound / norms).clamp(max=1.0)
-    return torch.where(norms < _LARGEST_NORM, weights, 0.0)
+    largest = _LARGEST_NORM if math.isfinite(bound) else math.inf
+    return torch.where(norms < largest, weights, 0.0)
 
 
 def _positive(name: str, value: float) -> None:

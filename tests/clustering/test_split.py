@@ -1,0 +1,75 @@
+"""The private split: what it releases is in range and enough to find clear groups, and it costs what was planned."""
+
+import math
+
+import pytest
+import torch
+
+from lightning_dpgen.clustering.kmeans import SplitSettings, default_radius, private_split
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+
+def _split(records, settings, *, multiplier, n):
+    """A split whose every access has one merged noise multiplier; 0 is a run without privacy."""
+    stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.drafts(n))
+    account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
+    scale = torch.ones(records.shape[1])
+    return private_split(records, scale, settings, n, account, torch.Generator().manual_seed(0)), account
+
+
+def _blobs():
+    """Four groups of 500 records, each with its own quarter of 16 columns near 0.9 and the rest near 0.1."""
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(2000) % 4
+    centres = torch.where(torch.arange(16)[None] // 4 == torch.arange(4)[:, None], 0.9, 0.1)
+    return (centres[labels] + 0.05 * torch.randn(2000, 16, generator=generator)).clamp(0, 1), labels, centres
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+@pytest.mark.parametrize("multiplier", [0.0, 0.3, 100.0])
+@pytest.mark.parametrize("size", [0, 1, 60])
+def test_every_release_is_in_range_and_every_access_is_made(size, multiplier, k):
+    settings = SplitSettings(k=k, iterations=2, features=6, label_weight=1.0)
+    records = torch.rand(size, 5, generator=torch.Generator().manual_seed(0))
+    split, account = _split(records, settings, multiplier=multiplier, n=5000)
+    assert split.clusters.shape == (size,) and split.counts.shape == (k,) and split.means.shape == (k, 5)
+    assert torch.isfinite(split.means).all() and (split.means >= 0).all() and (split.means <= 1).all()
+    assert (split.counts >= 1).all() and split.weights.sum() == pytest.approx(1.0, abs=1e-5)
+    account.settle()
+
+
+def test_clear_groups_are_found_and_their_means_released():
+    """Seeded; noise of multiplier 0.5 is far below the 500 records of a group."""
+    records, labels, centres = _blobs()
+    split, _ = _split(records, SplitSettings(k=4, iterations=6, features=60), multiplier=0.5, n=2000)
+    pure = [torch.bincount(labels[split.clusters == c], minlength=4) for c in range(4)]
+    assert all(counts.max() >= 0.95 * counts.sum() for counts in pure if counts.sum())
+    largest = int(split.counts.argmax())
+    distances = (split.means[largest] - centres).abs().amax(dim=1)
+    assert distances.min() < 0.1
+    # The means follow the records: those of a wrong group are far away.
+    assert distances.max() > 0.5
+
+
+def test_shares_of_one_access_add_up():
+    for draft in SplitSettings(k=3).drafts(1000):
+        assert sum(draft.weights.values()) == pytest.approx(1.0) and 0 < draft.share < 1
+
+
+def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
+    assert all(math.sqrt(m / 5) <= default_radius(m) for m in (1, 10, 784, 10_000))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0}, {"iterations": 0}, {"label_weight": -0.1},
+        *({name: bad} for name in ("gamma", "radius") for bad in (0.0, -1.0, math.inf, math.nan)),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_named(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"split.{name}="):
+        SplitSettings(**wrong)

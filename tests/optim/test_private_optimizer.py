@@ -1,0 +1,191 @@
+"""The optimizer in a bare loop, with stock Opacus modules and behind Lightning's wrapper: every step is one access."""
+
+import math
+
+import pytest
+import torch
+from opacus import GradSampleModule
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from torch import nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.clipping import DPNorm, Fixed
+from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.records import Materialised
+from lightning_dpgen.gradients.terms import DataFree, PerRecord
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.privacy.plan import Draft, make_plan
+
+
+def _network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def _sgd(parameters, account, clipping=None, **kwargs):
+    clipping = clipping or Fixed(1.0)
+    return PrivateOptimizer(
+        torch.optim.SGD(parameters, lr=1.0), account=account, clipping=clipping, expected_lot=4.0, **kwargs
+    )
+
+
+@pytest.mark.parametrize("clipping", [Fixed(1e-6), DPNorm(c_max=1e-6)], ids=["fixed", "dpnorm"])
+@pytest.mark.parametrize("inner", [torch.optim.SGD, torch.optim.Adam])
+def test_privacy_off_is_plain_descent_on_the_sum_over_the_expected_lot(clipping, inner):
+    """A plan from `make_plan(epsilon=None)`: not private, so neither noise nor bound, whatever the rule says."""
+    draft = Draft("training", {"gradient": 0.95, **clipping.weights}, 4, largest=10, rate=0.5)
+    account = Account(make_plan([draft], epsilon=None, delta=1e-5))
+    private, plain = _network(), _network()
+    optimizer = PrivateOptimizer(
+        inner(private.parameters(), lr=0.05), account=account, clipping=clipping, expected_lot=4.0
+    )
+    twin = inner(plain.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    for size in (5, 0, 3, 7):  # Poisson lots vary; the divisor does not
+        records = torch.rand(size, 3, generator=generator)
+        term = PerRecord(lambda lot, _: private(lot.records).square().sum(dim=1))
+        optimizer.take(ghost_gradients(private, term, Lot(records, (0, size)), torch.empty(size, 0))[0])
+        optimizer.step()
+        twin.zero_grad()
+        (plain(records).square().sum() / 4.0).backward()
+        twin.step()
+        assert optimizer.last_bound == math.inf
+    for a, b in zip(private.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    account.settle()
+    assert len(account.ledger.accesses) == 1 and account.plan.epsilon == math.inf
+
+
+# Opacus hooks modules that PyTorch may warn about (non-full backward hooks); its warnings are not what is tested.
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_stock_opacus_module_gives_the_same_step_as_the_ghost_engine(account_of):
+    """Nearly no noise (1e-7), real clipping: both roads lead to the same parameters."""
+    records = torch.rand(6, 3, generator=torch.Generator().manual_seed(2))
+    ours, theirs = _network(), GradSampleModule(_network(), loss_reduction="sum")
+    term = PerRecord(lambda lot, _: 5 * ours(lot.records).sum(dim=1))
+    first = _sgd(ours.parameters(), account_of({"gradient": 1e-7}))
+    first.take(ghost_gradients(ours, term, Lot(records, (0, 6)), torch.empty(6, 0))[0])
+    second = _sgd(theirs.parameters(), account_of({"gradient": 1e-7}))
+    (5 * theirs(records)).sum().backward()
+    start = [p.clone() for p in ours.parameters()]
+    for optimizer in (first, second):
+        optimizer.step()
+    for a, b, before in zip(ours.parameters(), theirs.parameters(), start, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(a, before)
+    assert all(p.grad_sample is None for p in theirs.parameters())
+
+
+def test_an_empty_lot_takes_a_noisy_step_that_is_charged(account_of):
+    weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0}, count=2)
+    optimizer = _sgd([weight], account)
+    weight.grad_sample = torch.zeros(0, 4)
+    optimizer.step()
+    assert (weight != 0).all() and account.ledger.count("training") == 1
+
+
+def test_a_step_without_gradients_is_refused_and_not_charged(account_of):
+    weights = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    weights[0].grad_sample = torch.zeros(1, 2)
+    account = account_of({"gradient": 1.0})
+    with pytest.raises(RuntimeError, match=r"parameters \[1\] \(of 2\) have no per-record gradient: call take"):
+        _sgd(weights, account).step()
+    assert account.ledger.count("training") == 0
+
+
+def test_gradients_serve_one_step_only(account_of):
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = _sgd([weight], account_of({"gradient": 1.0}, count=2))
+    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="no per-record gradient"):
+        optimizer.step()
+
+
+def test_a_step_past_the_plan_is_refused(account_of):
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = _sgd([weight], account_of({"gradient": 1.0}, count=1))
+    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.step()
+    after = weight.detach().clone()
+    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    with pytest.raises(PlanMismatch):
+        optimizer.step()
+    assert torch.equal(weight, after)
+
+
+def test_a_lot_in_parts_is_refused(account_of):
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = _sgd([weight], account_of({"gradient": 1.0}))
+    optimizer.signal_skip_step(do_skip=True)
+    weight.grad_sample = torch.zeros(1, 2)
+    with pytest.raises(RuntimeError, match="in parts"):
+        optimizer.step()
+
+
+def test_a_data_free_term_is_added_whole_and_after_the_noise(account_of):
+    """The same private stream twice: the two steps differ by exactly the plain gradient, however large."""
+    results = []
+    weight, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))  # the term does not touch the other
+    for terms in ([], [DataFree(lambda: weight.mul(torch.tensor([100.0, -3.0])).sum())]):
+        with torch.no_grad():
+            weight.zero_(), other.zero_()
+        optimizer = _sgd([weight, other], account_of({"gradient": 1.0}), data_free=terms)
+        optimizer.take(Materialised({weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
+        optimizer.step()
+        results.append(torch.cat([weight, other]).detach())
+    torch.testing.assert_close(results[0] - results[1], torch.tensor([100.0, -3.0, 0.0]))
+
+
+def test_the_hook_of_an_opacus_accountant_is_called_with_the_merged_multiplier(account_of):
+    calls = []
+    weight = nn.Parameter(torch.zeros(2))
+    account = account_of({"norms": 4.0, "gradient": 1.0})
+    optimizer = _sgd([weight], account, DPNorm(c_max=2.0))
+    optimizer.attach_step_hook(lambda o: calls.append((o.noise_multiplier, o.accumulated_iterations)))
+    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.step()
+    assert calls == [(pytest.approx(0.970, abs=5e-4), 1)]
+    assert calls[0][0] == account.plan.stages[0].access.multiplier
+
+
+def test_the_schedule_of_a_learning_rate_reaches_the_inner_optimizer(account_of):
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = _sgd([weight], account_of({"gradient": 0.0}))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.25
+    optimizer.take(Materialised({weight: torch.tensor([[4.0, 0.0]])}))
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([-0.25, 0.0]))
+
+
+def test_behind_the_wrapper_of_lightning_nothing_is_lost(account_of):
+    """What Lightning hands out copies attributes and keeps writes to itself: `take`, `step` and reads must still work."""
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1e-7}, count=2)
+    optimizer = _sgd([weight], account)
+    wrapped = LightningOptimizer(optimizer)
+    for gradient, expected in (([1.0, 0.0], [-0.25, 0.0]), ([0.0, 0.5], [-0.25, -0.125])):
+        wrapped.optimizer.take(Materialised({weight: torch.tensor([gradient])}))
+        # The wrapper's own step needs a Trainer; the class that it poses as is the real one's.
+        wrapped.optimizer.step()
+        torch.testing.assert_close(weight.detach(), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+        assert wrapped.optimizer.last_bound == 1.0
+    wrapped.take(Materialised({weight: torch.ones(1, 2)}))
+    assert optimizer._state_of_step["gradients"] is not None, "also a call on the wrapper reaches the real optimizer"
+    assert account.ledger.count("training") == 2
+
+
+@pytest.mark.parametrize("expected_lot", [0.0, -1.0, math.nan])
+def test_an_impossible_divisor_is_refused(account_of, expected_lot):
+    with pytest.raises(ValueError, match="expected_lot"):
+        PrivateOptimizer(
+            torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0),
+            account=account_of({"gradient": 1.0}), clipping=Fixed(1.0), expected_lot=expected_lot,
+        )  # fmt: skip
+
+
+def test_a_stage_that_the_plan_lacks_is_named(account_of):
+    with pytest.raises(KeyError, match="no stage 'pretraining'"):
+        _sgd([nn.Parameter(torch.zeros(1))], account_of({"gradient": 1.0}), stage="pretraining")
