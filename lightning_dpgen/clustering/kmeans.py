@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.plan import Draft
 
 CENTRE, LLOYD, FINAL = "initial centre", "clustering", "cluster means"
@@ -139,7 +139,7 @@ def private_split(
     for _ in range(settings.iterations):
         clusters = _assign(features, centres)
         with account.open(LLOYD) as access:
-            counts = gaussian(access, "counts", _count(clusters, settings.k), sensitivity=1.0)
+            counts = noisy_histogram(access, "counts", clusters, settings.k)
             sums = gaussian(access, "sums", _sum(features, clusters, settings.k), sensitivity=FEATURE_NORM)
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the
         # largest one. This and the division look at noisy numbers only.
@@ -149,7 +149,7 @@ def private_split(
     clusters = _assign(features, centres)
     radius = settings.radius if settings.radius is not None else default_radius(m)
     with account.open(FINAL) as access:
-        counts = gaussian(access, "counts", _count(clusters, settings.k), sensitivity=1.0)
+        counts = noisy_histogram(access, "counts", clusters, settings.k)
         sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
     deviation = access.access.multipliers["means"] * radius
     counts = counts.float().clamp(min=1.0)
@@ -177,10 +177,6 @@ def _assign(features: Tensor, centres: Tensor) -> Tensor:
     """The nearest centre of each record, ``argmax z.c - |c|^2 / 2``."""
     scores = torch.addmm(-0.5 * centres.square().sum(dim=1)[:, None], centres, features.T)
     return scores.argmax(dim=0)
-
-
-def _count(clusters: Tensor, k: int) -> Tensor:
-    return torch.bincount(clusters, minlength=k).to(torch.float64)
 
 
 def _sum(rows: Tensor, clusters: Tensor, k: int) -> Tensor:

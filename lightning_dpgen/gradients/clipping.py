@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.account import OpenAccess
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import noisy_histogram
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
 _SHAVE = 1.0 - 1e-5
@@ -97,9 +97,7 @@ class DPNorm:
         width = self.c_max / self.bins
         finite = norms[torch.isfinite(norms)]
         places = (torch.ceil(finite / width) - 1).clamp(0, self.bins - 1).long()
-        histogram = torch.bincount(places, minlength=self.bins).to(torch.float64)
-        noisy = gaussian(access, "norms", histogram, sensitivity=1.0)
-        return (int(noisy.argmax()) + 1) * width
+        return (int(noisy_histogram(access, "norms", places, self.bins).argmax()) + 1) * width
 
 
 def clip_weights(norms: Tensor, bound: float) -> Tensor:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import dp_accounting
+
+# Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
+GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
+KINDS = (GAUSSIAN, LAPLACE, PURE)
 
 
 @dataclass(frozen=True)
@@ -19,12 +23,15 @@ class Access:
 
     Args:
         stage: the stage of the run that this look belongs to.
-        multipliers: for each Gaussian drawn from this look, its noise *multiplier*: standard deviation over the
-            L2 sensitivity under add-or-remove-one. Zero means no noise at all, and then nothing is private.
+        multipliers: for each noise drawn from this look, its *multiplier* under add-or-remove-one: for a Gaussian the
+            standard deviation over the L2 sensitivity, for Laplace noise the scale over the L1 sensitivity, for a pure
+            mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private.
         rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
+        kinds: ``gaussian``, ``laplace`` or ``pure``, by name; Gaussian where it is not said.
 
     Raises:
-        ValueError: for a rate outside (0, 1], no multiplier, or one that is negative or not finite.
+        ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, or a
+            sampled access with noise that is not Gaussian, for which there is no accountant.
 
     Example:
         >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, rate=0.01)
@@ -35,12 +42,14 @@ class Access:
     stage: str
     multipliers: Mapping[str, float]
     rate: float = 1.0
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
         multipliers = {name: float(value) for name, value in self.multipliers.items()}
         object.__setattr__(self, "multipliers", MappingProxyType(multipliers))
         object.__setattr__(self, "rate", float(self.rate))
+        object.__setattr__(self, "kinds", MappingProxyType({n: k for n, k in self.kinds.items() if k != GAUSSIAN}))
         if not 0.0 < self.rate <= 1.0:
             raise ValueError(f"rate={self.rate}: expected a probability in (0, 1]")
         if not multipliers:
@@ -48,9 +57,18 @@ class Access:
         for name, value in multipliers.items():
             if not (value >= 0.0 and math.isfinite(value)):
                 raise ValueError(f"noise multiplier {name}={value}: expected a finite number, 0 or more")
+        for name, kind in self.kinds.items():
+            if name not in multipliers or kind not in KINDS:
+                raise ValueError(f"kind {name}={kind!r}: expected one of {KINDS} for a noise that is listed")
+        if self.rate < 1.0 and self.kinds:
+            raise ValueError(f"stage {self.stage!r}: noise of a sampled access must be gaussian, found {dict(self.kinds)}")
 
     def __reduce__(self):
-        return Access, (self.stage, dict(self.multipliers), self.rate)
+        return Access, (self.stage, dict(self.multipliers), self.rate, dict(self.kinds))
+
+    def kind(self, name: str) -> str:
+        """The kind of the noise `name`."""
+        return self.kinds.get(name, GAUSSIAN)
 
     @property
     def private(self) -> bool:
@@ -59,23 +77,57 @@ class Access:
 
     @property
     def multiplier(self) -> float:
-        """The multiplier of the one Gaussian that costs the same: ``(sum of m^-2)^-1/2``.
+        """The multiplier of the one Gaussian that costs the same as its Gaussians: ``(sum of m^-2)^-1/2``.
 
         Given the sample, the Gaussians of one access compose adaptively with shifts 1/m, which one Gaussian with
         the squares added dominates (Dong, Roth and Su 2019, GDP composition); sampling acts on all of them at once.
+        Zero if the access is not private, infinite if it has no Gaussian.
         """
         if not self.private:
             return 0.0
-        return 1.0 / math.sqrt(sum(m**-2 for m in self.multipliers.values()))
+        squares = sum(m**-2 for name, m in self.multipliers.items() if self.kind(name) == GAUSSIAN)
+        return 1.0 / math.sqrt(squares) if squares else math.inf
 
     @property
     def event(self) -> dp_accounting.DpEvent:
-        """What this access costs, under add-or-remove-one."""
+        """What this access costs, under add-or-remove-one, in a composition at a delta above 0."""
+        return self.event_at(pure=False)
+
+    def event_at(self, *, pure: bool) -> dp_accounting.DpEvent:
+        """What this access costs, under add-or-remove-one.
+
+        Args:
+            pure: whether the composition is stated at delta = 0. There an e-private mechanism counts as Laplace noise of
+                multiplier 1/e; above, where its whole loss distribution matters, as the Laplace noise that dominates every
+                e-private mechanism (`dominating_laplace`).
+        """
         if not self.private:
             return dp_accounting.NonPrivateDpEvent()
-        gaussian = dp_accounting.GaussianDpEvent(self.multiplier)
-        return gaussian if self.rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.rate, gaussian)
+        events: list[dp_accounting.DpEvent] = []
+        if math.isfinite(self.multiplier):
+            events.append(dp_accounting.GaussianDpEvent(self.multiplier))
+        for name in sorted(self.kinds):
+            m = self.multipliers[name]
+            dominated = self.kinds[name] == PURE and not pure
+            events.append(dp_accounting.LaplaceDpEvent(dominating_laplace(1.0 / m) if dominated else m))
+        event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+        return event if self.rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.rate, event)
 
     def as_json(self) -> dict[str, object]:
         """The fields of a ledger line."""
-        return {"stage": self.stage, "rate": self.rate, "multipliers": dict(self.multipliers)}
+        fields = {"stage": self.stage, "rate": self.rate, "multipliers": dict(self.multipliers)}
+        return fields | ({"kinds": dict(self.kinds)} if self.kinds else {})
+
+
+def dominating_laplace(epsilon: float) -> float:
+    """The multiplier of the Laplace noise that dominates every `epsilon`-private mechanism, at every delta.
+
+    The worst of these is randomised response, of total variation ``(e^eps - 1) / (e^eps + 1)``; Laplace noise with as
+    large a total variation has multiplier ``1 / (2 ln((1 + e^eps) / 2))``, and is above it everywhere.
+
+    Example:
+        >>> dominating_laplace(1.0) < 1.0
+        True
+    """
+    # ln((1 + e^eps) / 2), without overflow.
+    return 1.0 / (2.0 * (epsilon + math.log1p(math.exp(-epsilon)) - math.log(2.0)))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import dp_accounting
 
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import Spent, spent
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
@@ -42,11 +42,12 @@ class OpenAccess:
         """False in the non-private twin, where nothing is clipped and no noise is drawn."""
         return self.access.private
 
-    def take(self, name: str) -> float:
+    def take(self, name: str, kind: str = GAUSSIAN) -> float:
         """The multiplier of the noise `name`, which is thereby used up.
 
         Raises:
-            LedgerError: if the access is closed, does not list the noise, or has given it out already.
+            LedgerError: if the access is closed, does not list the noise, lists it as another kind, or has given it out
+                already.
         """
         if not self._open:
             raise LedgerError(f"noise {name!r}: the access of stage {self.access.stage!r} is closed")
@@ -55,6 +56,9 @@ class OpenAccess:
                 f"noise {name!r} was drawn already or is not listed; "
                 f"stage {self.access.stage!r} has {sorted(self._left)} left of {sorted(self.access.multipliers)}"
             )
+        if self.access.kind(name) != kind:
+            planned = self.access.kind(name)
+            raise LedgerError(f"noise {name!r} of stage {self.access.stage!r} is {planned} in the plan, not {kind}")
         return self._left.pop(name)
 
     def _close(self) -> None:
@@ -86,9 +90,7 @@ class Account:
         >>> account.settle()
     """
 
-    def __init__(
-        self, plan: Plan, ledger: Ledger | str | Path | None = None, stream: PrivateStream | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, ledger: Ledger | str | Path | None = None, stream: PrivateStream | None = None) -> None:
         self.plan = plan
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
         self.stream = stream or PrivateStream()
@@ -167,7 +169,7 @@ class Account:
         accesses = self.ledger.accesses
         if not accesses:
             raise PlanMismatch("nothing has been drawn yet")
-        return composed([event for _, event in stage_events(accesses)])
+        return composed([event for _, event in stage_events(accesses, pure=self.plan.delta == 0.0)])
 
     def settle(self) -> None:
         """Compare ledger and plan at the end of an uninterrupted run, and close the ledger.

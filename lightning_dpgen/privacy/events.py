@@ -29,7 +29,6 @@ _ALLOWED = {
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
 # Wide enough for any run, and no square of a number in between overflows.
 _SMALLEST, _LARGEST = 1e-12, 1e12
-_SAMPLED = (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)
 
 
 class UnknownEvent(ValueError):
@@ -99,9 +98,9 @@ def _decode(tree: Any, depth: int) -> dp_accounting.DpEvent:
     if found != sorted(names):
         raise UnknownEvent(f"{tree['type']} has the fields {names}, found {found}")
     fields = {name: _decode_field(name, tree[name], depth) for name in names}
-    if cls is dp_event.PoissonSampledDpEvent and not isinstance(fields["event"], _SAMPLED):
+    if cls is dp_event.PoissonSampledDpEvent and not isinstance(fields["event"], dp_event.GaussianDpEvent):
         raise UnknownEvent(
-            f"a sampled event is one Gaussian or Laplace noise, found {type(fields['event']).__name__}: several noises of "
+            f"a sampled event is one Gaussian noise, found {type(fields['event']).__name__}: several noises of "
             "one sample are merged before they are sampled"
         )
     return cls(**fields)
@@ -124,21 +123,22 @@ def _decode_field(name: str, value: Any, depth: int) -> Any:
     return float(value)
 
 
-def stage_events(accesses: Iterable[tuple[Access, int]]) -> list[tuple[str, dp_accounting.DpEvent]]:
+def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) -> list[tuple[str, dp_accounting.DpEvent]]:
     """The event of each stage, in order, from run-length encoded accesses.
 
     Neighbours of one stage with the same cost are counted together, so that a thousand equal lots are one
     ``SelfComposedDpEvent`` and the plan's tree equals the ledger's field by field. If any access is not private, the
-    whole is one ``NonPrivateDpEvent``.
+    whole is one ``NonPrivateDpEvent``. For `pure` (delta = 0) see `Access.event_at`.
     """
     runs: list[tuple[str, dp_accounting.DpEvent, int]] = []
     for access, count in accesses:
         if not access.private:
             return [("not private", dp_accounting.NonPrivateDpEvent())]
-        if runs and runs[-1][:2] == (access.stage, access.event):
-            runs[-1] = (access.stage, access.event, runs[-1][2] + count)
+        event = access.event_at(pure=pure)
+        if runs and runs[-1][:2] == (access.stage, event):
+            runs[-1] = (access.stage, event, runs[-1][2] + count)
         else:
-            runs.append((access.stage, access.event, count))
+            runs.append((access.stage, event, count))
     stages: list[tuple[str, list[dp_accounting.DpEvent]]] = []
     for stage, event, count in runs:
         event = event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
@@ -146,10 +146,7 @@ def stage_events(accesses: Iterable[tuple[Access, int]]) -> list[tuple[str, dp_a
             stages[-1][1].append(event)
         else:
             stages.append((stage, [event]))
-    return [
-        (stage, events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events))
-        for stage, events in stages
-    ]
+    return [(stage, events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)) for stage, events in stages]
 
 
 def composed(events: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:

@@ -32,12 +32,12 @@ def loss_distribution(
     Multipliers are those of add-or-remove-one; under replace-one the shift of a Gaussian is doubled here.
 
     Args:
-        event: Gaussian, Laplace, or either of them under Poisson sampling; no composition.
+        event: Gaussian, sampled (Poisson) or not, or Laplace; no composition.
         interval: of the discretisation.
         relation: ``add_or_remove_one`` or ``replace_one``.
 
     Raises:
-        Unaccountable: for another event, or a Laplace event under replace-one.
+        Unaccountable: for another event, sampled Laplace noise, or Laplace noise under replace-one.
     """
     sampled = isinstance(event, dp_accounting.PoissonSampledDpEvent)
     rate = event.sampling_probability if sampled else 1.0
@@ -46,10 +46,8 @@ def loss_distribution(
         if relation == REPLACE_ONE:
             return _replaced(noise.noise_multiplier, rate, interval)
         return _added_or_removed(noise.noise_multiplier, rate, interval)
-    if isinstance(noise, dp_accounting.LaplaceDpEvent) and relation == ADD_OR_REMOVE_ONE:
-        return pld.from_laplace_mechanism(
-            noise.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate
-        )
+    if isinstance(event, dp_accounting.LaplaceDpEvent) and relation == ADD_OR_REMOVE_ONE:
+        return pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=interval)
     raise Unaccountable(f"{type(event).__name__} of {type(noise).__name__} under {relation}: no sound account is known")
 
 
@@ -103,15 +101,11 @@ def _added_or_removed(multiplier: float, rate: float, interval: float) -> pld.Pr
     removed = _connected(removal_profile, multiplier, rate, interval, AdjacencyType.REMOVE)
     if rate == 1.0:
         return pld.PrivacyLossDistribution(removed)
-    return pld.PrivacyLossDistribution(
-        removed, _connected(addition_profile, multiplier, rate, interval, AdjacencyType.ADD)
-    )
+    return pld.PrivacyLossDistribution(removed, _connected(addition_profile, multiplier, rate, interval, AdjacencyType.ADD))
 
 
 def _replaced(multiplier: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
-    return pld.PrivacyLossDistribution(
-        _connected(replacement_profile, multiplier, rate, interval, AdjacencyType.REPLACE)
-    )
+    return pld.PrivacyLossDistribution(_connected(replacement_profile, multiplier, rate, interval, AdjacencyType.REPLACE))
 
 
 def _connected(profile, multiplier: float, rate: float, interval: float, adjacency: AdjacencyType) -> pld_pmf.PLDPmf:

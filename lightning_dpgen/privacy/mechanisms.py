@@ -1,11 +1,20 @@
-"""The only door to noise: a mechanism draws against an open access and nowhere else."""
+"""The only door to noise: a mechanism draws against an open access and nowhere else.
+
+Each takes exact, private values and gives public ones. The multiplier comes from the plan, by the name of the noise; its
+ledger line is on disk before the mechanism can be called. Sensitivities are under add-or-remove-one, unless the release
+as a whole is stated under another relation: then they are under that one. With multiplier 0 (the non-private twin) exact
+values come back.
+"""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.account import OpenAccess
 
 
@@ -22,15 +31,124 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
     Guarantee:
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1),
         up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
-        With multiplier 0 (the non-private twin) the values are returned as they are.
 
     Raises:
-        LedgerError: if the access is closed or the noise was drawn already.
+        LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
         ValueError: if the sensitivity is not positive and finite while noise is due.
     """
-    multiplier = access.take(name)
+    multiplier = access.take(name, GAUSSIAN)
     if multiplier == 0.0:
         return values
+    return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))
+
+
+def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
+    """The Laplace mechanism: add noise of scale ``multiplier * sensitivity`` to `values`, in place.
+
+    Args:
+        access, name, values: as for `gaussian`.
+        sensitivity: the largest L1 change of all of `values`.
+
+    Guarantee:
+        ``1 / multiplier``-private (Dwork, McSherry, Nissim and Smith 2006), up to the low-order bits of floating point.
+
+    Raises:
+        LedgerError, ValueError: as for `gaussian`.
+    """
+    multiplier = access.take(name, LAPLACE)
+    if multiplier == 0.0:
+        return values
+    return access.stream.add_laplace_(values, multiplier * _checked(name, sensitivity))
+
+
+def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
+    """The K-norm mechanism of the Euclidean ball: add one vector of density ``exp(-|z| / (multiplier * sensitivity))``.
+
+    Args:
+        access, name, values: as for `gaussian`.
+        sensitivity: the largest L2 change of all of `values`.
+
+    Guarantee:
+        ``1 / multiplier``-private (Hardt and Talwar 2010, K-norm mechanism).
+
+    Raises:
+        LedgerError, ValueError: as for `gaussian`.
+    """
+    multiplier = access.take(name, PURE)
+    if multiplier == 0.0:
+        return values
+    return access.stream.add_spherical_(values, multiplier * _checked(name, sensitivity))
+
+
+def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivity: int) -> Tensor:
+    """Whole numbers plus discrete Laplace noise: no floating point, so nothing in the low-order bits.
+
+    Args:
+        access, name: as for `gaussian`.
+        counts: whole numbers (int64).
+        sensitivity: the largest L1 change of all of `counts`, a whole number.
+
+    Guarantee:
+        ``1 / multiplier``-private (Ghosh, Roughgarden and Sundararajan 2009, the geometric mechanism).
+
+    Raises:
+        LedgerError, ValueError: as for `gaussian`.
+        TypeError: if counts are not whole numbers.
+    """
+    if counts.dtype != torch.int64 or not isinstance(sensitivity, int):
+        raise TypeError(f"counts are {counts.dtype}, sensitivity={sensitivity!r}: expected int64 and a whole number")
+    multiplier = access.take(name, PURE)
+    if multiplier == 0.0:
+        return counts
+    scale = multiplier * _checked(name, sensitivity)
+    return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale))
+
+
+def noisy_histogram(access: OpenAccess, name: str, places: Tensor, bins: int) -> Tensor:
+    """How many of `places` fall into each bin, with Gaussian noise; counted in float64, in which a count is exact.
+
+    Args:
+        access, name: as for `gaussian`.
+        places: (B,) whole numbers in 0..bins-1, one a record.
+        bins: how many.
+
+    Guarantee:
+        As `gaussian` at sensitivity 1: a record added or removed changes one count by 1.
+
+    Raises:
+        LedgerError: as for `gaussian`.
+    """
+    return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)
+
+
+def report_noisy_max(
+    access: OpenAccess, name: str, scores: np.ndarray, *, sensitivity: float, monotonic: bool = False
+) -> int:
+    """The exponential mechanism: the place of a large score, by adding Gumbel noise and taking the largest.
+
+    Args:
+        access, name: as for `gaussian`.
+        scores: (n,) exact scores, private; finite.
+        sensitivity: the largest change of any one score when one record is added or removed.
+        monotonic: whether a record added never lowers any score (or never raises one): half the noise suffices.
+
+    Guarantee:
+        ``1 / multiplier``-private (McSherry and Talwar 2007).
+
+    Raises:
+        LedgerError, ValueError: as for `gaussian`; and if there is no score, or one is not finite.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 1 or not len(scores) or not np.isfinite(scores).all():
+        raise ValueError(f"scores of shape {scores.shape}: expected finite numbers, at least one")
+    multiplier = access.take(name, PURE)
+    if multiplier == 0.0:
+        return int(scores.argmax())
+    scale = multiplier * (1.0 if monotonic else 2.0) * _checked(name, sensitivity)
+    return int((scores + scale * access.stream.gumbel(len(scores))).argmax())
+
+
+def _checked(name: str, sensitivity: float) -> float:
     if not (sensitivity > 0.0 and math.isfinite(sensitivity)):
         raise ValueError(f"sensitivity={sensitivity} of {name!r}: expected a positive finite number")
-    return access.stream.add_normal_(values, multiplier * sensitivity)
+    return float(sensitivity)

@@ -77,6 +77,29 @@ class PrivateStream:
             raise TypeError(f"noise is drawn in float32 or float64, not in {out.dtype}")
         return out
 
+    def add_laplace_(self, out: Tensor, scale: float) -> Tensor:
+        """Add independent Laplace noise of that scale, in place; drawn in float64."""
+        return out.add_(torch.from_numpy(self._numpy.laplace(scale=scale, size=tuple(out.shape))).to(out))
+
+    def add_spherical_(self, out: Tensor, scale: float) -> Tensor:
+        """Add one vector of density proportional to ``exp(-|z| / scale)`` to all of `out`, in place.
+
+        A uniform direction, and a length from the gamma distribution of shape ``out.numel()``.
+        """
+        direction = self._numpy.standard_normal(tuple(out.shape))
+        length = scale * self._numpy.gamma(out.numel())
+        return out.add_(torch.from_numpy(direction * (length / np.linalg.norm(direction))).to(out))
+
+    def gumbel(self, size: int) -> np.ndarray:
+        """Independent standard Gumbel numbers, float64."""
+        # The negative logarithm of an exponential: numpy's own goes through a uniform, whose tail ends earlier.
+        return -np.log(self._numpy.standard_exponential(size))
+
+    def discrete_laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
+        """Independent whole numbers of probability proportional to ``exp(-|x| / scale)``: a difference of geometrics."""
+        stop = -math.expm1(-1.0 / scale)
+        return self._numpy.geometric(stop, shape) - self._numpy.geometric(stop, shape)
+
     def normal(self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device=None) -> Tensor:
         """Independent standard normals of that shape."""
         return self.normal_(torch.empty(shape, dtype=dtype, device=device))

@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def stage_events(self) -> list[tuple[str, dp_accounting.DpEvent]]:
-        return stage_events(self.accesses)
+        return stage_events(self.accesses, pure=self.delta == 0.0)
 
     @property
     def event(self) -> dp_accounting.DpEvent:
@@ -302,9 +302,7 @@ def _affordable(event: dp_accounting.DpEvent, epsilon: float, delta: float) -> b
 
 def _largest_count(drafts: Sequence[Draft], rest: Draft, epsilon: float, delta: float) -> int:
     def fits(count: int) -> bool:
-        shorter = [
-            Draft(d.stage, d.weights, count, d.largest, d.rate) if d is rest else d for d in drafts
-        ]
+        shorter = [Draft(d.stage, d.weights, count, d.largest, d.rate) if d is rest else d for d in drafts]
         return _affordable(_event(shorter, epsilon, delta, rest.largest), epsilon, delta)
 
     low, high = 0, rest.count

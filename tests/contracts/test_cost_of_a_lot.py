@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
-from lightning_dpgen.gradients import clipping, privatize
+from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.records import Materialised
+from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -82,13 +83,13 @@ NUMBERS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1e-30, 1e18, 3e
 @given(extra=st.lists(NUMBERS, min_size=12, max_size=12), place=st.integers(0, 9))
 def test_no_record_costs_more_than_the_access(monkeypatch, rule, extra, place):
     door = Door()
-    monkeypatch.setattr(clipping, "gaussian", door)
+    monkeypatch.setattr(mechanisms, "gaussian", door)
     monkeypatch.setattr(privatize, "gaussian", door)
     more = torch.cat([ROWS[:place], torch.tensor(extra).view(1, 3, 4), ROWS[place:]])
     assert max(_overspent(door, _lot(rule), ROWS, more)) <= 1.0
     # The first record of a lot of none, and the last that leaves.
     door = Door()
-    monkeypatch.setattr(clipping, "gaussian", door)
+    monkeypatch.setattr(mechanisms, "gaussian", door)
     monkeypatch.setattr(privatize, "gaussian", door)
     assert max(_overspent(door, _lot(rule), torch.tensor(extra).view(1, 3, 4), ROWS[:0])) <= 1.0
 
@@ -97,7 +98,7 @@ def test_no_record_costs_more_than_the_access(monkeypatch, rule, extra, place):
 def test_a_large_record_costs_all_that_was_paid(monkeypatch, rule):
     """The bound is met, so that half the noise would be noticed; and a missing clip is noticed."""
     door = Door()
-    monkeypatch.setattr(clipping, "gaussian", door)
+    monkeypatch.setattr(mechanisms, "gaussian", door)
     monkeypatch.setattr(privatize, "gaussian", door)
     more = torch.cat([100 * ROWS[:1], ROWS])
     assert 0.999 < max(_overspent(door, _lot(rule), ROWS, more)) <= 1.0
@@ -128,16 +129,19 @@ def _whole_split(records):
 def test_no_record_costs_a_split_more_than_its_accesses(monkeypatch, extra, place):
     door = Door()
     monkeypatch.setattr(kmeans, "gaussian", door)
+    monkeypatch.setattr(mechanisms, "gaussian", door)
     spent = _overspent(door, _whole_split, RECORDS, torch.cat([RECORDS[:place], extra, RECORDS[place:]]))
     assert len(spent) == 4
     assert max(spent) <= 1.0 + 1e-9
     door = Door()
     monkeypatch.setattr(kmeans, "gaussian", door)
+    monkeypatch.setattr(mechanisms, "gaussian", door)
     assert max(_overspent(door, _whole_split, extra, RECORDS[:0])) <= 1.0 + 1e-9, "a cluster of one"
 
 
 def test_a_record_of_the_split_that_is_not_clipped_is_noticed(monkeypatch):
     door = Door()
     monkeypatch.setattr(kmeans, "gaussian", door)
+    monkeypatch.setattr(mechanisms, "gaussian", door)
     monkeypatch.setattr(kmeans, "_clip", lambda records, radius: records)
     assert max(_overspent(door, _whole_split, RECORDS, torch.cat([5 * torch.ones(1, 6), RECORDS]))) > 1.0

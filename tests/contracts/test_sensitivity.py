@@ -9,11 +9,12 @@ from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
-from lightning_dpgen.gradients import clipping, privatize
+from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.records import Materialised
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import make_plan
 
@@ -76,7 +77,7 @@ def test_split(monkeypatch, extra, k, radius):
         plan = make_plan([*last[:-1], _rest(last[-1])], epsilon=None, delta=1e-5)
         private_split(records, torch.ones(12), settings, 40, Account(plan), torch.Generator().manual_seed(1))
 
-    moved = shifts(monkeypatch, [kmeans], run, RECORDS, torch.cat([extra, RECORDS]))
+    moved = shifts(monkeypatch, [kmeans, mechanisms], run, RECORDS, torch.cat([extra, RECORDS]))
     assert [name for name, _, _ in moved] == ["sum", *["counts", "sums"] * 3, "counts", "means"]
     for name, shift, sensitivity in moved:
         assert shift <= sensitivity * (1 + 1e-9), f"{name} moved by {shift}, declared {sensitivity}"
@@ -109,7 +110,7 @@ def test_clipped_sum_and_histogram(monkeypatch, account_of, rule, kind):
             out = privatize.GradientBuffer([weight])
             privatize.privatize(Materialised({weight: gradients}), access, rule, 4.0, out)
 
-    moved = shifts(monkeypatch, [clipping, privatize], run, rows, torch.cat([extra, rows]))
+    moved = shifts(monkeypatch, [mechanisms, privatize], run, rows, torch.cat([extra, rows]))
     assert [name for name, _, _ in moved] == list(multipliers)
     for name, shift, sensitivity in moved:
         assert shift <= sensitivity, f"{name} moved by {shift}, declared {sensitivity}"
@@ -142,6 +143,6 @@ def test_a_lot_through_the_real_engine(monkeypatch, account_of):
             privatize.privatize(gradients, access, rule, 3.0, privatize.GradientBuffer(network.parameters()))
 
     front = Lot(torch.cat([torch.ones(1, 9), records]), (0, 4, 4, 9))
-    moved = shifts(monkeypatch, [clipping, privatize], run, Lot(records, (0, 3, 3, 8)), front)
+    moved = shifts(monkeypatch, [mechanisms, privatize], run, Lot(records, (0, 3, 3, 8)), front)
     for name, shift, sensitivity in moved:
         assert shift <= sensitivity * (1 + 1e-5), f"{name} moved by {shift}, declared {sensitivity}"

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_dpgen.gradients import clipping
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed, clip_weights
+from lightning_dpgen.privacy import mechanisms
 
 RULES = {"fixed": Fixed(0.5), "dpnorm": DPNorm(c_max=2.0, bins=8), "two bins": DPNorm(c_max=1e-3, bins=2, share=0.5)}
 NORMS = {
@@ -54,7 +54,7 @@ def test_the_histogram_counts_each_finite_record_once(monkeypatch, rule_on, norm
         seen.append((values.clone(), sensitivity))
         return values
 
-    monkeypatch.setattr(clipping, "gaussian", gaussian)
+    monkeypatch.setattr(mechanisms, "gaussian", gaussian)
     rule_on(DPNorm(c_max=2.0, bins=8), norms)
     ((histogram, sensitivity),) = seen
     assert histogram.shape == (8,) and sensitivity == 1.0

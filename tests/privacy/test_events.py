@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode, stage_events
 
-LEAVES = st.builds(dp_accounting.GaussianDpEvent, st.floats(0.01, 1e4)) | st.builds(
-    dp_accounting.LaplaceDpEvent, st.floats(0.01, 1e4)
-)
+GAUSSIANS = st.builds(dp_accounting.GaussianDpEvent, st.floats(0.01, 1e4))
 TREES = st.recursive(
-    LEAVES | st.builds(dp_accounting.PoissonSampledDpEvent, st.floats(1e-6, 1.0), LEAVES),
-    lambda inner: st.builds(dp_accounting.SelfComposedDpEvent, inner, st.integers(1, 20))
-    | st.builds(dp_accounting.ComposedDpEvent, st.lists(inner, min_size=1, max_size=3)),
+    GAUSSIANS
+    | st.builds(dp_accounting.LaplaceDpEvent, st.floats(0.01, 1e4))
+    | st.builds(dp_accounting.PoissonSampledDpEvent, st.floats(1e-6, 1.0), GAUSSIANS),
+    lambda inner: (
+        st.builds(dp_accounting.SelfComposedDpEvent, inner, st.integers(1, 20))
+        | st.builds(dp_accounting.ComposedDpEvent, st.lists(inner, min_size=1, max_size=3))
+    ),
     max_leaves=5,
 )
 

@@ -83,10 +83,9 @@ def _divergence(near, far, angle, multiplier, rate, epsilon):
         level = np.log((keep + away * np.exp(b * s - b * b / 2)) / rate) + a * a / 2
     sine = max(math.sin(angle), 1e-12)
     edge = (a * s * math.cos(angle) - level) / (a * sine)
-    inside = (
-        rate * stats.norm.pdf(s - a * math.cos(angle)) * ndtr(edge + a * sine)
-        - (keep * stats.norm.pdf(s) + away * stats.norm.pdf(s - b)) * ndtr(edge)
-    )
+    inside = rate * stats.norm.pdf(s - a * math.cos(angle)) * ndtr(edge + a * sine) - (
+        keep * stats.norm.pdf(s) + away * stats.norm.pdf(s - b)
+    ) * ndtr(edge)
     return integrate.trapezoid(inside, s)
 
 

@@ -1,0 +1,186 @@
+"""One law for every mechanism: its noise is what it says, costs what it says, and draws against a line of its own kind."""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.access import LAPLACE, PURE, Access, dominating_laplace
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+# Chance that a test below fails although all is right; each has a twin of the wrong size that must fail.
+ALARM = 1e-6
+
+
+def _open(kind, multiplier, *, delta=1e-5, count=1):
+    access = Access("stage", {"x": multiplier}, kinds={"x": kind})
+    plan = Plan((Stage(access, count, 1.0),), target_epsilon=1.0, delta=delta)
+    return Account(plan, stream=PrivateStream(seed=3)).open("stage")
+
+
+def _laplace(m):
+    with _open(LAPLACE, m) as access:
+        return mechanisms.laplace(access, "x", torch.zeros(20_000, dtype=torch.float64), sensitivity=3.0).numpy() / 3.0
+
+
+def _spherical(m, d=5):
+    rows = []
+    with _open(PURE, m) as access:
+        for _ in range(6000):
+            access._left["x"] = m  # the law of one draw, many times over
+            rows.append(mechanisms.spherical(access, "x", torch.zeros(d, dtype=torch.float64), sensitivity=2.0) / 2.0)
+    return torch.stack(rows).numpy()
+
+
+def _discrete(m):
+    with _open(PURE, m) as access:
+        return mechanisms.discrete_laplace(access, "x", torch.zeros(20_000, dtype=torch.int64), sensitivity=1).numpy()
+
+
+def _same_law(sample, law):
+    return stats.kstest(sample, law).pvalue > ALARM
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 4.0])
+def test_laplace_noise_has_its_law(multiplier):
+    sample = _laplace(multiplier)
+    assert _same_law(sample, stats.laplace(scale=multiplier).cdf)
+    assert not _same_law(sample / math.sqrt(2), stats.laplace(scale=multiplier).cdf)
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 4.0])
+def test_spherical_noise_has_its_law(multiplier):
+    sample = _spherical(multiplier)
+    lengths = np.linalg.norm(sample, axis=1)
+    assert _same_law(lengths, stats.gamma(5, scale=multiplier).cdf)
+    assert not _same_law(lengths / math.sqrt(2), stats.gamma(5, scale=multiplier).cdf)
+    # On the sphere of five dimensions one coordinate u has (u + 1) / 2 from the beta distribution of shapes 2 and 2.
+    assert _same_law((sample[:, 0] / lengths + 1) / 2, stats.beta(2, 2).cdf)
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 4.0])
+def test_discrete_laplace_noise_has_its_law(multiplier):
+    sample, law = _discrete(multiplier), stats.dlaplace(1 / multiplier)
+    edges = np.arange(-6, 7)
+    seen = np.array([(sample == x).sum() for x in edges])
+
+    def fits(other):
+        expected = len(sample) * other.pmf(edges)
+        rest = len(sample) - seen.sum(), len(sample) - expected.sum()
+        return stats.chisquare([*seen, rest[0]], [*expected, rest[1]]).pvalue > ALARM
+
+    assert fits(law) and not fits(stats.dlaplace(math.sqrt(2) / multiplier))
+
+
+@pytest.mark.parametrize("monotonic", [False, True])
+def test_noisy_max_is_the_exponential_mechanism(monotonic):
+    scores, multiplier, rounds = np.array([0.0, 1.0, 3.0, 2.5]), 0.7, 20_000
+    seen = np.zeros(4)
+    with _open(PURE, multiplier) as access:
+        for _ in range(rounds):
+            access._left["x"] = multiplier
+            seen[mechanisms.report_noisy_max(access, "x", scores, sensitivity=1.5, monotonic=monotonic)] += 1
+
+    def fits(epsilon):
+        weights = np.exp(epsilon * scores / (1.5 * (1 if monotonic else 2)))
+        return stats.chisquare(seen, rounds * weights / weights.sum()).pvalue > ALARM
+
+    assert fits(1 / multiplier) and not fits(math.sqrt(2) / multiplier)
+
+
+def test_no_neighbour_changes_an_output_by_more_than_epsilon():
+    """Densities of neighbours, from the formulas that the laws above are tested against, over a search of shifts."""
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        m, point = random.uniform(0.2, 5), random.normal(size=3) * 4
+        shift = random.normal(size=3)
+        l1, l2 = shift / np.abs(shift).sum(), shift / np.linalg.norm(shift)
+        assert (np.abs(point).sum() - np.abs(point - l1).sum()) / m <= 1 / m + 1e-12
+        assert (np.linalg.norm(point) - np.linalg.norm(point - l2)) / m <= 1 / m + 1e-12
+        scores, moved = random.normal(size=5), random.uniform(-1, 1, size=5)
+        first, second = (np.exp(s / (2 * m)) / np.exp(s / (2 * m)).sum() for s in (scores, scores + moved))
+        assert np.abs(np.log(first / second)).max() <= 1 / m + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 2.0, 8.0])
+def test_the_dominating_laplace_is_above_every_pure_mechanism(epsilon):
+    """Randomised response is the worst: delta(x) = (e^eps - e^x) / (1 + e^eps). At other deltas e would be too little."""
+    m = dominating_laplace(epsilon)
+
+    def laplace(x, multiplier):
+        return max(0.0, 1 - math.exp((x - 1 / multiplier) / 2))
+
+    gaps = []
+    for x in np.linspace(0, epsilon, 50):
+        worst = (math.exp(epsilon) - math.exp(x)) / (1 + math.exp(epsilon))
+        assert laplace(x, m) >= worst - 1e-12
+        gaps.append(laplace(x, 1 / epsilon) - worst)
+    assert min(gaps) < 0, "Laplace noise of multiplier 1/e would not dominate"
+    assert laplace(0.0, m) == pytest.approx((math.exp(epsilon) - 1) / (math.exp(epsilon) + 1))
+
+
+def test_kinds_compose_into_the_event_that_they_cost():
+    access = Access("s", {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0}, kinds={"c": LAPLACE, "d": PURE})
+    event = composed([e for _, e in stage_events([(access, 3)])])
+    assert isinstance(event, dp_accounting.SelfComposedDpEvent)
+    gaussian, laplace, pure = event.event.events
+    assert gaussian.noise_multiplier == pytest.approx((2**-2 + 3**-2) ** -0.5)
+    assert laplace.noise_multiplier == 4.0
+    assert pure.noise_multiplier == dominating_laplace(0.2) < 5.0
+    assert access.as_json()["kinds"] == {"c": LAPLACE, "d": PURE}
+    together = Access("s", {"c": 4.0, "d": 5.0}, kinds={"c": LAPLACE, "d": PURE})
+    exact = composed([e for _, e in stage_events([(together, 2)], pure=True)])
+    assert spent(exact, 0.0).epsilon == 2 * (1 / 4 + 1 / 5)
+
+
+@pytest.mark.parametrize(
+    ("multipliers", "rate", "kinds"),
+    [
+        ({"a": 1.0}, 0.5, {"a": PURE}),
+        ({"a": 1.0}, 0.5, {"a": LAPLACE}),
+        ({"a": 1.0}, 1.0, {"b": LAPLACE}),
+        ({"a": 1.0}, 1.0, {"a": "cauchy"}),
+    ],
+)
+def test_what_no_accountant_can_join_is_refused(multipliers, rate, kinds):
+    with pytest.raises(ValueError):
+        Access("s", multipliers, rate, kinds)
+
+
+def test_noise_of_another_kind_is_refused():
+    with _open(LAPLACE, 1.0) as access:
+        for draw in (mechanisms.gaussian, mechanisms.spherical):
+            with pytest.raises(LedgerError, match="is laplace in the plan"):
+                draw(access, "x", torch.zeros(2), sensitivity=1.0)
+        assert mechanisms.laplace(access, "x", torch.zeros(2), sensitivity=1.0).abs().sum() > 0
+
+
+def test_impossible_arguments():
+    with _open(PURE, 1.0) as access:
+        with pytest.raises(TypeError, match="int64"):
+            mechanisms.discrete_laplace(access, "x", torch.zeros(2), sensitivity=1)
+        with pytest.raises(ValueError, match="scores"):
+            mechanisms.report_noisy_max(access, "x", np.array([1.0, math.nan]), sensitivity=1.0)
+        with pytest.raises(ValueError, match="sensitivity=0"):
+            mechanisms.spherical(access, "x", torch.zeros(2), sensitivity=0.0)
+
+
+def test_the_twin_without_privacy_gives_exact_answers():
+    for kind, draw, values in [
+        (LAPLACE, mechanisms.laplace, torch.ones(3)),
+        (PURE, mechanisms.spherical, torch.ones(3)),
+        (PURE, mechanisms.discrete_laplace, torch.ones(3, dtype=torch.int64)),
+    ]:
+        with _open(kind, 0.0) as access:
+            assert (draw(access, "x", values, sensitivity=1) == 1).all()
+    with _open(PURE, 0.0) as access:
+        assert mechanisms.report_noisy_max(access, "x", np.array([0.0, 2.0, 1.0]), sensitivity=1.0) == 1
