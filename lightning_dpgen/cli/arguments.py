@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lightning_dpgen.cli.main import Mistake
+from lightning_dpgen.cli.mistake import Mistake
 
 
 class Parser(argparse.ArgumentParser):

@@ -11,7 +11,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.main import Mistake
+from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.data.records import Records, encode_images
 from lightning_dpgen.data.sources import load

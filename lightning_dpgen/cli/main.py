@@ -20,10 +20,6 @@ COMMANDS = {
 OK, FAULT, MISTAKE, OVERSPENT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-class Mistake(Exception):
-    """The user's mistake: its text is the one line that is shown."""
-
-
 def usage() -> str:
     lines = ["usage: dpgen COMMAND ...", "", "Private records in, a generative model with a privacy certificate out.", ""]
     lines += [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
@@ -59,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int:
+    from lightning_dpgen.cli.mistake import Mistake
     from lightning_dpgen.data.records import BadRecords
     from lightning_dpgen.data.sources import MissingData
     from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -79,7 +76,3 @@ def _describe(error: Exception) -> str:
 def _complain(text: str, status: int) -> int:
     print(f"dpgen: {' '.join(text.split())}", file=sys.stderr)
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

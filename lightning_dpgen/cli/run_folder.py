@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from lightning_dpgen.cli.main import Mistake
+from lightning_dpgen.cli.mistake import Mistake
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.main import Mistake
+from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.tables import FORMATS, write_table
 

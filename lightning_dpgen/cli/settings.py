@@ -18,7 +18,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 import lightning_dpgen
 from lightning_dpgen.cli.defaults import defaults
-from lightning_dpgen.cli.main import Mistake
+from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, DPNorm, Fixed
@@ -27,6 +27,8 @@ from lightning_dpgen.privacy.plan import Draft, Plan, make_plan
 _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
+# Beyond any use, and short of what exhausts a machine without a word.
+_MOST, _WIDEST = 10**9, 2**16
 
 
 @dataclass
@@ -215,11 +217,11 @@ def _explain(error: Exception) -> str:
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)
         return f"{asked}: there is none; expected one of {', '.join(error.options or [])}"
     if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
-        return f"there is no setting {text.removeprefix('Could not override').strip(' .')}; all are listed in conf/"
+        return f"there is no setting {text.removeprefix('Could not override').strip(' .')}; all are listed in {conf_dir()}"
     if isinstance(error, MissingMandatoryValue):
         return f"{key}: must be given, as in {key}=..."
     if isinstance(error, ConfigKeyError):
-        return f"there is no setting {error.full_key!r}; all are listed in conf/"
+        return f"there is no setting {error.full_key!r}; all are listed in {conf_dir()}"
     return f"{key}: {text}" if key and key not in text else text
 
 
@@ -227,7 +229,7 @@ def fill(conf: Conf) -> Settings:
     """Fill in defaults and check values; see `read_settings`."""
     _check_privacy(conf)
     data = conf.data
-    _at_least("data.n", data.n, 1)
+    _within("data.n", data.n, 1, _MOST)
     try:
         schema = ImageSchema(data.height, data.width, data.levels, data.classes, data.threshold)
     except ValueError as error:
@@ -243,21 +245,19 @@ def fill(conf: Conf) -> Settings:
             f"model.rate={conf.model.rate:g}: expected 1/n = {1.0 / data.n:.3g} or more, or no lot holds a record"
         )
     if conf.rows is not None:
-        _at_least("rows", conf.rows, 0)
+        _within("rows", conf.rows, 0, _MOST)
     _check_accelerator(conf.trainer.accelerator)
     _check_seed("seed", conf.seed)
     if conf.debug.private_seed is not None:
         _check_seed("debug.private_seed", conf.debug.private_seed)
-    _at_least("trainer.log_every", conf.trainer.log_every, 1)
-    _at_least("trainer.previews_every", conf.trainer.previews_every, 0)
+    _within("trainer.log_every", conf.trainer.log_every, 1, _MOST)
+    _within("trainer.previews_every", conf.trainer.previews_every, 0, _MOST)
     if conf.trainer.threads is not None:
-        _at_least("trainer.threads", conf.trainer.threads, 1)
+        _within("trainer.threads", conf.trainer.threads, 1, 4096)
     try:
         split = SplitSettings(**dataclasses.asdict(conf.split))
     except ValueError as error:
         raise Mistake(str(error)) from None
-    if split.features < 2 or split.features % 2:
-        raise Mistake(f"split.features={split.features}: expected an even number, 2 or more")
     return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max))
 
 
@@ -295,12 +295,12 @@ def _check_model(conf: Conf) -> None:
     model = conf.model
     if model.name != "vae":
         raise Mistake(f"model.name={model.name}: expected vae")
-    for name in ("hidden", "latent", "steps"):
-        _at_least(f"model.{name}", getattr(model, name), 1)
+    for name, most in (("hidden", _WIDEST), ("latent", _WIDEST), ("steps", _MOST)):
+        _within(f"model.{name}", getattr(model, name), 1, most)
     if not 0.0 < model.rate <= 1.0:
         raise Mistake(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
-    if not (model.lr > 0 and math.isfinite(model.lr)):
-        raise Mistake(f"model.lr={model.lr}: expected a positive number")
+    if not 0.0 < model.lr <= 1e3:
+        raise Mistake(f"model.lr={model.lr:g}: expected a positive number, at most 1000")
     if model.bias not in ("means", "learned", "zero"):
         raise Mistake(f"model.bias={model.bias}: expected means, learned or zero")
 
@@ -339,6 +339,6 @@ def _check_seed(name: str, value: int) -> None:
         raise Mistake(f"{name}={value}: expected a whole number from 0 to 2^62")
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise Mistake(f"{name}={value}: expected {least} or more")
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise Mistake(f"{name}={value}: expected a whole number from {least} to {most:,}")

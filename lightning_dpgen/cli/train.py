@@ -14,7 +14,7 @@ from lightning_dpgen.cli import run_folder
 from lightning_dpgen.cli.settings import Settings, delta_warning, read_settings
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
-from lightning_dpgen.data.sources import load
+from lightning_dpgen.data.sources import find, load
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
@@ -45,9 +45,11 @@ def run(argv: Sequence[str]) -> int:
     settings = read_settings(argv)
     folder = run_folder.choose(settings.conf.run_dir)
     warn(delta_warning(settings.conf))
-    records = load(settings.conf.data.source, settings.schema, path=settings.conf.data.path)
+    data = settings.conf.data
+    find(data.source, path=data.path)
     plan = settings.plan()
     print(budget_table(plan), flush=True)
+    records = load(data.source, settings.schema, path=data.path)
     run_folder.take(folder)
     account = Account(plan, folder.ledger, PrivateStream(settings.conf.debug.private_seed))
     try:

@@ -18,6 +18,8 @@ CENTRE, LLOYD, FINAL = "initial centre", "clustering", "cluster means"
 _SPREAD = 0.1
 _CHUNK = 8192
 _BETWEEN = 0.3
+# A kernel beyond these scales sees no difference between records, or nothing else.
+_LARGEST = 1e9
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,13 @@ class SplitSettings:
     means_share: float = 0.2
 
     def __post_init__(self) -> None:
-        for name, least in (("k", 1), ("iterations", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"split.{name}={getattr(self, name)}: expected {least} or more")
-        if not (self.label_weight >= 0 and math.isfinite(self.label_weight)):
-            raise ValueError(f"split.label_weight={self.label_weight}: expected 0 or more")
+        for name, most in (("k", 10_000), ("iterations", 100_000), ("features", 1_000_000)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"split.{name}={getattr(self, name)}: expected a whole number from 1 to {most:,}")
+        if self.features % 2:
+            raise ValueError(f"split.features={self.features}: expected an even number (pairs of cosine and sine)")
+        if not 0.0 <= self.label_weight <= _LARGEST:
+            raise ValueError(f"split.label_weight={self.label_weight:g}: expected a number from 0 to {_LARGEST:g}")
         for name in ("centre_share", "lloyd_share", "means_share"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"split.{name}={getattr(self, name)}: expected a number between 0 and 1")
@@ -64,8 +68,10 @@ class SplitSettings:
             )
         for name in ("gamma", "radius"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"split.{name}={value}: expected a positive number, or null for the default")
+            if value is not None and not 1.0 / _LARGEST <= value <= _LARGEST:
+                raise ValueError(
+                    f"split.{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or null for the default"
+                )
 
     def drafts(self, n: int) -> list[Draft]:
         """The accesses of the split, for `n` declared records.

@@ -30,10 +30,11 @@ class ImageSchema:
     threshold: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("height", "width", "levels"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
-        if self.classes < 0 or self.classes == 1:
+        for name, least, most in (("height", 1, 4096), ("width", 1, 4096), ("levels", 1, 2**24), ("classes", 0, 10_000)):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                raise ValueError(f"{name}={value!r}: expected a whole number from {least} to {most}")
+        if self.classes == 1:
             raise ValueError(f"classes={self.classes}: expected 0 (no label) or 2 and more")
         if self.threshold is not None and not 0 <= self.threshold < self.levels:
             raise ValueError(f"threshold={self.threshold}: expected 0 to {self.levels - 1}")

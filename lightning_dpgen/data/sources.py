@@ -22,6 +22,36 @@ class MissingData(FileNotFoundError):
     """A data file is not where it is looked for."""
 
 
+def find(source: str, *, held_out: bool = False, path: str | None = None) -> list[Path]:
+    """The files of a source, none of them read; arguments as for `load`.
+
+    Raises:
+        MissingData: if a file is not there; says where it was looked for.
+        ValueError: for an unknown source.
+    """
+    if source == "digits":
+        return []
+    if source == "images":
+        if not path:
+            raise MissingData("data=images needs data.path=FILE.npz (with arrays images and, for labels, labels)")
+        if not Path(path).is_file():
+            raise MissingData(f"no file {path} (data.path)")
+        return [Path(path)]
+    if source not in ("mnist", "fashion_mnist"):
+        raise ValueError(f"data.source={source}: expected digits, mnist, fashion_mnist or images")
+    root = os.environ.get("DPGEN_DATA")
+    if not root:
+        raise MissingData(
+            f"data={source} needs its files: set the environment variable DPGEN_DATA to the folder that holds {source}/"
+        )
+    prefix = "t10k" if held_out else "train"
+    files = [Path(root) / source / f"{prefix}-{part}-ubyte.gz" for part in ("images-idx3", "labels-idx1")]
+    for file in files:
+        if not file.is_file():
+            raise MissingData(f"no file {file} (looked for under DPGEN_DATA={root})")
+    return files
+
+
 def load(source: str, schema: ImageSchema, *, held_out: bool = False, path: str | None = None) -> Records:
     """Records of a source, encoded by `schema` and checked.
 
@@ -36,13 +66,13 @@ def load(source: str, schema: ImageSchema, *, held_out: bool = False, path: str 
         MissingData: if a file is not there; says where it was looked for.
         BadRecords: if the records do not fit the schema.
     """
+    files = find(source, held_out=held_out, path=path)
     if source == "digits":
         return _digits(schema, held_out)
-    if source in ("mnist", "fashion_mnist"):
-        return _idx(source, schema, held_out)
     if source == "images":
-        return _npz(path, schema)
-    raise ValueError(f"data.source={source}: expected digits, mnist, fashion_mnist or images")
+        return _npz(files[0], schema)
+    images, labels = (_read_idx(file) for file in files)
+    return encode_images(images, labels if schema.classes else None, schema)
 
 
 def _digits(schema: ImageSchema, held_out: bool) -> Records:
@@ -53,23 +83,8 @@ def _digits(schema: ImageSchema, held_out: bool) -> Records:
     return encode_images(bunch.images[part], bunch.target[part], schema)
 
 
-def _idx(name: str, schema: ImageSchema, held_out: bool) -> Records:
-    root = os.environ.get("DPGEN_DATA")
-    if not root:
-        raise MissingData(
-            f"data={name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {name}/"
-        )
-    prefix = "t10k" if held_out else "train"
-    images, labels = (
-        _read_idx(Path(root) / name / f"{prefix}-{part}-ubyte.gz") for part in ("images-idx3", "labels-idx1")
-    )
-    return encode_images(images, labels if schema.classes else None, schema)
-
-
 def _read_idx(path: Path) -> np.ndarray:
     """An idx file: a magic number whose last byte counts the dimensions, their sizes (big-endian), then bytes."""
-    if not path.is_file():
-        raise MissingData(f"no file {path} (looked for under DPGEN_DATA={os.environ['DPGEN_DATA']})")
     try:
         raw = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
@@ -83,11 +98,7 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes)
 
 
-def _npz(path: str | None, schema: ImageSchema) -> Records:
-    if not path:
-        raise MissingData("data=images needs data.path=FILE.npz (with arrays images and, for labels, labels)")
-    if not Path(path).is_file():
-        raise MissingData(f"no file {path} (data.path)")
+def _npz(path: Path, schema: ImageSchema) -> Records:
     try:
         with zipfile.ZipFile(path):
             pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz

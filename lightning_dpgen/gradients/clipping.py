@@ -15,8 +15,8 @@ from lightning_dpgen.privacy.mechanisms import noisy_histogram
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
 _SHAVE = 1.0 - 1e-5
-# Beyond this a weight would be a denormal number, whose rounding the shave does not cover: counted as not finite.
-_LARGEST_NORM = 1e30
+# Their quotient stays a normal float32 number, whose rounding the shave covers. A larger norm counts as not finite.
+_SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
 
 
 class ClippingRule(Protocol):
@@ -49,7 +49,7 @@ class Fixed:
     c: float
 
     def __post_init__(self) -> None:
-        _positive("c", self.c)
+        _check_bound("c", self.c)
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -83,9 +83,10 @@ class DPNorm:
     share: float = 0.05
 
     def __post_init__(self) -> None:
-        _positive("c_max", self.c_max)
+        _check_bound("c_max", self.c_max)
         if self.bins < 2:
             raise ValueError(f"bins={self.bins}: expected 2 or more")
+        _check_bound(f"c_max={self.c_max:g} over bins={self.bins}", self.c_max / self.bins)
         if not 0.0 < self.share < 1.0:
             raise ValueError(f"share={self.share}: expected a number between 0 and 1")
 
@@ -111,6 +112,6 @@ def clip_weights(norms: Tensor, bound: float) -> Tensor:
     return torch.where(norms < largest, weights, 0.0)
 
 
-def _positive(name: str, value: float) -> None:
-    if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name}={value}: expected a positive finite number")
+def _check_bound(name: str, value: float) -> None:
+    if not _SMALLEST_BOUND <= value < _LARGEST_NORM:
+        raise ValueError(f"{name}={value:g}: expected a number from {_SMALLEST_BOUND:g} to {_LARGEST_NORM:g}")

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.functional import functional_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.layers import check_layers
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -32,7 +31,6 @@ def per_record_gradients(
     """
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: expected one of {sorted(ENGINES)}")
-    check_layers(network)
     some = next(network.parameters())
     noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
     return ENGINES[engine](network, term, lot, noise)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.layers import check_layers
 from lightning_dpgen.gradients.records import Materialised
 from lightning_dpgen.gradients.terms import PerRecord
 
@@ -25,7 +26,11 @@ def functional_gradients(
 
     Returns:
         The gradients, and the private losses (B,).
+
+    Raises:
+        ValueError: for layers that mix records.
     """
+    check_layers(network)
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     gradients = {name: [p.new_zeros(0, *p.shape)] for name, p in parameters.items()}
     losses = [lot.records.new_zeros(0)]

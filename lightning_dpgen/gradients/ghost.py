@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.layers import check_layers
 from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 
@@ -115,8 +116,9 @@ def ghost_gradients(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor
         The gradients, and the private losses (B,).
 
     Raises:
-        ValueError: if a trainable parameter belongs to another kind of layer, or to two layers.
+        ValueError: if a trainable parameter belongs to another kind of layer, or to two layers, or a layer mixes records.
     """
+    check_layers(network)
     missing = unsupported(network)
     if missing:
         raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytorch_lightning as pl
 
-from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release
 
@@ -26,5 +25,5 @@ class Previews(pl.Callback):
         if trainer.logger is None or module.steps_taken < self._shown + self._every:
             return
         self._shown = module.steps_taken
-        release = Release(Mixture(module.network, trainer.datamodule.split.weights))
-        trainer.logger.experiment.add_image("samples", sheet(release), module.steps_taken, dataformats="HW")
+        image = sheet(Release(module.mixture()))
+        trainer.logger.experiment.add_image("samples", image, module.steps_taken, dataformats="HW")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytorch_lightning as pl
 import torch
 
@@ -103,5 +105,5 @@ class VAE(pl.LightningModule):
         self.logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:
-        """The trained mixture, on the CPU, ready to sample: only public parts."""
-        return Mixture(self.network.cpu().eval(), self.trainer.datamodule.split.weights)
+        """The mixture as it is now, a copy on the CPU, ready to sample: only public parts."""
+        return Mixture(copy.deepcopy(self.network).cpu().eval(), self.trainer.datamodule.split.weights)

@@ -155,7 +155,7 @@ class Account:
         planned = self.plan.stage(stage)
         remaining = self.remaining(stage)
         if remaining < 1:
-            raise PlanMismatch(f"stage {stage!r}: all {planned.count} accesses of the plan have been made")
+            raise PlanMismatch(f"stage {stage!r}: the plan has {planned.count} accesses, and that many have been made")
         for earlier in self.plan.stages:
             if earlier.name == stage:
                 break

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import math
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from lightning_dpgen.privacy.accountant import round_up, spent
-from lightning_dpgen.privacy.events import decode
+from lightning_dpgen.privacy.accountant import round_up
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -61,6 +61,8 @@ def describe(tree: dict[str, Any]) -> str:
         return f"{tree['count']:,} times: {describe(tree['event'])}"
     if kind == "ComposedDpEvent":
         return "; ".join(describe(event) for event in tree["events"])
+    if kind == "LaplaceDpEvent":
+        return f"Laplace noise, multiplier {tree['noise_multiplier']:.4g}"
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind
@@ -73,25 +75,22 @@ def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _curve(certificate: dict[str, Any]) -> Markup | None:
-    """Epsilon over delta as a small SVG; None for a run that is not private."""
-    if certificate["epsilon"] is None:
+    """The certificate's epsilons at other deltas as a small SVG; None where there are none."""
+    points = [(-math.log10(delta), epsilon) for delta, epsilon in (certificate["also"] or {}).get("curve", [])]
+    if len(points) < 2:
         return None
-    event = decode(certificate["event"])
-    # The coarse grid is an upper bound like any other; it is right to a per cent, which is what a drawing shows.
-    exponents = range(3, 10)
-    points = [(e, spent(event, 10.0**-e, interval=1e-3).epsilon) for e in exponents]
     top = max(epsilon for _, epsilon in points) * 1.15
     width, height, left, bottom = 520, 220, 48, 34
 
     def x(exponent: float) -> float:
-        return left + (exponent - exponents[0]) / (exponents[-1] - exponents[0]) * (width - left - 26)
+        return left + (exponent - points[0][0]) / (points[-1][0] - points[0][0]) * (width - left - 26)
 
     def y(epsilon: float) -> float:
         return (height - bottom) * (1 - epsilon / top) + 6
 
     line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
     ticks = "".join(
-        f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e}</text>' for e in exponents
+        f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points
     )
     levels = "".join(
         f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'

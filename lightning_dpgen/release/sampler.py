@@ -106,21 +106,25 @@ def load_release(path: str | Path) -> Release:
         description = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS)))
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise NotARelease(f"the model in {folder} cannot be read: {str(error).splitlines()[0]}") from None
+        raise NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
 
 
 def _build(description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Mixture:
     if description["model"] != "vae_mixture":
         raise ValueError(f"model={description['model']!r}: expected 'vae_mixture'")
-    network = StackedVAE(
-        ImageSchema.from_json(description["schema"]),
-        description["k"],
-        hidden=description["hidden"],
-        latent=description["latent"],
-        fixed_bias=description["fixed_bias"],
-    )
-    network.load_state_dict(tensors)
+    sizes = {name: description[name] for name in ("k", "hidden", "latent")}
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
+    # Without memory of its own, so that sizes which the tensors do not have cost nothing.
+    with torch.device("meta"):
+        schema = ImageSchema.from_json(description["schema"])
+        network = StackedVAE(schema, **sizes, fixed_bias=bool(description["fixed_bias"]))
+    network.load_state_dict(tensors, assign=True)
+    for name, tensor in network.state_dict().items():
+        if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
+            raise ValueError(f"{name}: expected finite float32 numbers")
     weights = torch.tensor(description["mixture_weights"], dtype=torch.float32)
-    if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more")
+    if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
     return Mixture(network.eval(), weights)

@@ -4,6 +4,8 @@ import errno
 import gzip
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -59,6 +61,13 @@ MISTAKES = {
         r"no\.npz",
     ),
     "no folder": (["data=mnist"], "DPGEN_DATA"),
+    "a network beyond memory": (["model.hidden=1000000000"], "model.hidden=1000000000"),
+    "a huge bound": (["clipping=fixed", "clipping.c=1e300"], r"clipping.c=1e\+300"),
+    "a tiny bound": (["clipping.c_max=1e-300"], "clipping.c_max=1e-300"),
+    "a huge weight": (["split.label_weight=1e300"], "split.label_weight"),
+    "rows beyond any use": (["rows=99999999999"], "rows=99999999999"),
+    "a huge picture": (["data=images", "data.n=5000", "data.height=99999", "data.width=99999"], "data.height"),
+    "a rate of learning": (["model.lr=1e300"], "model.lr"),
     "bad accelerator": (["trainer.accelerator=foo"], "trainer.accelerator=foo"),
 }
 
@@ -183,3 +192,10 @@ def test_a_place_that_cannot_be_written(dpgen, tmp_path):
     tmp_path.chmod(0o500)
     status, _, err = dpgen("train", f"run_dir={tmp_path / 'run'}")
     assert status == 2 and one_line(err)
+
+
+def test_it_also_runs_as_a_module(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_dpgen", "budget", "split.k=0"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2 and one_line(done.stderr)

@@ -1,9 +1,11 @@
 """`dpgen sample`: repeatable, to Parquet or CSV, from the folder alone."""
 
 import json
+import math
 
 import pandas as pd
 import pytest
+import safetensors.torch
 
 
 def test_repeatable_and_equal_in_both_formats(dpgen, release, tmp_path):
@@ -47,19 +49,29 @@ def test_bad_input(dpgen, release, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize("spoil", ["truncated", "empty", "foreign model", "no json", "weights", "sizes", "schema"])
+SPOILT = {
+    "foreign model": {"model": "other"},
+    "weights": {"mixture_weights": [-1.0] * 10},
+    "no weight": {"mixture_weights": [0.0] * 10},
+    "sizes": {"hidden": 3},
+    "sizes beyond memory": {"hidden": 10**9},
+    "half a component": {"k": 1.5},
+    "schema": {"schema": {"kind": "tables"}},
+    "a huge schema": {"schema": {"kind": "images", "height": 10**9, "width": 8, "levels": 16}},
+}
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "empty", "no json", "not a number", *SPOILT])
 def test_broken_models(dpgen, release, tmp_path, spoil):
     model, weights = release / "model.json", release / "model.safetensors"
     fields = json.loads(model.read_text())
     if spoil in ("truncated", "empty"):
         weights.write_bytes(weights.read_bytes()[: 500 if spoil == "truncated" else 0])
+    elif spoil == "not a number":
+        tensors = safetensors.torch.load_file(weights)
+        safetensors.torch.save_file({name: tensor * math.nan for name, tensor in tensors.items()}, weights)
     else:
-        fields |= {
-            "foreign model": {"model": "other"},
-            "weights": {"mixture_weights": [-1.0] * 10},
-            "sizes": {"hidden": 3},
-            "schema": {"schema": {"kind": "tables"}},
-        }.get(spoil, {})
+        fields |= SPOILT.get(spoil, {})
         model.write_text("{" if spoil == "no json" else json.dumps(fields))
     status, _, err = dpgen("sample", release, "-o", tmp_path / "a.csv")
     assert status == 2 and err.startswith("dpgen: ") and len(err.splitlines()) == 1

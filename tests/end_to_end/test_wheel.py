@@ -21,7 +21,7 @@ def test_wheel_trains_elsewhere(tmp_path):
     site = tmp_path / "site"
     _run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel))
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONWARNINGS": "ignore"}
-    program = (sys.executable, "-m", "lightning_dpgen.cli.main")
+    program = (sys.executable, "-m", "lightning_dpgen")
     where = "import lightning_dpgen; print(lightning_dpgen.__file__)"
     assert str(site) in _run(sys.executable, "-c", where, cwd=tmp_path, env=environment)
     quick = ("run_dir=run", "model.steps=3", "split.iterations=1", "rows=10")
