@@ -10,6 +10,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, Mistake, describe_os_error
+
 COMMANDS = {
     "train": "learn a generative model privately and release it",
     "budget": "print the budget table that train would print, reading no data",
@@ -17,7 +19,6 @@ COMMANDS = {
     "verify": "recompute a release's epsilon and check its files",
     "evaluate": "compare a release with real data (the result is private)",
 }
-OK, FAULT, MISTAKE, OVERSPENT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def usage() -> str:
@@ -51,26 +52,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _status(error)
         if status == FAULT:
             raise
-        return _complain(_describe(error), status)
+        return _complain(describe_os_error(error) if isinstance(error, OSError) else str(error), status)
 
 
 def _status(error: Exception) -> int:
-    from lightning_dpgen.cli.mistake import Mistake
     from lightning_dpgen.data.records import BadRecords
     from lightning_dpgen.data.sources import MissingData
-    from lightning_dpgen.privacy.errors import BudgetTooSmall
+    from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
     from lightning_dpgen.release.verify import NotARelease
 
+    if isinstance(error, Mistake):
+        return error.status
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.
-    return MISTAKE if isinstance(error, (Mistake, BadRecords, MissingData, NotARelease, OSError)) else FAULT
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return MISTAKE if isinstance(error, (BadRecords, LedgerError, MissingData, NotARelease, OSError)) else FAULT
 
 
 def _complain(text: str, status: int) -> int:

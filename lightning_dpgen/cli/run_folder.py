@@ -32,6 +32,19 @@ class RunFolder:
         return self.private / "ledger.jsonl"
 
     @property
+    def split(self) -> Path:
+        return self.private / "split.pt"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.private / "checkpoint.ckpt"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a run was begun here; of the private folder alone, nothing was drawn."""
+        return self.ledger.exists()
+
+    @property
     def staging(self) -> Path:
         return self.private / "release-in-progress"
 
@@ -40,32 +53,25 @@ def choose(run_dir: str | None) -> RunFolder:
     """The folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
 
     Raises:
-        Mistake: if it holds a release or an unfinished run already.
+        Mistake: if it holds a release already, or is no folder.
     """
     root = Path(run_dir) if run_dir else Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = RunFolder(root)
     if folder.release.exists():
         raise Mistake(f"run_dir={root}: holds a finished release already; choose another run_dir")
-    if folder.private.exists():
-        raise Mistake(
-            f"run_dir={root}: holds a run that was not finished, or one that is still going; what it spent stays spent, "
-            "and resuming is not possible yet: choose another run_dir"
-        )
     if root.exists() and not root.is_dir():
         raise Mistake(f"run_dir={root}: is a file; expected a folder to be created")
     return folder
 
 
 def take(folder: RunFolder) -> None:
-    """Create the folder; of two runs that try, one succeeds.
+    """Create the folder. Of two runs that try, one creates the ledger.
 
     Raises:
-        Mistake: if another run was quicker, or the place cannot be written.
+        Mistake: if the place cannot be written.
     """
     try:
         folder.root.mkdir(parents=True, exist_ok=True)
-        folder.private.mkdir(mode=0o700)
-    except FileExistsError:
-        raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None
+        folder.private.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise Mistake(f"run_dir={folder.root}: cannot be created ({error.strerror})") from None

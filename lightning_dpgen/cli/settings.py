@@ -90,6 +90,7 @@ class TrainerConf:
     threads: int | None = None
     log_every: int = 50
     previews_every: int = 200
+    checkpoint_every: int | None = None
 
 
 @dataclass
@@ -252,6 +253,8 @@ def fill(conf: Conf) -> Settings:
         _check_seed("debug.private_seed", conf.debug.private_seed)
     _within("trainer.log_every", conf.trainer.log_every, 1, _MOST)
     _within("trainer.previews_every", conf.trainer.previews_every, 0, _MOST)
+    if conf.trainer.checkpoint_every is not None:
+        _within("trainer.checkpoint_every", conf.trainer.checkpoint_every, 1, _MOST)
     if conf.trainer.threads is not None:
         _within("trainer.threads", conf.trainer.threads, 1, 4096)
     try:

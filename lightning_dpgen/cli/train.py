@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import warnings
 from collections.abc import Sequence
 
@@ -10,17 +11,21 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import TensorBoardLogger
 
-from lightning_dpgen.cli import run_folder
+from lightning_dpgen.cli import resume, run_folder
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake, describe_os_error
 from lightning_dpgen.cli.settings import Settings, delta_warning, read_settings
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.sources import find, load
 from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.bundle import write_release
 
@@ -33,6 +38,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train experiment=dpgm_mnist                 the setting of the DPGM paper
   dpgen train data=images data.path=F.npz data.n=5000 data.height=16 data.width=16
   dpgen train privacy=off                           the same without privacy, for comparison
+  dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
 Settings: data=digits|mnist|fashion_mnist|images, privacy.epsilon, privacy.delta, split.k, model.hidden, model.latent,
 model.steps, model.rate, clipping=dpnorm|fixed, run_dir, rows, seed, trainer.accelerator; all are listed in conf/."""
@@ -44,27 +50,65 @@ def run(argv: Sequence[str]) -> int:
         return 0
     settings = read_settings(argv)
     folder = run_folder.choose(settings.conf.run_dir)
-    warn(delta_warning(settings.conf))
-    data = settings.conf.data
-    find(data.source, path=data.path)
-    plan = settings.plan()
-    print(budget_table(plan), flush=True)
-    records = load(data.source, settings.schema, path=data.path)
-    run_folder.take(folder)
-    account = Account(plan, folder.ledger, PrivateStream(settings.conf.debug.private_seed))
-    try:
-        certificate = _train(settings, records, account, folder)
-    finally:
-        account.ledger.close()
+    interrupts = Interrupts()
+    with interrupts.caught():
+        try:
+            certificate = _run(settings, folder, interrupts)
+        except KeyboardInterrupt:
+            raise Mistake(_interrupted(argv, folder), INTERRUPTED) from None
+        except OSError as error:
+            hint = f"; {_how_to_go_on(argv, folder)}" if folder.unfinished else ""
+            raise Mistake(f"{describe_os_error(error)}{hint}") from None
     _tell(certificate, folder)
     return 0
 
 
-def _train(settings: Settings, records, account: Account, folder: run_folder.RunFolder) -> dict:
+def _run(settings: Settings, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
+    data = settings.conf.data
+    find(data.source, path=data.path)
+    stream = PrivateStream(settings.conf.debug.private_seed)
+    if folder.unfinished:
+        account = Account.resume(folder.ledger, stream)
+    else:
+        warn(delta_warning(settings.conf))
+        plan = settings.plan()
+        print(budget_table(plan), flush=True)
+        account = None
+    try:
+        records = load(data.source, settings.schema, path=data.path)
+        if account is None:
+            run_folder.take(folder)
+            account = _begin(plan, folder, stream, resume.about(settings, records))
+        else:
+            resume.check(account.ledger.about, settings, records, folder)
+        return _train(settings, records, account, folder, interrupts)
+    finally:
+        if account is not None:
+            account.ledger.close()
+
+
+def _begin(plan, folder: run_folder.RunFolder, stream: PrivateStream, about: dict) -> Account:
+    try:
+        return Account(plan, folder.ledger, stream, about=about)
+    except (FileExistsError, LedgerError):
+        raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None
+
+
+def _train(
+    settings: Settings, records, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts
+) -> dict:
     conf = settings.conf
     if conf.trainer.threads is not None:
         torch.set_num_threads(conf.trainer.threads)
-    data = PrivateSplitDataModule(records, settings.split, account, n=conf.data.n, seed=conf.seed)
+    data = PrivateSplitDataModule(
+        records,
+        settings.split,
+        account,
+        n=conf.data.n,
+        seed=conf.seed,
+        keep=folder.split,
+        after_access=interrupts.stop_here,
+    )
     module = VAE(
         settings.schema,
         account,
@@ -78,25 +122,13 @@ def _train(settings: Settings, records, account: Account, folder: run_folder.Run
         seed=conf.seed,
         log_every=conf.trainer.log_every,
     )
-    accountant = MomentsAccountant(account)
-    callbacks = [accountant, PrivateProgress(accountant)]
-    if conf.trainer.previews_every:
-        callbacks.append(Previews(conf.trainer.previews_every))
-    _quiet_lightning()
-    trainer = pl.Trainer(
-        accelerator=conf.trainer.accelerator,
-        devices=1,
-        max_epochs=1,
-        logger=TensorBoardLogger(folder.private, name="", version="tensorboard"),
-        callbacks=callbacks,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-    )
-    try:
-        trainer.fit(module, datamodule=data)
-    except SystemExit:
-        # Lightning turns Ctrl-C into an exit of its own.
-        raise KeyboardInterrupt from None
+    checkpoint = resume.restore(account, data, module, folder) if account.resumed else None
+    if account.remaining("training"):
+        with interrupts.patient():
+            _fit(settings, module, data, account, folder, interrupts, checkpoint)
+        interrupts.stop_here()
+    else:
+        account.settle()
     return write_release(
         folder.release,
         folder.staging,
@@ -107,6 +139,45 @@ def _train(settings: Settings, records, account: Account, folder: run_folder.Run
         declared=settings.declared(),
         seed=conf.seed,
     )
+
+
+def _fit(settings: Settings, module, data, account, folder, interrupts: Interrupts, checkpoint) -> None:
+    options = settings.conf.trainer
+    accountant = MomentsAccountant(account)
+    every = options.checkpoint_every or max(1, account.plan.stage("training").count // 50)
+    callbacks = [
+        accountant,
+        PrivateProgress(accountant),
+        Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: interrupts.asked),
+    ]
+    if options.previews_every:
+        callbacks.append(Previews(options.previews_every))
+    _quiet_lightning()
+    trainer = pl.Trainer(
+        accelerator=options.accelerator,
+        devices=1,
+        max_epochs=1,
+        logger=TensorBoardLogger(folder.private, name="", version="tensorboard"),
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+    except SystemExit:
+        # Lightning turns an interrupt into an exit of its own.
+        raise KeyboardInterrupt from None
+
+
+def _interrupted(argv: Sequence[str], folder: run_folder.RunFolder) -> str:
+    if not folder.unfinished:
+        return "interrupted; nothing was released, and nothing was spent"
+    return f"interrupted; nothing was released. {_how_to_go_on(argv, folder)}"
+
+
+def _how_to_go_on(argv: Sequence[str], folder: run_folder.RunFolder) -> str:
+    words = [word for word in argv if not word.startswith("run_dir=")]
+    return f"To go on from where it stopped: {shlex.join(['dpgen', 'train', *words, f'run_dir={folder.root}'])}"
 
 
 def _quiet_lightning() -> None:

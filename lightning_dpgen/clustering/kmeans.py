@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -94,6 +95,25 @@ class SplitSettings:
 
 
 @dataclass(frozen=True)
+class SplitState:
+    """How far a split has come: all of it was released, so all of it is public.
+
+    Args:
+        iterations: how many Lloyd iterations are done; -1 before the first centres are known.
+        centres: (k, features) the centres then; empty at first.
+        counts: (k,) noisy sizes under the final centres; empty before the last pass.
+        means: (k, m) noisy mean records; empty before the last pass.
+        done: `Account.done` then.
+    """
+
+    iterations: int = -1
+    centres: Tensor = field(default_factory=lambda: torch.zeros(0))
+    counts: Tensor = field(default_factory=lambda: torch.zeros(0))
+    means: Tensor = field(default_factory=lambda: torch.zeros(0))
+    done: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Split:
     """What the split released, and the private assignment.
 
@@ -114,7 +134,15 @@ class Split:
 
 
 def private_split(
-    records: Tensor, scale: Tensor, settings: SplitSettings, n: int, account: Account, generator: torch.Generator
+    records: Tensor,
+    scale: Tensor,
+    settings: SplitSettings,
+    n: int,
+    account: Account,
+    generator: torch.Generator,
+    *,
+    state: SplitState | None = None,
+    save: Callable[[SplitState], None] = lambda _: None,
 ) -> Split:
     """Kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
 
@@ -129,21 +157,31 @@ def private_split(
         n: the declared number of records, a public denominator.
         account: its plan holds the drafts of `settings`.
         generator: public generator of features and starting directions.
+        state: where an interrupted split goes on; None begins.
+        save: called after each access, with the state from which it could go on.
 
     Guarantee:
         Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, and one sum of
         records by at most the radius. Assignments use centres that are public already.
     """
+    state = state or SplitState()
     m = records.shape[1]
     gamma = settings.gamma if settings.gamma is not None else 4.0 / m
     features = FourierFeatures(scale, settings.features, gamma, generator)(records)
     directions = torch.randn(settings.k, settings.features, generator=generator)
     directions /= directions.norm(dim=1, keepdim=True)
-    with account.open(CENTRE) as access:
-        total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)
-    centres = (total / n).float() + _SPREAD * directions
-    for _ in range(settings.iterations):
-        clusters = _assign(features, centres)
+
+    def reached(**fields) -> SplitState:
+        reached = replace(state, **fields, done=account.done)
+        save(reached)
+        return reached
+
+    if state.iterations < 0:
+        with account.open(CENTRE) as access:
+            total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)
+        state = reached(iterations=0, centres=(total / n).float() + _SPREAD * directions)
+    while state.iterations < settings.iterations:
+        clusters = _assign(features, state.centres)
         with account.open(LLOYD) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k)
             sums = gaussian(access, "sums", _sum(features, clusters, settings.k), sensitivity=FEATURE_NORM)
@@ -152,14 +190,17 @@ def private_split(
         empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"])
         centres = (sums / counts.clamp(min=1.0)[:, None]).float()
         centres[empty] = centres[counts.argmax()] + _SPREAD * directions[empty]
-    clusters = _assign(features, centres)
-    radius = settings.radius if settings.radius is not None else default_radius(m)
-    with account.open(FINAL) as access:
-        counts = noisy_histogram(access, "counts", clusters, settings.k)
-        sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
-    deviation = access.access.multipliers["means"] * radius
-    counts = counts.float().clamp(min=1.0)
-    return Split(clusters, counts, _shrunk_means(sums.float(), counts, deviation))
+        state = reached(iterations=state.iterations + 1, centres=centres)
+    clusters = _assign(features, state.centres)
+    if not len(state.counts):
+        radius = settings.radius if settings.radius is not None else default_radius(m)
+        with account.open(FINAL) as access:
+            counts = noisy_histogram(access, "counts", clusters, settings.k)
+            sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
+        deviation = access.access.multipliers["means"] * radius
+        counts = counts.float().clamp(min=1.0)
+        state = reached(counts=counts, means=_shrunk_means(sums.float(), counts, deviation))
+    return Split(clusters, state.counts, state.means)
 
 
 def _shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import pytorch_lightning as pl
+from collections.abc import Callable
+from typing import Any
 
-from lightning_dpgen.plugins.guard import refuse, refuse_checkpoint
+import pytorch_lightning as pl
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
+
+# Where a checkpoint says what was spent.
+LEDGER = "lightning_dpgen"
 
 
 class MomentsAccountant(pl.Callback):
     """Watches over a private fit.
 
     At setup it refuses what would silently break privacy. During the fit, `epsilon_at` tells epsilon by the plan. When
-    the last planned step is done it stops the Trainer and compares ledger and plan.
+    the last planned step is done it stops the Trainer and compares ledger and plan. Every checkpoint of the Trainer,
+    weights alone or not, says what was spent; a fit goes on from one only with the ledger that it belongs to
+    (`Account.resume`), so an older checkpoint hides nothing that was spent after it.
 
     Args:
         account: the account of the run, shared with module and datamodule.
@@ -33,11 +43,31 @@ class MomentsAccountant(pl.Callback):
         self._curve = None
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit":
-            refuse(trainer, self.account)
+        if stage != "fit":
+            return
+        refuse(trainer, self.account)
+        # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
+        _extend(module, "on_save_checkpoint", self._record)
+        _extend(module, "on_load_checkpoint", self._go_on)
 
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        refuse_checkpoint(trainer)
+    def _record(self, checkpoint: dict[str, Any]) -> None:
+        account = self.account
+        spent = [access.as_json() | {"count": count} for access, count in account.ledger.accesses]
+        checkpoint[LEDGER] = {"head": account.ledger.head, "done": account.done, "spent": spent}
+
+    def _go_on(self, checkpoint: dict[str, Any]) -> None:
+        record = checkpoint.get(LEDGER)
+        if record is None or not self.account.ledger.knows(record["head"]):
+            raise MisconfigurationException(
+                "this checkpoint is not of the run that this account's ledger is about, so what that run has spent would "
+                "not be counted: use Account.resume(<its ledger>), or start from the weights with a new plan"
+            )
+        try:
+            self.account.go_on(record["done"])
+        except LedgerError as error:
+            raise MisconfigurationException(str(error)) from None
+        # Steps are counted by the ledger: the loops start anew, on what is left.
+        checkpoint.pop("loops", None)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.account.plan.private:
@@ -56,6 +86,17 @@ class MomentsAccountant(pl.Callback):
         # One pass over the loader is the whole plan, with or without noise.
         trainer.should_stop = True
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.complete or not self.account.plan.private:
             self.account.settle()
+
+
+def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:
+    """Let `module` call `more` after its own hook of that name (of its class: an earlier fit may have extended it)."""
+    own = getattr(type(module), hook)
+
+    def both(checkpoint: dict[str, Any]) -> None:
+        own(module, checkpoint)
+        more(checkpoint)
+
+    setattr(module, hook, both)

@@ -59,15 +59,3 @@ def refuse(trainer: pl.Trainer, account: Account) -> None:
             f"{trainer.world_size} processes would each make the split and charge it once: use devices=1"
         )
 
-
-def refuse_checkpoint(trainer: pl.Trainer) -> None:
-    """Turn down a fit that goes on from a checkpoint; Lightning tells only after `setup`, before the split is made.
-
-    Raises:
-        MisconfigurationException: naming the checkpoint.
-    """
-    if trainer.ckpt_path is not None:
-        raise MisconfigurationException(
-            f"ckpt_path={trainer.ckpt_path!r}: what that checkpoint's run has spent is not in this account's ledger, so "
-            "the epsilon of this run would be too small; resuming is not possible yet"
-        )

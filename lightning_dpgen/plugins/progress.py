@@ -31,9 +31,11 @@ class PrivateProgress(pl.callbacks.ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         super().on_train_start(trainer, module)
-        total = self._accountant.account.plan.stage("training").count
+        account = self._accountant.account
+        total = account.plan.stage("training").count
         self._bar = tqdm(
             total=total,
+            initial=total - account.remaining("training"),
             desc="training",
             unit="step",
             file=sys.stderr,

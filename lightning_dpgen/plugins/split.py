@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_dpgen.clustering.kmeans import Split, SplitSettings, private_split
+from lightning_dpgen.clustering.kmeans import Split, SplitSettings, SplitState, private_split
 from lightning_dpgen.data.lots import LotBlocks, PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.guard import refuse
@@ -26,6 +32,9 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         n: the declared number of records, public; a denominator, never compared with the data.
         seed: drives features and starting directions; public.
         block: lots a batch.
+        keep: a file for what the split has released so far, from which an interrupted one goes on; None keeps it in
+            memory.
+        after_access: called when an access of the split is done and kept: a place to stop.
     """
 
     def __init__(
@@ -37,8 +46,12 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         n: int,
         seed: int = 0,
         block: int = 25,
+        keep: str | Path | None = None,
+        after_access: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
+        self._keep, self._after_access = None if keep is None else Path(keep), after_access
+        self.state: SplitState | None = None
         self._records, self.settings, self.account = records, settings, account
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
@@ -67,8 +80,31 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 self.n,
                 self.account,
                 torch.Generator().manual_seed(self.seed),
+                state=self.state,
+                save=self._save,
             )
         return self.split
+
+    def _save(self, state: SplitState) -> None:
+        self.state = state
+        if self._keep is not None:
+            part = self._keep.with_suffix(".part")
+            torch.save(self.state_dict(), part)
+            os.replace(part, self._keep)
+        self._after_access()
+
+    def load(self) -> dict[str, int]:
+        """Take up the state that `keep` holds, if there is one; gives its `done`, for `Account.go_on`."""
+        if self._keep is not None and self._keep.is_file():
+            self.load_state_dict(torch.load(self._keep, weights_only=True))
+        return dict(self.state.done) if self.state else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the split has released: it goes into every checkpoint of the Trainer."""
+        return {} if self.state is None else {f.name: getattr(self.state, f.name) for f in fields(SplitState)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state, self.split = (SplitState(**state_dict) if state_dict else None), None
 
     def _kernel_scale(self) -> torch.Tensor:
         """Weight of each column: 1 for a pixel; two different labels multiply the kernel by exp(-label_weight)."""

@@ -66,12 +66,23 @@ class VAE(pl.LightningModule):
             fixed_bias=bias == "means",
             generator=torch.Generator().manual_seed(seed),
         )
-        self.steps_taken = 0
+        self.register_buffer("weights", torch.zeros(k))
+        self._restored = False
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps that have left their mark on the network."""
+        return self.account.done.get("training", 0)
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self._restored = True
 
     def on_train_start(self) -> None:
+        split = self.trainer.datamodule.split
+        self.weights.copy_(split.weights)
         # Not in a fit that goes on: there the bias has been trained already.
-        if self.bias != "zero" and self.account.ledger.count("training") == 0:
-            self.network.start_at(self.trainer.datamodule.split.means)
+        if self.bias != "zero" and not self._restored:
+            self.network.start_at(split.means)
 
     def configure_optimizers(self) -> PrivateOptimizer:
         rate = self.account.plan.stage("training").access.rate
@@ -92,7 +103,6 @@ class VAE(pl.LightningModule):
             optimizer.take(gradients)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
-            self.steps_taken += 1
             if self.steps_taken % self.log_every == 0:
                 self._log_private(optimizer, losses, len(lot))
 
@@ -106,4 +116,4 @@ class VAE(pl.LightningModule):
 
     def mixture(self) -> Mixture:
         """The mixture as it is now, a copy on the CPU, ready to sample: only public parts."""
-        return Mixture(copy.deepcopy(self.network).cpu().eval(), self.trainer.datamodule.split.weights)
+        return Mixture(copy.deepcopy(self.network).cpu().eval(), self.weights.cpu())

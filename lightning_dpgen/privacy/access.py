@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import dp_accounting
 
@@ -117,6 +118,15 @@ class Access:
         """The fields of a ledger line."""
         fields = {"stage": self.stage, "rate": self.rate, "multipliers": dict(self.multipliers)}
         return fields | ({"kinds": dict(self.kinds)} if self.kinds else {})
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Access:
+        """The access that `as_json` described.
+
+        Raises:
+            KeyError, TypeError, ValueError: if it is none.
+        """
+        return cls(fields["stage"], fields["multipliers"], fields["rate"], fields.get("kinds", {}))
 
 
 def dominating_laplace(epsilon: float) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import dp_accounting
 
@@ -19,7 +20,8 @@ from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 
-_BLOCK = 200
+# Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.
+_BLOCK, _BLOCK_SHARE = 200, 100
 
 
 class Draw(Protocol):
@@ -77,8 +79,12 @@ class Account:
 
     Args:
         plan: what the run promises.
-        ledger: the file for this run's accesses, or a path for a new one, or None to keep it in memory.
+        ledger: a path for a new file of this run's accesses, or None to keep them in memory.
         stream: the private stream; None makes one keyed by the operating system.
+        about: what `resume` hands back: settings, a fingerprint of the records.
+
+    Attributes:
+        resumed: whether the account goes on with an earlier run.
 
     Example:
         >>> from lightning_dpgen import Draft, make_plan
@@ -90,12 +96,75 @@ class Account:
         >>> account.settle()
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger | str | Path | None = None, stream: PrivateStream | None = None) -> None:
-        self.plan = plan
-        self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-        self.stream = stream or PrivateStream()
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: str | Path | None = None,
+        stream: PrivateStream | None = None,
+        *,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._begin(plan, Ledger(ledger, plan=plan.as_json(), about=about), stream)
+
+    @classmethod
+    def resume(cls, ledger: str | Path, stream: PrivateStream | None = None) -> Account:
+        """The account of a run that did not end, from its ledger; `go_on` then says from where.
+
+        Raises:
+            LedgerError: if the ledger is damaged, of another version, or held by another process.
+        """
+        account = cls.__new__(cls)
+        reopened = Ledger.reopen(ledger)
+        account._begin(Plan.from_json(reopened.plan), reopened, stream)
+        account.resumed = account._waits = True
+        return account
+
+    def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream | None) -> None:
+        self.plan, self.ledger, self.stream = plan, ledger, stream or PrivateStream()
+        # None for a run that starts; for one that goes on, where from, once `go_on` has said it.
+        self._from: Mapping[str, int] | None = None
+        self.resumed = self._waits = False
+        self._done: Counter[str] = Counter()
         self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._process = os.getpid()
+
+    @property
+    def done(self) -> dict[str, int]:
+        """How many accesses of each stage have left their mark on the state of the run: what a checkpoint remembers."""
+        return dict(self._done)
+
+    def go_on(self, done: Mapping[str, int]) -> None:
+        """Rewrite the plan of a resumed run; see `Plan.rewritten`. Asked twice for the same, it does nothing.
+
+        What was made after the state was saved from which the run goes on is spent and lost.
+
+        Args:
+            done: `done` at the moment when that state was saved; empty for the very start.
+
+        Raises:
+            BudgetTooSmall: if the stages before the last one no longer fit.
+            LedgerError: if this account was not resumed, or has gone on from elsewhere, or the state knows of accesses
+                that the ledger does not hold.
+        """
+        if self._from == dict(done):
+            return
+        if not self._waits:
+            raise LedgerError("a run goes on once, on an account from Account.resume, and before anything is drawn")
+        promise = Plan.from_json(self.ledger.promise)
+        if promise.private:
+            made = {stage.name: self.ledger.count(stage.name) for stage in promise.stages}
+            for stage, count in done.items():
+                if count > made.get(stage, 0):
+                    raise LedgerError(
+                        f"stage {stage!r}: the saved state knows of {count} accesses and the ledger of "
+                        f"{made.get(stage, 0)}: lines of the ledger are missing"
+                    )
+            plan = promise.rewritten(made, done)
+            if plan.as_json() != self.ledger.plan:
+                self.ledger.rewrite(plan.as_json())
+            self.plan = plan
+        self._from, self._waits = dict(done), False
+        self._done.update(done)
 
     @contextmanager
     def open(self, stage: str) -> Iterator[OpenAccess]:
@@ -111,12 +180,16 @@ class Account:
                 f"stage {stage!r}: this account belongs to process {self._process}, and a forked child would spend its "
                 "plan a second time"
             )
+        if self._waits:
+            raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
         access, remaining = self._next(stage)
         if access.private:
-            self.ledger.write(access, ahead=min(_BLOCK, remaining))
+            block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
+            self.ledger.write(access, ahead=min(block, remaining))
         elif not self.ledger.accesses:
             # One line says it all: the run is not private, whatever else is read.
             self.ledger.write(access)
+        self._done[stage] += 1
         opened = OpenAccess(access, self.stream)
         try:
             yield opened
@@ -147,14 +220,14 @@ class Account:
         self._spent.add(draw)
 
     def remaining(self, stage: str) -> int:
-        """How many accesses of a stage the plan still holds (never ends for a run that is not private)."""
-        planned = self.plan.stage(stage)
-        return planned.count - self.ledger.count(stage) if self.plan.private else planned.count
+        """How many accesses of a stage the plan still holds."""
+        made = self.ledger.count(stage) if self.plan.private else self._done[stage]
+        return self.plan.stage(stage).count - made
 
     def _next(self, stage: str) -> tuple[Access, int]:
         planned = self.plan.stage(stage)
         remaining = self.remaining(stage)
-        if remaining < 1:
+        if remaining < 1 and self.plan.private:
             raise PlanMismatch(f"stage {stage!r}: the plan has {planned.count} accesses, and that many have been made")
         for earlier in self.plan.stages:
             if earlier.name == stage:

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
+from typing import Any
+
+import filelock
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Ends a line that a crash cut short. It was never fsynced, so no noise was drawn on it.
+_TORN = b"#torn\n"
 
 
 class Ledger:
     """What was drawn from the records, as JSON lines with random ids.
 
-    Lines are written and fsynced in blocks ahead of the draws, so a crash over-counts and never under-counts. A clean
-    `close` names the lines that were written ahead and never drawn.
+    The first line says what the run is about and what it promises; then one line an access. Lines are written and fsynced
+    in blocks ahead of the draws, so a crash over-counts and never under-counts; a clean `close` names the lines that were
+    written ahead and never drawn. Each line ends with a checksum of itself and of all lines before it, so a line that was
+    changed or lost is noticed when the file is opened again. One process at a time holds the file.
 
     Args:
         path: a file that must not exist yet; None keeps the ledger in memory (tests, notebooks).
+        plan: the plan of the run, as JSON.
+        about: what the run must be asked for again when it goes on (settings, a fingerprint of the records), as JSON.
+
+    Attributes:
+        promise, about: as given, or as they were read.
+        plan: the promise, or the plan that took its place when the run was resumed.
+        head: checksum of the last line, which stands for all lines up to it.
 
     Raises:
         FileExistsError: if there is a ledger already.
@@ -33,17 +50,69 @@ class Ledger:
         [(Access(stage='mean', multipliers=mappingproxy({'sum': 2.0}), rate=1.0, kinds=mappingproxy({})), 1)]
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        self._file = None if path is None else open(path, "x", encoding="utf-8")  # noqa: SIM115
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        plan: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = None if path is None else Path(path)
+        self.promise, self.plan, self.about, self.head = plan, plan, dict(about or {}), ""
+        self._heads: set[str] = set()
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
         self._closed = False
-        self._append([{"ledger": FORMAT_VERSION, "opened": datetime.now(UTC).isoformat(timespec="seconds")}])
+        run = secrets.token_hex(8)
+        header = {"ledger": FORMAT_VERSION, "run": run, "opened": _now(), "plan": plan, "about": self.about}
+        if self.path is None:
+            self._file = self._lock = None
+            self._append([header])
+            return
+        self._lock = _hold(self.path)
+        if self.path.exists():
+            self._lock.release()
+            raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
+        # Under its own name the file appears with its first line, or not at all.
+        part = self.path.with_suffix(".part")
+        self._file = open(part, "wb")  # noqa: SIM115
+        self._append([header])
+        os.replace(part, self.path)
+        _sync_folder(self.path.parent)
+
+    @classmethod
+    def reopen(cls, path: str | Path) -> Ledger:
+        """Go on with the ledger of a run that did not end; every access that may have been drawn is in `accesses`.
+
+        Raises:
+            LedgerError: if another process holds it, it is of another version, or a line was changed or is missing.
+            FileNotFoundError: if there is none.
+        """
+        ledger = cls.__new__(cls)
+        ledger.path, ledger._closed, ledger._ahead, ledger._lock = Path(path), False, [], None
+        ledger._file = open(path, "r+b")  # noqa: SIM115
+        try:
+            ledger._lock = _hold(ledger.path)
+            ledger._read(ledger._file.read())
+        except BaseException:
+            ledger._file.close()
+            if ledger._lock is not None:
+                ledger._lock.release()
+            raise
+        return ledger
 
     @property
     def accesses(self) -> list[tuple[Access, int]]:
         """What was drawn so far, run-length encoded, in order."""
         return list(self._drawn)
+
+    def count(self, stage: str) -> int:
+        """How many accesses of a stage were drawn."""
+        return sum(count for access, count in self._drawn if access.stage == stage)
+
+    def knows(self, head: str) -> bool:
+        """Whether a checksum that was once the `head` is that of a line of this ledger."""
+        return head in self._heads
 
     def write(self, access: Access, ahead: int = 1) -> None:
         """Record one access; noise may be drawn once this returns.
@@ -71,23 +140,120 @@ class Ledger:
         else:
             self._drawn.append((access, 1))
 
-    def count(self, stage: str) -> int:
-        """How many accesses of a stage were drawn."""
-        return sum(count for access, count in self._drawn if access.stage == stage)
+    def rewrite(self, plan: Mapping[str, Any]) -> None:
+        """Record the plan that a resumed run follows instead of what was promised."""
+        self.plan = plan
+        self._append([{"plan": plan}])
 
     def close(self) -> None:
         """Write the last line, with the ids of entries that nothing was drawn on; nothing can be written after it."""
         if self._closed:
             return
         self._closed = True
-        drawn = sum(count for _, count in self._drawn)
-        self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
-        if self._file is not None:
-            self._file.close()
-
-    def _append(self, lines: list[dict]) -> None:
         if self._file is None:
             return
-        self._file.write("".join(json.dumps(line) + "\n" for line in lines))
+        drawn = sum(count for _, count in self._drawn)
+        try:
+            self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
+        finally:
+            self._file.close()
+            self._lock.release()
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        texts = []
+        for line in lines:
+            self.head = _check(self.head, line)
+            self._heads.add(self.head)
+            texts.append(json.dumps(line | {"check": self.head}) + "\n")
+        if self._file is None:
+            return
+        self._file.write("".join(texts).encode())
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def _read(self, content: bytes) -> None:
+        *whole, tail = content.split(b"\n")
+        entries: dict[str, Access] = {}
+        self.head, self._heads, header = "", set(), None
+        for number, line in self._checked(whole):
+            if header is None:
+                header = line
+                self._check_version(line)
+                self.promise, self.plan, self.about = line["plan"], line["plan"], line["about"]
+            elif "id" in line:
+                entries[line["id"]] = self._access(number, line)
+            elif "plan" in line:
+                self.plan = line["plan"]
+            for identity in line.get("never_drawn", []):
+                if entries.pop(identity, None) is None:
+                    raise self._damaged(number, f"names an entry {identity!r} that is not there")
+        if header is None:
+            raise LedgerError(f"{self.path}: holds no whole line, and was not made so: its content is lost")
+        self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
+        if tail:
+            self._file.write(_TORN)
+        self._append([{"resumed": _now()}])
+
+    def _checked(self, whole: list[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, raw in enumerate(whole, start=1):
+            if raw.endswith(_TORN.strip()):
+                continue
+            try:
+                line = json.loads(raw)
+                check = line.pop("check")
+            except (ValueError, KeyError, AttributeError, TypeError):
+                raise self._damaged(number, "is not a line of a ledger") from None
+            if check != _check(self.head, line):
+                raise self._damaged(number, "does not follow from the lines before it: one was changed, removed or added")
+            self.head = check
+            self._heads.add(check)
+            yield number, line
+
+    def _check_version(self, line: dict[str, Any]) -> None:
+        if line.get("ledger") != FORMAT_VERSION:
+            raise LedgerError(
+                f"{self.path}: is a ledger of format {line.get('ledger')!r}; this version of the software reads format "
+                f"{FORMAT_VERSION}"
+            )
+
+    def _access(self, number: int, line: dict[str, Any]) -> Access:
+        try:
+            return Access.from_json(line)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise self._damaged(number, f"is not an access ({error})") from None
+
+    def _damaged(self, number: int, what: str) -> LedgerError:
+        return LedgerError(
+            f"{self.path}, line {number}: {what}. What the run has spent is not known for certain, so it cannot go on; the "
+            "file is left as it is"
+        )
+
+
+def _hold(path: Path) -> filelock.BaseFileLock:
+    """The lock of a ledger, which ends with the process if nothing else ends it."""
+    lock = filelock.FileLock(f"{path}.lock", timeout=0)
+    try:
+        return lock.acquire().lock
+    except filelock.Timeout:
+        raise LedgerError(f"{path}: another run is writing this ledger; one at a time") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name durable; a system that has no such thing does it by itself."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check(before: str, line: Mapping[str, Any]) -> str:
+    text = before + json.dumps(line, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -6,8 +6,9 @@ import bisect
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import dp_accounting
 from scipy.optimize import brentq
@@ -119,6 +120,62 @@ class Plan:
             if stage.name == name:
                 return stage
         raise KeyError(f"the plan has no stage {name!r}; it has {[stage.name for stage in self.stages]}")
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as it stands in a ledger; a target that is infinite is null."""
+        return {
+            "stages": [stage.access.as_json() | {"count": stage.count, "share": stage.share} for stage in self.stages],
+            "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
+            "delta": self.delta,
+            "relation": self.relation,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Plan:
+        """The plan that `as_json` described."""
+        stages = tuple(Stage(Access.from_json(s), s["count"], s["share"]) for s in fields["stages"])
+        target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
+        return cls(stages, target, fields["delta"], fields["relation"])
+
+    def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
+        """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
+
+        Multipliers stay. Accesses that were made and lost are made again, and the last stage gives up as many as it takes
+        to stay within the budget; its own total never grows.
+
+        Args:
+            made: accesses of each stage that were made, lost ones included.
+            done: accesses of each stage whose results are still there.
+
+        Raises:
+            BudgetTooSmall: if not one access of the last stage would fit.
+        """
+        *before, last = self.stages
+        grown = [
+            replace(stage, count=made.get(stage.name, 0) + stage.count - done.get(stage.name, 0)) for stage in before
+        ]
+        if grown == before:
+            return self
+
+        def shortened(count: int) -> Plan:
+            return replace(self, stages=(*grown, replace(last, count=count)))
+
+        def fits(count: int) -> bool:
+            event = shortened(count).event
+            return spent(event, self.delta, interval=self.spent.interval or None).epsilon <= self.target_epsilon
+
+        low, high = max(made.get(last.name, 0), 1), last.count
+        if not fits(low):
+            raise BudgetTooSmall(
+                f"what was spent before the interruption leaves no room for stage {last.name!r} within epsilon="
+                f"{self.target_epsilon:g}: start a new run, whose cost adds to what this one has spent"
+            )
+        if fits(high):
+            return shortened(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return shortened(low)
 
     def curve(self, name: str, points: int = 16) -> Curve:
         """Epsilon after each part of stage `name`, with all that comes before it, for a progress bar.

@@ -1,0 +1,104 @@
+"""Kills `dpgen train` at random moments, and shows that what was drawn is never forgotten.
+
+    python tests/end_to_end/kill.py 50
+
+Each round begins a run, kills it with SIGKILL after a random time, and gives the same command again, up to four kills,
+until a release is there. After every kill: the ledger holds all bytes that it held at the moment before; there is no
+release, or a complete one. At the end: `verify` accepts the release, epsilon is within the budget, and the certificate's
+events are the ledger's, every line of it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+SETTINGS = ["model.steps=300", "model.hidden=8", "split.iterations=4", "split.features=16", "rows=200", "privacy.epsilon=6"]
+_KILLS, _LONGEST = 4, 14.0
+
+
+def one_round(root: Path, seconds: random.Random) -> dict[str, int]:
+    """One run to its end; gives the moments of the kills and what was counted.
+
+    Raises:
+        AssertionError: if something was lost.
+    """
+    run = root / "run"
+    ledger, release = run / "private" / "ledger.jsonl", run / "release"
+    command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "train", *SETTINGS, f"run_dir={run}"]
+    seen, moments = b"", Counter()
+    for kill in range(_KILLS + 1):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + seconds.uniform(2.0, _LONGEST)
+        while process.poll() is None and (kill == _KILLS or time.monotonic() < deadline):
+            time.sleep(0.01)
+            if ledger.exists():
+                now = ledger.read_bytes()
+                assert now.startswith(seen), "the ledger lost what it held"
+                seen = now
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        _, err = process.communicate()
+        if release.exists():
+            break
+        assert process.returncode == -signal.SIGKILL, f"exit {process.returncode}: {err[-500:]}"
+        moments[_moment(run)] += 1
+    assert release.exists(), "no release after the last start, which was not killed"
+    certificate = json.loads((release / "privacy.json").read_text())
+    verify = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "verify", str(release)]
+    assert subprocess.run(verify, capture_output=True).returncode == 0
+    assert certificate["private"] and certificate["epsilon"] <= certificate["target_epsilon"]
+    counted = {stage["name"]: stage["event"].get("count", 1) for stage in certificate["stages"]}
+    listed = _listed(ledger)
+    assert counted == listed, f"certificate {counted}, ledger {listed}"
+    return moments
+
+
+def _moment(run: Path) -> str:
+    """How far a killed run had come."""
+    private = run / "private"
+    if not (private / "ledger.jsonl").exists():
+        return "before the ledger"
+    if (private / "release-in-progress").exists():
+        return "while the release was written"
+    if (private / "checkpoint.ckpt").exists():
+        return "in training"
+    return "in the split, or before the first checkpoint"
+
+
+def _listed(ledger: Path) -> dict[str, int]:
+    """Entries of each stage that may have been drawn, read without the package."""
+    stages: dict[str, str] = {}
+    for raw in ledger.read_bytes().splitlines():
+        if raw.endswith(b"#torn"):
+            continue
+        line = json.loads(raw)
+        if "id" in line:
+            stages[line["id"]] = line["stage"]
+        for identity in line.get("never_drawn", []):
+            del stages[identity]
+    return dict(Counter(stages.values()))
+
+
+def main(rounds: int, seed: int = 0) -> Counter:
+    random_seconds, total = random.Random(seed), Counter()
+    for number in range(1, rounds + 1):
+        root = Path(tempfile.mkdtemp(prefix="kill-"))
+        try:
+            total += one_round(root, random_seconds)
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+        print(f"round {number}: nothing lost; kills so far: {dict(total)}", flush=True)
+    return total
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)

@@ -1,0 +1,240 @@
+"""A ledger that is opened again says at least what was drawn, and the plan that follows stays within the budget."""
+
+import json
+
+import pytest
+import torch
+
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Draft, Plan, make_plan
+
+DRAFTS = [
+    Draft("first", {"sum": 1.0}, 1, largest=1e3, share=0.1),
+    Draft("split", {"counts": 0.2, "sums": 0.8}, 4, largest=1e3, share=0.3),
+    Draft("training", {"gradient": 1.0}, 500, largest=1e3, rate=0.1),
+]
+PLAN = make_plan(DRAFTS, epsilon=2.0, delta=1e-5)
+
+
+def _draw(account, stage, times=1):
+    for _ in range(times):
+        with account.open(stage) as access:
+            for name in access.access.multipliers:
+                gaussian(access, name, torch.zeros(1), sensitivity=1.0)
+
+
+def _crashed(path, *draws, plan=PLAN):
+    """The ledger of a run that made these draws and died."""
+    account = Account(plan, path, about={"who": "me"})
+    for stage, times in draws:
+        _draw(account, stage, times)
+    done = account.done
+    _die(account)
+    return done
+
+
+def _die(account):
+    account.ledger._file.close()
+    account.ledger._lock.release()
+
+
+OPEN = []
+
+
+def _resume(path):
+    OPEN.append(Account.resume(path))
+    return OPEN[-1]
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    while OPEN:
+        _die(OPEN.pop())
+
+
+def _counts(account):
+    return {stage.name: account.ledger.count(stage.name) for stage in account.plan.stages}
+
+
+def test_what_was_written_ahead_counts_as_drawn_after_a_crash(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 4), ("training", 7))
+    account = _resume(path)
+    assert account.ledger.about == {"who": "me"} and account.plan.as_json() == PLAN.as_json()
+    assert _counts(account) == {"first": 1, "split": 4, "training": 10}, "blocks of five lines"
+
+
+def test_what_a_clean_stop_names_does_not(tmp_path):
+    path = tmp_path / "ledger"
+    account = Account(PLAN, path)
+    for stage, times in (("first", 1), ("split", 4), ("training", 7)):
+        _draw(account, stage, times)
+    account.ledger.close()
+    assert _counts(_resume(path))["training"] == 7
+
+
+def test_a_line_cut_anywhere_is_closed_off(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 2))
+    whole = path.read_bytes()
+    start = whole.rstrip(b"\n").rfind(b"\n") + 1
+    for cut in range(start + 1, len(whole)):
+        path.write_bytes(whole[:cut])
+        ledger = Ledger.reopen(path)
+        assert ledger.count("split") == 1
+        ledger.close()
+        # And once more: what closed it off is part of the file now.
+        again = Ledger.reopen(path)
+        assert again.count("split") == 1 and path.read_bytes().startswith(whole[:cut])
+        again.close()
+
+
+def test_closing_off_may_be_cut_too(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    Ledger.reopen(path).close()
+    closed = path.read_bytes()
+    for cut in range(len(whole) - 4, len(closed)):
+        path.write_bytes(closed[:cut])
+        ledger = Ledger.reopen(path)
+        assert ledger.count("first") == 1 and ledger.count("split") == 1
+        ledger.close()
+
+
+def _damage(lines):
+    """Every way to spoil one line that is not the last."""
+    for i in range(len(lines) - 1):
+        yield f"line {i + 1} gone", lines[:i] + lines[i + 1 :]
+        yield f"line {i + 1} twice", lines[: i + 1] + lines[i:]
+        yield f"lines {i + 1} and {i + 2} swapped", [*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]]
+        yield f"line {i + 1} garbled", [*lines[:i], b"\x00" * len(lines[i]), *lines[i + 1 :]]
+        fields = json.loads(lines[i])
+        for name, value in fields.items():
+            changed = {"multipliers": {"sum": 99.0}, "rate": 0.5}.get(name, "0" if isinstance(value, str) else 0)
+            yield f"{name} of line {i + 1}", [*lines[:i], json.dumps(fields | {name: changed}).encode(), *lines[i + 1 :]]
+
+
+def test_any_other_damage_is_an_error_and_leaves_the_file(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 4), ("training", 1))
+    lines = path.read_bytes().splitlines()
+    for what, spoilt in _damage(lines):
+        content = b"\n".join(spoilt) + b"\n"
+        path.write_bytes(content)
+        with pytest.raises(LedgerError, match=r"line \d|format"):
+            Ledger.reopen(path)
+            pytest.fail(what)
+        assert path.read_bytes() == content, what
+
+
+def test_other_versions_and_empty_files_are_refused(tmp_path):
+    path = tmp_path / "ledger"
+    path.write_bytes(b"")
+    with pytest.raises(LedgerError, match="no whole line"):
+        Ledger.reopen(path)
+    _crashed(tmp_path / "other", ("first", 1))
+    from lightning_dpgen.privacy import ledger
+
+    header = json.loads((tmp_path / "other").read_text().splitlines()[0]) | {"ledger": 1}
+    header["check"] = ledger._check("", {k: v for k, v in header.items() if k != "check"})
+    path.write_text(json.dumps(header) + "\n")
+    with pytest.raises(LedgerError, match="format 1"):
+        Ledger.reopen(path)
+
+
+def test_one_process_at_a_time(tmp_path):
+    account = Account(PLAN, tmp_path / "ledger")
+    with pytest.raises(LedgerError, match="another run"):
+        Account.resume(tmp_path / "ledger")
+    account.ledger.close()
+    _resume(tmp_path / "ledger")
+
+
+def test_lost_steps_are_not_made_again(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 4), ("training", 60))
+    account = _resume(path)
+    account.go_on({"first": 1, "split": 4, "training": 40})
+    assert account.plan.as_json() == PLAN.as_json() and account.remaining("training") == 440
+    _draw(account, "training", 440)
+    account.settle()
+    assert account.certified()[1].epsilon == PLAN.epsilon
+
+
+def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
+    """A split interrupted at its second access, again and again; each time the budget holds."""
+    path = tmp_path / "ledger"
+    done = _crashed(path, ("first", 1), ("split", 1))
+    counts = []
+    for crash in range(1, 4):
+        account = _resume(path)
+        account.go_on(done)
+        assert account.plan.stage("split").count == 4 + crash - 1, "an access that was lost before is not counted twice"
+        assert account.plan.epsilon <= 2.0
+        counts.append(account.plan.stage("training").count)
+        _draw(account, "split")  # made, and lost with the process
+        _die(account)
+    assert counts[0] == 500 > counts[1] > counts[2] > 100
+    account = _resume(path)
+    account.go_on(done)
+    _draw(account, "split", 3)
+    _draw(account, "training", account.remaining("training"))
+    account.settle()
+    event, cost = account.certified()
+    assert cost.epsilon == spent(account.event, 1e-5).epsilon <= 2.0
+    assert account.ledger.count("split") == 4 + 3 and event == account.event
+    # With one step more it would have been too much.
+    stages = account.plan.as_json()
+    stages["stages"][-1]["count"] += 2
+    assert Plan.from_json(stages).epsilon > 2.0 * 0.999
+
+
+def test_when_nothing_is_left_it_says_so(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1))
+    for _ in range(30):
+        account = _resume(path)
+        try:
+            account.go_on({})
+        except BudgetTooSmall as error:
+            assert "no room for stage 'training'" in str(error)
+            return
+        _draw(account, "first")
+        _die(account)
+    pytest.fail("the budget never ended")
+
+
+def test_a_state_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 2))
+    account = _resume(path)
+    with pytest.raises(LedgerError, match="lines of the ledger are missing"):
+        account.go_on({"first": 1, "split": 3})
+    with pytest.raises(LedgerError, match="resumed"):
+        _draw(account, "split")
+    account.go_on({"first": 1, "split": 2})
+    account.go_on({"first": 1, "split": 2})
+    with pytest.raises(LedgerError, match="goes on once"):
+        account.go_on({"first": 1, "split": 1})
+
+
+def test_a_new_account_has_nothing_to_go_on_from():
+    with pytest.raises(LedgerError, match="goes on once"):
+        Account(PLAN).go_on({"first": 1})
+
+
+def test_the_twin_without_privacy_goes_on_too(tmp_path):
+    off = make_plan(DRAFTS, epsilon=None, delta=1e-5)
+    done = _crashed(tmp_path / "ledger", ("first", 1), ("split", 4), ("training", 5), plan=off)
+    account = _resume(tmp_path / "ledger")
+    account.go_on(done)
+    assert account.remaining("training") == 495 and not account.plan.private
+    _draw(account, "training", 495)
+    account.settle()
