@@ -1,0 +1,85 @@
+"""The papers' formulas give the numbers that the papers print; what is true beside them is in contracts/test_errata.py."""
+
+import doctest
+import importlib
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import papers_accounting
+import pytest
+from papers import dpgm, jl_laplace, privae
+from papers.moments import epsilon_from_moments, gaussian_moment, sampled_moment
+from scipy.special import gammaln, logsumexp
+
+from lightning_dpgen.privacy.accountant import spent_by_rdp
+
+EXPERIMENTS = Path(papers_accounting.__file__).parent
+
+
+@pytest.mark.parametrize("name", ["moments", "dpgm", "privae", "dpgan", "jl_laplace"])
+def test_examples(name):
+    assert doctest.testmod(importlib.import_module(f"papers.{name}")).failed == 0
+
+
+@pytest.mark.parametrize(("lam", "q", "sigma"), [(1, 0.0017, 1.0), (20, 0.0017, 1.0), (8, 0.00197, 0.6), (32, 0.3, 4.0)])
+def test_quadrature_is_the_binomial_sum(lam, q, sigma):
+    """Mironov, Talwar and Zhang 2019, section 3.3: at a whole order the moment is a finite sum."""
+    order = lam + 1
+    terms = [
+        gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
+        + i * math.log(q) + (order - i) * math.log1p(-q) + (i * i - i) / (2 * sigma**2)
+        for i in range(order + 1)
+    ]  # fmt: skip
+    assert sampled_moment(lam, q, sigma) == pytest.approx(logsumexp(terms), rel=1e-9, abs=1e-12)
+
+
+def test_without_sampling_the_quadrature_is_the_closed_form():
+    assert sampled_moment(2.5, 1.0, 1.3) == pytest.approx(gaussian_moment(2.5, 1.3), rel=1e-9)
+
+
+def test_the_plain_moments_accountant_is_a_bound():
+    """Markov's inequality as in 2016 is looser than the conversion of today's Renyi accountants, and never below it."""
+    moments = epsilon_from_moments(lambda lam: 1000 * sampled_moment(lam, 0.01, 1.0), 1e-5)
+    today = spent_by_rdp(papers_accounting.steps(0.01, 1.0, 1000), 1e-5)
+    assert today < moments < 1.25 * today
+
+
+def test_figure_2_of_dpgm():
+    """Printed: 1.74, at 20 epochs. Whatever ten values of j the authors took, the best of all j gives 1.742."""
+    assert dpgm.FIGURE_2["T_S"] == 11_780
+    assert dpgm.dpgm_theorem4(**dpgm.FIGURE_2) == pytest.approx(1.745, abs=5e-4)
+
+
+def test_equation_4_of_dpgm_as_printed_does_not_give_figure_2():
+    """T_K times the norm histogram, which Algorithm 2 draws once and the RBF kernel is said not to need."""
+    assert dpgm.dpgm_theorem4(**dpgm.FIGURE_2, rbf=False) == pytest.approx(4.439, abs=5e-4)
+    once = dpgm.dpgm_theorem4(**dpgm.FIGURE_2, rbf=False, norms_each_iteration=False)
+    assert once == pytest.approx(1.917, abs=5e-4)
+
+
+def test_kappa_of_privae():
+    """Printed: about 2."""
+    assert privae.privae_kappa(1e-5) == pytest.approx(2.0593, abs=1e-4)
+    assert privae.privae_kappa(1e-300) == pytest.approx(2.0, abs=2e-3)
+
+
+def test_smallest_t_of_jl_makes_its_bound_one():
+    for k in (2, 3, 10, 20):
+        assert jl_laplace.jl_theorem5(k)[1] == pytest.approx(1.0, rel=1e-12)
+        assert jl_laplace.jl_theorem5(k, alpha=4.0)[0] == pytest.approx(2 * jl_laplace.jl_theorem5(k)[0])
+
+
+def test_true_costs_of_figure_2():
+    """What the table prints beside 1.74: one lot for all components, and Algorithm 1 with ten equal clusters."""
+    assert papers_accounting.true(*papers_accounting.figure_2()) == pytest.approx(0.6953, abs=5e-4)
+    assert papers_accounting.true(*papers_accounting.figure_2(0.1)) == pytest.approx(2.099, abs=2e-3)
+    assert papers_accounting.figure_2_replaced() == pytest.approx(1.204, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_table_is_printed():
+    script = EXPERIMENTS / "papers_accounting.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=300)
+    assert "1.745" in done.stdout
