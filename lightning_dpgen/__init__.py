@@ -21,7 +21,8 @@ _EXPORTS = {
     "privacy.ledger": ["Ledger"],
     "privacy.mechanisms": ["gaussian"],
     "privacy.noise": ["PrivateStream"],
-    "privacy.plan": ["Draft", "Plan", "make_plan"],
+    "privacy.calibration": ["Draft", "make_plan"],
+    "privacy.plan": ["Plan", "Stage"],
     "release.sampler": ["Release", "load_release"],
     "release.verify": ["Verdict", "verify"],
 }

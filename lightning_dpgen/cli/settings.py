@@ -22,13 +22,16 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, DPNorm, Fixed
-from lightning_dpgen.privacy.plan import Draft, Plan, make_plan
+from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.plan import Plan
 
 _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST = 10**9, 2**16
+# For choosing sizes where epsilon is what follows from noise and steps.
+_ASSUMED_EPSILON = 4.0
 
 
 @dataclass
@@ -52,6 +55,7 @@ class ModelConf:
     lr: float | None = None
     rate: float | None = None
     steps: int | None = None
+    noise: float | None = None
 
 
 @dataclass
@@ -139,12 +143,18 @@ class Settings:
         n, model = self.conf.data.n, self.conf.model
         lot = model.rate * n
         training = Draft(
-            "training", extra | {"gradient": 1.0 - sum(extra.values())}, model.steps, largest=lot, rate=model.rate
+            "training",
+            extra | {"gradient": 1.0 - sum(extra.values())},
+            model.steps,
+            largest=lot,
+            rate=model.rate,
+            noise=model.noise,
         )
+        epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
         try:
             return make_plan(
-                [*self.split.drafts(n), training],
-                epsilon=self.conf.privacy.epsilon,
+                [*self.split.drafts(n, means=model.bias != "zero"), training],
+                epsilon=epsilon,
                 delta=self.conf.privacy.delta,
             )
         except ValueError as error:
@@ -235,9 +245,12 @@ def fill(conf: Conf) -> Settings:
         schema = ImageSchema(data.height, data.width, data.levels, data.classes, data.threshold)
     except ValueError as error:
         raise Mistake(f"data.{error}") from None
-    chosen = defaults(data.n, schema.encoded_width, conf.privacy.epsilon, conf.privacy.delta)
+    _check_two_of_three(conf)
+    epsilon = None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
+    chosen = defaults(data.n, schema.encoded_width, epsilon, conf.privacy.delta)
+    solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     for group in (conf.model, conf.split):
-        for name in (f.name for f in dataclasses.fields(group)):
+        for name in {f.name for f in dataclasses.fields(group)} - solved:
             if getattr(group, name) is None and hasattr(chosen, name):
                 setattr(group, name, getattr(chosen, name))
     _check_model(conf)
@@ -273,20 +286,41 @@ def _check_privacy(conf: Conf) -> None:
     if conf.privacy.noise == "off":
         if epsilon is not None:
             raise Mistake(f"privacy.epsilon={epsilon}: privacy=off draws no noise, so it takes no epsilon")
-    elif epsilon is None or not (math.isfinite(epsilon) and epsilon > 0):
+    elif epsilon is None:
+        if conf.model.noise is None or conf.model.steps is None:
+            raise Mistake(
+                "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
+                "follows, or privacy=off"
+            )
+    elif not (math.isfinite(epsilon) and epsilon > 0):
         raise Mistake(f"privacy.epsilon={epsilon}: expected a positive finite number, or privacy=off")
     if not _SMALLEST_DELTA <= delta < 1:
         raise Mistake(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
-    if epsilon is not None and conf.data.n >= 1 and delta >= 1.0 / conf.data.n:
+    if conf.privacy.noise != "off" and conf.data.n >= 1 and delta >= 1.0 / conf.data.n:
         raise Mistake(
             f"privacy.delta={delta:g}: expected less than 1/n = {1.0 / conf.data.n:.3g} for data.n={conf.data.n}, "
             "since publishing one record at random would satisfy a delta of 1/n"
         )
 
 
+def _check_two_of_three(conf: Conf) -> None:
+    noise = conf.model.noise
+    if noise is None:
+        return
+    if conf.privacy.noise == "off":
+        raise Mistake(f"model.noise={noise:g}: privacy=off draws no noise")
+    if not 0.0 < noise <= 1e9:
+        raise Mistake(f"model.noise={noise:g}: expected a positive noise multiplier")
+    if conf.privacy.epsilon is not None and conf.model.steps is not None:
+        raise Mistake(
+            f"privacy.epsilon={conf.privacy.epsilon:g}, model.noise={noise:g}, model.steps={conf.model.steps}: give two of "
+            "them, and the third is solved for (privacy.epsilon=null leaves it open)"
+        )
+
+
 def delta_warning(conf: Conf) -> str | None:
     """A warning if delta is allowed but large."""
-    if conf.privacy.epsilon is not None and conf.privacy.delta > 0.1 / conf.data.n:
+    if conf.privacy.noise != "off" and conf.privacy.delta > 0.1 / conf.data.n:
         return (
             f"privacy.delta={conf.privacy.delta:g} is above 1/(10 n) = {0.1 / conf.data.n:.3g}: "
             "a smaller delta is the custom"
@@ -299,7 +333,8 @@ def _check_model(conf: Conf) -> None:
     if model.name != "vae":
         raise Mistake(f"model.name={model.name}: expected vae")
     for name, most in (("hidden", _WIDEST), ("latent", _WIDEST), ("steps", _MOST)):
-        _within(f"model.{name}", getattr(model, name), 1, most)
+        if getattr(model, name) is not None:
+            _within(f"model.{name}", getattr(model, name), 1, most)
     if not 0.0 < model.rate <= 1.0:
         raise Mistake(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
     if not 0.0 < model.lr <= 1e3:

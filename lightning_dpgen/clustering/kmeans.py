@@ -11,14 +11,16 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
-from lightning_dpgen.privacy.plan import Draft
 
-CENTRE, LLOYD, FINAL = "initial centre", "clustering", "cluster means"
+CENTRE, LLOYD, FINAL = "initial centre", "clustering", "final pass"
 
 _SPREAD = 0.1
 _CHUNK = 8192
 _BETWEEN = 0.3
+# Share of the counts in the inverse squared noise of the final pass; the means get the rest.
+_COUNTS = 0.1
 # A kernel beyond these scales sees no difference between records, or nothing else.
 _LARGEST = 1e9
 
@@ -74,13 +76,21 @@ class SplitSettings:
                     f"split.{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or null for the default"
                 )
 
-    def drafts(self, n: int) -> list[Draft]:
-        """The accesses of the split, for `n` declared records.
+    def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
+        """The accesses of the split, for `n` declared records; what is not used gives its share back.
+
+        A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
+        share that they have beside the means.
 
         Counts get the share that minimises the error of a centre: the noise of d coordinates against that of a count
         multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
         """
         counts = 1.0 / (1.0 + math.sqrt(self.features))
+        final = Draft(FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, largest=n / self.k, share=self.means_share)
+        if not means:
+            final = replace(final, weights={"counts": 1.0}, share=_COUNTS * self.means_share)
+        if self.k == 1:
+            return [final]
         return [
             Draft(CENTRE, {"sum": 1.0}, 1, largest=n, share=self.centre_share),
             Draft(
@@ -90,7 +100,7 @@ class SplitSettings:
                 largest=n / self.k,
                 share=self.lloyd_share,
             ),
-            Draft(FINAL, {"counts": 0.1, "means": 0.9}, 1, largest=n / self.k, share=self.means_share),
+            final,
         ]
 
 
@@ -120,7 +130,7 @@ class Split:
     Args:
         clusters: (N,) cluster of each record. Private.
         counts: (k,) noisy sizes under the final centres, floored at 1. Public.
-        means: (k, m) noisy mean record of each cluster. Public.
+        means: (k, m) noisy mean record of each cluster. Public. Empty where the plan has none.
     """
 
     clusters: Tensor
@@ -165,6 +175,8 @@ def private_split(
         records by at most the radius. Assignments use centres that are public already.
     """
     state = state or SplitState()
+    if settings.k == 1 and state.iterations < 0:
+        state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.features))
     m = records.shape[1]
     gamma = settings.gamma if settings.gamma is not None else 4.0 / m
     features = FourierFeatures(scale, settings.features, gamma, generator)(records)
@@ -194,12 +206,13 @@ def private_split(
     clusters = _assign(features, state.centres)
     if not len(state.counts):
         radius = settings.radius if settings.radius is not None else default_radius(m)
+        means = torch.zeros(0)
         with account.open(FINAL) as access:
-            counts = noisy_histogram(access, "counts", clusters, settings.k)
-            sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
-        deviation = access.access.multipliers["means"] * radius
-        counts = counts.float().clamp(min=1.0)
-        state = reached(counts=counts, means=_shrunk_means(sums.float(), counts, deviation))
+            counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
+            if "means" in access.access.multipliers:
+                sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
+                means = _shrunk_means(sums.float(), counts, access.access.multipliers["means"] * radius)
+        state = reached(counts=counts, means=means)
     return Split(clusters, state.counts, state.means)
 
 

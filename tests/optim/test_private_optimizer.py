@@ -15,8 +15,8 @@ from lightning_dpgen.gradients.records import Materialised
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
-from lightning_dpgen.privacy.plan import Draft, make_plan
 
 
 def _network():
@@ -34,9 +34,9 @@ def _sgd(parameters, account, clipping=None, **kwargs):
 @pytest.mark.parametrize("clipping", [Fixed(1e-6), DPNorm(c_max=1e-5)], ids=["fixed", "dpnorm"])
 @pytest.mark.parametrize("inner", [torch.optim.SGD, torch.optim.Adam])
 def test_privacy_off_is_plain_descent_on_the_sum_over_the_expected_lot(clipping, inner):
-    """A plan from `make_plan(epsilon=None)`: not private, so neither noise nor bound, whatever the rule says."""
+    """A plan from `make_plan(epsilon=inf)`: not private, so neither noise nor bound, whatever the rule says."""
     draft = Draft("training", {"gradient": 0.95, **clipping.weights}, 4, largest=10, rate=0.5)
-    account = Account(make_plan([draft], epsilon=None, delta=1e-5))
+    account = Account(make_plan([draft], epsilon=float("inf"), delta=1e-5))
     private, plain = _network(), _network()
     optimizer = PrivateOptimizer(
         inner(private.parameters(), lr=0.05), account=account, clipping=clipping, expected_lot=4.0

@@ -11,8 +11,8 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import gaussian_mu, round_down, round_up, spent, spent_by_rdp
+from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.plan import Draft, make_plan
 
 DELTA = 1e-5
 
@@ -137,13 +137,13 @@ def test_a_budget_that_is_too_small_says_what_fits():
     plan(float(next(w for w in words if w.startswith("epsilon=") and w != "epsilon=0.5").split("=")[1]), 5000)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 1e9])
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, 1e9])
 def test_an_impossible_epsilon_is_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon"):
         make_plan([Draft("t", {"g": 1.0}, 1, largest=10)], epsilon=epsilon, delta=DELTA)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
+@pytest.mark.parametrize("delta", [1.0, -1e-5, math.nan])
 def test_an_impossible_delta_is_refused(delta):
     with pytest.raises(ValueError, match="delta"):
         make_plan([Draft("t", {"g": 1.0}, 1, largest=10)], epsilon=1.0, delta=delta)

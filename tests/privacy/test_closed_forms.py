@@ -11,7 +11,8 @@ from scipy.special import ndtr
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import gaussian_mu, spent, spent_by_rdp
-from lightning_dpgen.privacy.plan import Curve, Draft, Plan, Stage, make_plan
+from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.plan import Curve, Plan, Stage
 
 
 def _delta_of_gaussian(mu, epsilon):
@@ -109,12 +110,12 @@ def test_a_stage_gets_its_share_of_mu_squared():
 
 def test_a_plan_without_a_budget_is_not_private():
     plan = make_plan([Draft("a", {"x": 1.0}, 2, largest=0.1, share=0.3), Draft("b", {"x": 1.0}, 9, largest=0.1)],
-                     epsilon=None, delta=1e-5)  # fmt: skip
+                     epsilon=math.inf, delta=1e-5)  # fmt: skip
     assert not plan.private and plan.epsilon == math.inf
     assert plan.event == dp_accounting.NonPrivateDpEvent()
 
 
-@pytest.mark.parametrize("shares", [[None, None], [0.1], [0.5, 0.5, None], [0.0, None], [-0.1, None], [1.2, None]])
+@pytest.mark.parametrize("shares", [[None, None], [0.5, 0.6], [0.5, 0.5, None], [0.0, None], [-0.1, None], [1.2, None]])
 def test_impossible_shares_are_refused(shares):
     drafts = [Draft(str(i), {"x": 1.0}, 1, largest=100, share=share) for i, share in enumerate(shares)]
     with pytest.raises(ValueError, match="budget"):

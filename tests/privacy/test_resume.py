@@ -1,16 +1,18 @@
 """A ledger that is opened again says at least what was drawn, and the plan that follows stays within the budget."""
 
 import json
+import math
 
 import pytest
 import torch
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.plan import Draft, Plan, make_plan
+from lightning_dpgen.privacy.plan import Plan
 
 DRAFTS = [
     Draft("first", {"sum": 1.0}, 1, largest=1e3, share=0.1),
@@ -231,7 +233,7 @@ def test_a_new_account_has_nothing_to_go_on_from():
 
 
 def test_the_twin_without_privacy_goes_on_too(tmp_path):
-    off = make_plan(DRAFTS, epsilon=None, delta=1e-5)
+    off = make_plan(DRAFTS, epsilon=math.inf, delta=1e-5)
     done = _crashed(tmp_path / "ledger", ("first", 1), ("split", 4), ("training", 5), plan=off)
     account = _resume(tmp_path / "ledger")
     account.go_on(done)
