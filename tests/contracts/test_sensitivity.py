@@ -116,21 +116,6 @@ def test_clipped_sum_and_histogram(monkeypatch, account_of, rule, kind):
         assert shift <= sensitivity, f"{name} moved by {shift}, declared {sensitivity}"
 
 
-def test_the_search_catches_a_missing_clip(monkeypatch, account_of):
-    weight = torch.nn.Parameter(torch.zeros(6))
-    rows = torch.randn(10, 6, generator=torch.Generator().manual_seed(0))
-
-    def run(gradients):
-        with account_of({"gradient": 1.0}).open("training") as access:
-            privatize.privatize(
-                Materialised({weight: gradients}), access, Fixed(0.5), 4.0, privatize.GradientBuffer([weight])
-            )
-
-    monkeypatch.setattr(privatize, "clip_weights", lambda norms, bound: torch.ones_like(norms))
-    ((_, shift, sensitivity),) = shifts(monkeypatch, [privatize], run, rows, torch.cat([rows[:1], rows]))
-    assert shift > sensitivity
-
-
 def test_a_lot_through_the_real_engine(monkeypatch, account_of):
     network = StackedVAE(ImageSchema(3, 3, levels=1), 3, hidden=4, latent=2, generator=torch.Generator().manual_seed(0))
     rule = DPNorm(c_max=3.0)

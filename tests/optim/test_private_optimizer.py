@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from contracts import laws
+from contracts.laws import network_of_two_layers
 from opacus import GradSampleModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import nn
@@ -14,14 +16,7 @@ from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.records import Materialised
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
-
-
-def _network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
 def _sgd(parameters, account, clipping=None, **kwargs):
@@ -34,28 +29,7 @@ def _sgd(parameters, account, clipping=None, **kwargs):
 @pytest.mark.parametrize("clipping", [Fixed(1e-6), DPNorm(c_max=1e-5)], ids=["fixed", "dpnorm"])
 @pytest.mark.parametrize("inner", [torch.optim.SGD, torch.optim.Adam])
 def test_privacy_off_is_plain_descent_on_the_sum_over_the_expected_lot(clipping, inner):
-    """A plan from `make_plan(epsilon=inf)`: not private, so neither noise nor bound, whatever the rule says."""
-    draft = Draft("training", {"gradient": 0.95, **clipping.weights}, 4, largest=10, rate=0.5)
-    account = Account(make_plan([draft], epsilon=float("inf"), delta=1e-5))
-    private, plain = _network(), _network()
-    optimizer = PrivateOptimizer(
-        inner(private.parameters(), lr=0.05), account=account, clipping=clipping, expected_lot=4.0
-    )
-    twin = inner(plain.parameters(), lr=0.05)
-    generator = torch.Generator().manual_seed(1)
-    for size in (5, 0, 3, 7):  # Poisson lots vary; the divisor does not
-        records = torch.rand(size, 3, generator=generator)
-        term = PerRecord(lambda lot, _: private(lot.records).square().sum(dim=1))
-        optimizer.take(ghost_gradients(private, term, Lot(records, (0, size)), torch.empty(size, 0))[0])
-        optimizer.step()
-        twin.zero_grad()
-        (plain(records).square().sum() / 4.0).backward()
-        twin.step()
-        assert optimizer.last_bound == math.inf
-    for a, b in zip(private.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    account.settle()
-    assert len(account.ledger.accesses) == 1 and account.plan.epsilon == math.inf
+    laws.without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(clipping, inner)
 
 
 # Opacus hooks modules that PyTorch may warn about (non-full backward hooks); its warnings are not what is tested.
@@ -63,7 +37,7 @@ def test_privacy_off_is_plain_descent_on_the_sum_over_the_expected_lot(clipping,
 def test_a_stock_opacus_module_gives_the_same_step_as_the_ghost_engine(account_of):
     """Nearly no noise (1e-7), real clipping: both roads lead to the same parameters."""
     records = torch.rand(6, 3, generator=torch.Generator().manual_seed(2))
-    ours, theirs = _network(), GradSampleModule(_network(), loss_reduction="sum")
+    ours, theirs = network_of_two_layers(), GradSampleModule(network_of_two_layers(), loss_reduction="sum")
     term = PerRecord(lambda lot, _: 5 * ours(lot.records).sum(dim=1))
     first = _sgd(ours.parameters(), account_of({"gradient": 1e-7}))
     first.take(ghost_gradients(ours, term, Lot(records, (0, 6)), torch.empty(6, 0))[0])
@@ -192,7 +166,7 @@ def test_a_stage_that_the_plan_lacks_is_named(account_of):
 
 
 def test_gradients_of_other_parameters_are_refused_and_not_charged(account_of):
-    network, account = _network(), account_of({"gradient": 1.0})
+    network, account = network_of_two_layers(), account_of({"gradient": 1.0})
     optimizer = _sgd(network.parameters(), account)
     part = network[2]
     term = PerRecord(lambda lot, _: part(lot.records).sum(dim=1))
@@ -203,7 +177,7 @@ def test_gradients_of_other_parameters_are_refused_and_not_charged(account_of):
 
 
 def test_a_parameter_frozen_later_is_noticed(account_of):
-    network, account = _network(), account_of({"gradient": 1.0}, count=2)
+    network, account = network_of_two_layers(), account_of({"gradient": 1.0}, count=2)
     optimizer = _sgd(network.parameters(), account)
     network[0].weight.requires_grad_(False)
     optimizer.take(Materialised({p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
@@ -213,24 +187,16 @@ def test_a_parameter_frozen_later_is_noticed(account_of):
 
 
 @pytest.mark.parametrize("again", ["the same gradients", "the same lot", "another optimizer"])
-def test_a_lot_is_spent_once(account_of, again):
-    network, account = _network(), account_of({"gradient": 1.0}, count=5)
-    optimizer, other = (_sgd(network.parameters(), account) for _ in range(2))
-    term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), Lot(torch.rand(3, 3), (0, 3))
-    gradients, _ = ghost_gradients(network, term, lot, torch.empty(3, 0))
-    optimizer.take(gradients)
-    optimizer.step()
-    if again != "the same gradients":
-        gradients, _ = ghost_gradients(network, term, lot.to("cpu"), torch.empty(3, 0))
-    second = other if again == "another optimizer" else optimizer
-    second.take(gradients)
-    with pytest.raises(LedgerError, match="draw a new lot"):
-        second.step()
-    assert account.ledger.count("training") == 1
+def test_a_lot_is_spent_once(again):
+    laws.a_lot_is_spent_once(again)
+
+
+def test_a_step_is_one_access():
+    laws.a_step_is_one_access()
 
 
 def test_a_lot_of_another_rate_is_refused_and_not_charged(account_of):
-    network = _network()
+    network = network_of_two_layers()
     account, other = account_of({"gradient": 1.0}, rate=0.01), account_of({"gradient": 1.0}, rate=1.0)
     term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), PoissonLots(torch.rand(9, 3), other).draw()
     optimizer = _sgd(network.parameters(), account)
@@ -242,7 +208,7 @@ def test_a_lot_of_another_rate_is_refused_and_not_charged(account_of):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_several_backward_passes_are_refused(account_of):
-    network, account = GradSampleModule(_network(), loss_reduction="sum"), account_of({"gradient": 1.0})
+    network, account = GradSampleModule(network_of_two_layers(), loss_reduction="sum"), account_of({"gradient": 1.0})
     for _ in range(2):
         network(torch.rand(1, 3)).sum().backward()
     with pytest.raises(RuntimeError, match="several backward passes"):

@@ -8,9 +8,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from contracts import laws
 from scipy import stats
 
-from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 
 COUNT = 4_000_001  # odd, and many pieces
@@ -69,19 +69,14 @@ def test_any_size_is_filled(shape, dtype):
     assert torch.isfinite(PrivateStream(seed=0).normal_(out)).all()
 
 
-def test_streams_differ_and_seeded_ones_repeat():
-    assert not torch.equal(PrivateStream().normal((8,)), PrivateStream().normal((8,)))
+def test_seeded_streams_repeat():
     assert torch.equal(PrivateStream(seed=5).normal((8,)), PrivateStream(seed=5).normal((8,)))
     assert PrivateStream(seed=5).seeded and not PrivateStream().seeded
 
 
-def test_torch_and_numpy_seeds_do_not_reach_it():
-    draws = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        np.random.seed(0)
-        draws.append(PrivateStream().normal((8,)))
-    assert not torch.equal(*draws)
+def test_seeds_do_not_reach_it():
+    laws.no_seed_reaches_the_private_stream()
+    laws.the_key_of_a_gpu_is_the_operating_systems()
 
 
 @pytest.mark.parametrize("save", [pickle.dumps, copy.copy, copy.deepcopy])
@@ -123,14 +118,7 @@ def test_poisson_sample_at_its_limits():
     assert stream.poisson_sample(5, 1.0).tolist() == [0, 1, 2, 3, 4]
 
 
-def _deviates(values: torch.Tensor, deviation: float) -> bool:
-    return _off(float(values.double().square().mean()), deviation**2, deviation**2 * math.sqrt(2 / values.numel()))
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("multiplier", "sensitivity"), [(1.0, 1.0), (0.8, 3.0), (5.0, 1e-3)])
-def test_the_mechanism_adds_multiplier_times_sensitivity(account_of, multiplier, sensitivity):
-    with account_of({"sum": multiplier}).open("training") as access:
-        noisy = gaussian(access, "sum", torch.zeros(50_000), sensitivity=sensitivity)
-    assert not _deviates(noisy, multiplier * sensitivity)
-    assert _deviates(noisy, multiplier * sensitivity * math.sqrt(2))
-    assert _deviates(noisy, multiplier * sensitivity / math.sqrt(2))
+def test_the_mechanism_adds_multiplier_times_sensitivity(multiplier, sensitivity, dtype):
+    laws.noise_is_multiplier_times_sensitivity(multiplier, sensitivity, dtype)

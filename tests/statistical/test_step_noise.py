@@ -7,43 +7,21 @@ import math
 
 import pytest
 import torch
+from contracts import laws
+from contracts.laws import deviates
 
-from lightning_dpgen.clustering.features import FEATURE_NORM
-from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
-from lightning_dpgen.gradients.clipping import Fixed
-from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
-from lightning_dpgen.gradients.records import Materialised
 from lightning_dpgen.privacy import noise
-from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.plan import Plan, Stage
-
-
-def _deviates(values, deviation):
-    values = values.double().flatten() / deviation
-    return abs(float(values.square().mean()) - 1) > 5.5 * math.sqrt(2 / values.numel())
 
 
 @pytest.mark.parametrize("size", [0, 6])
-def test_every_component_is_noised_alike_also_without_records(account_of, size):
-    """Two components of 20,000 parameters; all records belong to the first, with zero gradients."""
-    weight = torch.nn.Parameter(torch.zeros(2, 20_000))
-    bias = torch.nn.Parameter(torch.zeros(2, 20_000))
-    out = GradientBuffer([weight, bias])
-    out.flat.fill_(9.0)  # what an earlier step left
-    gradients = Materialised({p: torch.zeros(size, 2, 20_000) for p in (weight, bias)})
-    with account_of({"gradient": 1.3}).open("training") as access:
-        bound = privatize(gradients, access, Fixed(0.7), 5.0, out)
-    assert bound == 0.7
-    for p in (weight, bias):
-        for component in out.views[p]:
-            assert not _deviates(component, 1.3 * 0.7 / 5.0)
-            assert _deviates(component, 1.3 * 0.7 / 5.0 * math.sqrt(2))
-            assert _deviates(component, 1.3 * 0.7 / 5.0 / math.sqrt(2))
-    parts = torch.stack([view for p in (weight, bias) for view in out.views[p]]).double()
-    correlation = torch.corrcoef(parts) - torch.eye(4)
-    assert correlation.abs().max() < 5.5 / math.sqrt(20_000)
+def test_every_component_is_noised_alike_also_without_records(size):
+    laws.every_component_is_noised_alike_also_without_records(size)
+
+
+def test_steps_have_noise_of_their_own():
+    laws.steps_have_noise_of_their_own()
 
 
 def test_pieces_of_a_large_draw_are_independent(account_of):
@@ -51,7 +29,7 @@ def test_pieces_of_a_large_draw_are_independent(account_of):
     piece = 2 * noise._PAIRS
     with account_of({"sum": 2.0}).open("training") as access:
         noisy = gaussian(access, "sum", torch.zeros(2 * piece + 7), sensitivity=0.5)
-    assert not _deviates(noisy, 1.0) and _deviates(noisy, 1.01)
+    assert not deviates(noisy, 1.0) and deviates(noisy, 1.01)
     first, second = noisy[:piece].double(), noisy[piece : 2 * piece].double()
     half = piece // 2
     for a, b in ((first, second), (first[:half], first[half:]), (first[:-1], first[1:])):
@@ -64,7 +42,7 @@ def test_pieces_of_a_large_draw_are_independent(account_of):
 def test_float64_sums_get_float64_noise(account_of):
     with account_of({"sum": 1.0}).open("training") as access:
         noisy = gaussian(access, "sum", torch.zeros(20_000, dtype=torch.float64), sensitivity=3.0)
-    assert noisy.dtype == torch.float64 and not _deviates(noisy, 3.0) and _deviates(noisy, 3.0 * math.sqrt(2))
+    assert noisy.dtype == torch.float64 and not deviates(noisy, 3.0) and deviates(noisy, 3.0 * math.sqrt(2))
     assert (noisy.float().double() != noisy).any()
 
 
@@ -86,22 +64,5 @@ def test_the_whole_path_reaches_far_into_the_tail(monkeypatch):
     assert abs(float((values > 6.9).double().mean()) - expected) < 5.5 * math.sqrt(expected * (1 - expected) / 1000)
 
 
-def test_the_split_asks_for_what_its_plan_says(monkeypatch):
-    """Each of its noises: as many numbers, and as large a deviation, as multiplier times sensitivity says."""
-    k, d, m = 3, 10, 6
-    settings = SplitSettings(k=k, iterations=1, features=d, radius=1.5)
-    accesses = [draft.access(2.5) for draft in settings.drafts(100)]
-    account = Account(Plan(tuple(Stage(a, 1, 0.3) for a in accesses), 1.0, 1e-5), stream=PrivateStream(seed=6))
-    asked, add = [], account.stream.add_normal_
-    monkeypatch.setattr(
-        account.stream, "add_normal_", lambda out, s: asked.append((out.numel(), pytest.approx(s))) or add(out, s)
-    )
-    private_split(torch.rand(20, m), torch.ones(m), settings, 100, account, torch.Generator().manual_seed(0))
-    centre, lloyd, final = (a.multipliers for a in accesses)
-    assert asked == [
-        (d, centre["sum"] * FEATURE_NORM),
-        (k, lloyd["counts"]),
-        (k * d, lloyd["sums"] * FEATURE_NORM),
-        (k, final["counts"]),
-        (k * m, final["means"] * 1.5),
-    ]
+def test_the_split_asks_for_what_its_plan_says():
+    laws.the_split_asks_for_what_its_plan_says()

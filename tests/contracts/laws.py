@@ -1,0 +1,524 @@
+"""The laws of the private pipeline, as functions: a law that is broken raises AssertionError.
+
+The tests of each part run a law on what is shipped, over the families that belong to it. `test_broken_pipelines.py` runs
+the same functions on what one changed line has broken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightning_dpgen.clustering import kmeans
+from lightning_dpgen.clustering.features import FEATURE_NORM
+from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.data.lots import Lot, PoissonLots
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients import privatize
+from lightning_dpgen.gradients.clipping import DPNorm, Fixed, clip_weights
+from lightning_dpgen.gradients.engines import ENGINES, per_record_gradients
+from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.records import Materialised
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import round_up
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.release.certificate import make_certificate
+
+
+def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0):
+    """An account for one stage ``training`` with the given noise multipliers (0: not private)."""
+    stage = Stage(Access("training", multipliers, rate), count, share=1.0)
+    return Account(Plan((stage,), target_epsilon=1.0, delta=1e-5), ledger, PrivateStream(seed=seed))
+
+
+def deviates(values: torch.Tensor, deviation: float) -> bool:
+    """A z-score at 5.5 on a mean square: of normals of that deviation, a false alarm of 4e-8."""
+    values = values.double().flatten() / deviation
+    return abs(float(values.square().mean()) - 1) > 5.5 * math.sqrt(2 / values.numel())
+
+
+# Noise
+
+
+def noise_is_multiplier_times_sensitivity(multiplier=0.8, sensitivity=3.0, dtype=torch.float32) -> None:
+    with account_of({"sum": multiplier}).open("training") as access:
+        noisy = gaussian(access, "sum", torch.zeros(50_000, dtype=dtype), sensitivity=sensitivity)
+    assert noisy.dtype == dtype
+    assert not deviates(noisy, multiplier * sensitivity)
+    assert deviates(noisy, multiplier * sensitivity * math.sqrt(2))
+    assert deviates(noisy, multiplier * sensitivity / math.sqrt(2))
+
+
+def every_component_is_noised_alike_also_without_records(size=0) -> None:
+    """Two components of 20,000 parameters; all records belong to the first, with zero gradients."""
+    weight = nn.Parameter(torch.zeros(2, 20_000))
+    bias = nn.Parameter(torch.zeros(2, 20_000))
+    out = GradientBuffer([weight, bias])
+    out.flat.fill_(9.0)  # what an earlier step left
+    gradients = Materialised({p: torch.zeros(size, 2, 20_000) for p in (weight, bias)})
+    with account_of({"gradient": 1.3}).open("training") as access:
+        bound = privatize.privatize(gradients, access, Fixed(0.7), 5.0, out)
+    assert bound == 0.7
+    for p in (weight, bias):
+        for component in out.views[p]:
+            assert not deviates(component, 1.3 * 0.7 / 5.0)
+            assert deviates(component, 1.3 * 0.7 / 5.0 * math.sqrt(2))
+            assert deviates(component, 1.3 * 0.7 / 5.0 / math.sqrt(2))
+    parts = torch.stack([view for p in (weight, bias) for view in out.views[p]]).double()
+    correlation = torch.corrcoef(parts) - torch.eye(4)
+    assert correlation.abs().max() < 5.5 / math.sqrt(20_000)
+
+
+def steps_have_noise_of_their_own() -> None:
+    """A mean product of 20,000 pairs of normals, at 5.5 of its deviations."""
+    account, noise = account_of({"sum": 1.0}, count=2), []
+    for _ in range(2):
+        with account.open("training") as access:
+            noise.append(gaussian(access, "sum", torch.zeros(20_000), sensitivity=1.0))
+    assert abs(float((noise[0] * noise[1]).mean())) < 5.5 / math.sqrt(20_000)
+
+
+def the_split_asks_for_what_its_plan_says() -> None:
+    """Each of its noises: as many numbers, and as large a deviation, as multiplier times sensitivity says."""
+    k, d, m = 3, 10, 6
+    settings = SplitSettings(k=k, iterations=1, features=d, radius=1.5)
+    accesses = [draft.access(2.5) for draft in settings.drafts(100)]
+    account = Account(Plan(tuple(Stage(a, 1, 0.3) for a in accesses), 1.0, 1e-5), stream=PrivateStream(seed=6))
+    asked, add = [], account.stream.add_normal_
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            account.stream, "add_normal_", lambda out, s: asked.append((out.numel(), pytest.approx(s))) or add(out, s)
+        )
+        private_split(torch.rand(20, m), torch.ones(m), settings, 100, account, torch.Generator().manual_seed(0))
+    centre, lloyd, final = (a.multipliers for a in accesses)
+    assert asked == [
+        (d, centre["sum"] * FEATURE_NORM),
+        (k, lloyd["counts"]),
+        (k * d, lloyd["sums"] * FEATURE_NORM),
+        (k, final["counts"]),
+        (k * m, final["means"] * 1.5),
+    ]
+
+
+def no_seed_reaches_the_private_stream() -> None:
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        draws.append(PrivateStream().normal((8,)))
+    assert not torch.equal(*draws)
+    assert not torch.equal(PrivateStream().normal((8,)), PrivateStream().normal((8,)))
+
+
+def the_key_of_a_gpu_is_the_operating_systems() -> None:
+    """On a device that only pretends: two keys of 64 bits, whatever seeds say; both below 2^48 has a chance of 2^-32."""
+    keys, make = [], torch.Generator
+
+    class Generator:
+        def __init__(self, device=None):
+            pass
+
+        def manual_seed(self, key):
+            keys.append(key)
+            return make()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for _ in range(2):
+            torch.manual_seed(0)
+            stream = PrivateStream()
+            patch.setattr(torch, "Generator", Generator)
+            stream._words(4, torch.device("meta"))
+            patch.undo()
+    assert len(set(keys)) == 2 and max(keys) >= 2**48
+
+
+# What one record can change
+
+
+class Door:
+    """In place of `gaussian`: keeps exact values over their deviation; whoever comes next gets the same answers."""
+
+    def __init__(self):
+        self.answers, self.walk = [], []
+
+    def __enter__(self):
+        self._patches = ExitStack()
+        patch = self._patches.enter_context(pytest.MonkeyPatch.context())
+        for module in (mechanisms, privatize, kmeans):
+            patch.setattr(module, "gaussian", self)
+        return self
+
+    def __exit__(self, *error):
+        self._patches.close()
+
+    def __call__(self, access, name, values, *, sensitivity):
+        multiplier = access.take(name)
+        self.walk.append((access, values.double().flatten() / (multiplier * sensitivity)))
+        i = len(self.walk) - 1
+        if i == len(self.answers):
+            noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+            self.answers.append((values.double() + multiplier * sensitivity * noise).to(values.dtype))
+        return values.copy_(self.answers[i])
+
+    def walked(self, run, data):
+        """What `run` would have noised, access by access, and what it gives."""
+        self.walk = []
+        result = run(data)
+        return self.walk, result
+
+
+def overspent(run, first, second) -> list[float]:
+    """For each access: joint move times merged multiplier; above 1 is more than was paid for."""
+    moves = {}
+    with Door() as door:
+        walks = [door.walked(run, data)[0] for data in (first, second)]
+        for (access, a), (_, b) in zip(*walks, strict=True):
+            moves[access] = moves.get(access, 0.0) + float((a - b).square().sum())
+    return [math.sqrt(square) * opened.access.multiplier for opened, square in moves.items()]
+
+
+RULES = {"fixed": Fixed(0.5), "dpnorm": DPNorm(c_max=2.0, bins=10, share=0.2)}
+ROWS = torch.randn(9, 3, 4, generator=torch.Generator().manual_seed(0))
+
+
+def step_of(rule):
+    """A step of the optimizer from 0 on the gradients that it is handed; gives the new weights and the bound."""
+
+    def run(gradients):
+        weight = nn.Parameter(torch.zeros(3, 4))
+        account = account_of({**dict.fromkeys(rule.weights, 4.0), "gradient": 1.0}, rate=0.1)
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD([weight], lr=1.0), account=account, clipping=rule, expected_lot=5.0
+        )
+        optimizer.take(Materialised({weight: gradients}))
+        optimizer.step()
+        return weight.detach(), optimizer.last_bound
+
+    return run
+
+
+def no_record_costs_more_than_the_access(rule=RULES["fixed"], extra=None, place=0) -> None:
+    extra = 100 * ROWS[:1] if extra is None else extra
+    more = torch.cat([ROWS[:place], extra, ROWS[place:]])
+    assert max(overspent(step_of(rule), ROWS, more)) <= 1.0
+    # The first record of a lot of none, and the last that leaves.
+    assert max(overspent(step_of(rule), extra, ROWS[:0])) <= 1.0
+
+
+def a_large_record_costs_all_that_was_paid(rule=RULES["fixed"]) -> None:
+    """The bound is met, so that noise for half of it would be noticed."""
+    assert max(overspent(step_of(rule), ROWS, torch.cat([100 * ROWS[:1], ROWS]))) > 0.999
+
+
+SETTINGS = SplitSettings(k=4, iterations=2, features=10, radius=1.5)
+RECORDS = torch.rand(30, 6, generator=torch.Generator().manual_seed(1))
+
+
+def whole_split(records):
+    drafts = SETTINGS.drafts(30)
+    account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5))
+    return private_split(records, torch.ones(6), SETTINGS, 30, account, torch.Generator().manual_seed(2))
+
+
+def no_record_costs_a_split_more_than_its_accesses(extra=None, place=0) -> None:
+    extra = torch.full((1, 6), 5.0) if extra is None else extra
+    spent = overspent(whole_split, RECORDS, torch.cat([RECORDS[:place], extra, RECORDS[place:]]))
+    assert len(spent) == 4
+    assert max(spent) <= 1.0 + 1e-9
+    assert max(overspent(whole_split, extra, RECORDS[:0])) <= 1.0 + 1e-9, "a cluster of one"
+
+
+def _parts_add_up(run, first, second) -> None:
+    with Door() as door:
+        together, one, other = (door.walked(run, data)[0] for data in (torch.cat([first, second]), first, second))
+        for (_, whole), (_, a), (_, b) in zip(together, one, other, strict=True):
+            torch.testing.assert_close(whole, a + b, rtol=1e-5, atol=1e-5)
+
+
+def what_a_lot_noises_is_a_sum_over_its_records(rule=RULES["fixed"]) -> None:
+    """Given the answers so far, each record adds its own, whoever else is there: two parts of a lot add up to it."""
+    _parts_add_up(step_of(rule), ROWS[:3], ROWS[3:])
+
+
+def what_a_split_noises_is_a_sum_over_the_records() -> None:
+    _parts_add_up(whole_split, RECORDS[:5], RECORDS[5:])
+
+
+def _others_learn_the_same(run, first, second) -> None:
+    with Door() as door:
+        for a, b in zip(*(door.walked(run, data)[1] for data in (first, second)), strict=True):
+            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def given_the_answers_a_step_is_the_same_for_any_lot(rule=RULES["dpnorm"]) -> None:
+    """Weights and bound are functions of what the mechanisms answered, and of nothing else."""
+    for other in (ROWS[:0], 0.01 * ROWS, torch.cat([ROWS, 3 * ROWS])):
+        _others_learn_the_same(step_of(rule), ROWS, other)
+
+
+def given_the_answers_a_split_is_the_same_for_any_records() -> None:
+    """Counts and means likewise, and the public generator is left where it was."""
+
+    def run(records):
+        drafts, generator = SETTINGS.drafts(30), torch.Generator().manual_seed(2)
+        account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5))
+        split = private_split(records, torch.ones(6), SETTINGS, 30, account, generator)
+        return split.counts, split.means, generator.get_state()
+
+    for other in (RECORDS[:0], RECORDS[:7], 0.1 * RECORDS):
+        _others_learn_the_same(run, RECORDS, other)
+
+
+def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf, 9.0, 0.0)) -> None:
+    rule = DPNorm(c_max=2.0, bins=8)
+    with Door() as door, account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
+        rule.bound(access, torch.tensor(norms))
+        assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
+        access.take("gradient")
+    # Over its deviation of 1 it is the histogram itself.
+    ((_, histogram),) = door.walk
+    assert histogram.shape == (8,) and (histogram >= 0).all()
+    assert histogram.sum() == sum(math.isfinite(n) for n in norms)
+
+
+# Records side by side
+
+
+def setting(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    network = StackedVAE(ImageSchema(3, 3, levels=1), 3, hidden=6, latent=2, generator=generator).to(dtype)
+    records = torch.rand(7, 9, generator=generator, dtype=dtype)
+    noise = torch.randn(7, 2, generator=generator, dtype=dtype)
+    return network, Lot(records, (0, 3, 3, 7)), noise
+
+
+def with_front(lot, noise, extra):
+    records = torch.cat([extra.expand(1, lot.records.shape[1]).to(lot.records.dtype), lot.records])
+    return Lot(records, (0, *(o + 1 for o in lot.offsets[1:]))), torch.cat([noise[:1] * 3, noise])
+
+
+class Coupled:
+    """In place of the private stream: a record's numbers are its own, counted from the end, wherever it stands."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def normal(self, shape, *, dtype=torch.float32, device=None):
+        assert shape[1] == self.noise.shape[1] and shape[0] <= len(self.noise)
+        return self.noise[len(self.noise) - shape[0] :].to(dtype)
+
+
+def contributions(engine, network, term, lot, noise):
+    """Losses, norms and the single gradient of each record, as the weighted sum that picks it out."""
+    gradients, losses = per_record_gradients(network, term, lot, Coupled(noise), engine=engine)
+    each = []
+    for i in range(len(lot)):
+        buffer = GradientBuffer(network.parameters())
+        gradients.weighted_sum(torch.eye(len(lot), dtype=buffer.flat.dtype)[i], buffer.views)
+        each.append(buffer.flat)
+    return losses, gradients.norms(), torch.stack(each)
+
+
+def a_record_in_front_changes_nobody_else(engine="ghost", dtype=torch.float64, tolerance=1e-12, extra=None) -> None:
+    """Not bit for bit: matrix products choose their blocks by the number of rows, so a row's last bits may depend on
+    how many others there are. Norms are float32 whatever the network is. The public stream starts alike for both, and is
+    not consumed."""
+    network, lot, noise = setting(dtype)
+    extra = torch.ones(1) if extra is None else extra
+    state = torch.manual_seed(0).get_state()
+    before = contributions(engine, network, network.term, lot, noise)
+    assert torch.equal(torch.get_rng_state(), state)
+    after = contributions(engine, network, network.term, *with_front(lot, noise, extra))
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b, close in zip(before, after, (tolerance, 1e-5, tolerance), strict=True):
+        torch.testing.assert_close(b[1:], a, rtol=close, atol=close)
+
+
+def a_record_that_is_not_finite_adds_exact_zeros(engine="ghost", bad=math.nan) -> None:
+    network, lot, noise = setting()
+    spoiled = Lot(lot.records.clone(), lot.offsets)
+    spoiled.records[2] = bad
+    sums = []
+    for records in (lot, spoiled):
+        gradients = ENGINES[engine](network, network.term, records, noise)[0]
+        weights = clip_weights(gradients.norms(), 1.0)
+        weights[2] = 0.0
+        buffer = GradientBuffer(network.parameters())
+        gradients.weighted_sum(weights, buffer.views)
+        sums.append(buffer.flat)
+    assert torch.equal(*sums)
+    assert clip_weights(ENGINES[engine](network, network.term, spoiled, noise)[0].norms(), 1.0)[2] == 0.0
+
+
+def network_of_two_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(clipping=RULES["fixed"], inner=torch.optim.SGD) -> None:
+    """A plan from `make_plan(epsilon=math.inf)`: not private, so neither noise nor bound, whatever the rule says."""
+    draft = Draft("training", {"gradient": 0.95, **clipping.weights}, 4, largest=10, rate=0.5)
+    account = Account(make_plan([draft], epsilon=math.inf, delta=1e-5))
+    private, plain = network_of_two_layers(), network_of_two_layers()
+    optimizer = PrivateOptimizer(
+        inner(private.parameters(), lr=0.05), account=account, clipping=clipping, expected_lot=4.0
+    )
+    twin = inner(plain.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    for size in (5, 0, 3, 7):  # Poisson lots vary; the divisor does not
+        records = torch.rand(size, 3, generator=generator)
+        term = PerRecord(lambda lot, _: private(lot.records).square().sum(dim=1))
+        optimizer.take(ghost_gradients(private, term, Lot(records, (0, size)), torch.empty(size, 0))[0])
+        optimizer.step()
+        twin.zero_grad()
+        (plain(records).square().sum() / 4.0).backward()
+        twin.step()
+        assert optimizer.last_bound == math.inf
+    for a, b in zip(private.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    account.settle()
+    assert len(account.ledger.accesses) == 1 and account.plan.epsilon == math.inf
+
+
+# Lots
+
+
+def lots_of(rate, clusters, k=5, seed=0):
+    records = torch.arange(len(clusters), dtype=torch.float32)[:, None]
+    return PoissonLots(records, account_of({"gradient": 1.0}, rate=rate, seed=seed), clusters=clusters, k=k)
+
+
+CLUSTERS = torch.tensor([2, 0, 2, 2, 4, 0, 4, 4, 4, 2])  # components 1 and 3 have no record
+
+
+def inclusion_is_independent_with_the_public_rate() -> None:
+    """10 records and 45 pairs over 20,000 lots, each within 5.5 standard deviations: a false alarm of 2e-6."""
+    rate, draws, lots = 0.3, 20_000, lots_of(0.3, CLUSTERS, seed=8)
+    taken = np.zeros((draws, 10))
+    for row in taken:
+        row[lots.draw().records[:, 0].long().numpy()] = 1
+
+    def off(share, expected):
+        return np.abs(share - expected) > 5.5 * math.sqrt(expected * (1 - expected) / draws)
+
+    pairs = (taken.T @ taken)[np.triu_indices(10, 1)] / draws
+    assert not off(taken.mean(axis=0), rate).any() and not off(pairs, rate**2).any()
+    assert off(taken.mean(axis=0), rate * math.sqrt(2)).all()
+    # Lots of exactly three records have the same inclusion but other pairs: 3 * 2 / (10 * 9) = 0.0667.
+    assert off(np.full(45, 6 / 90), rate**2).all()
+
+
+def the_rate_is_the_plans_however_many_records_there_are() -> None:
+    """Total size of 300 lots, a binomial number, within 5.5 standard deviations; and what the lots say of themselves."""
+    rate, draws = 0.2, 300
+    for n in (2, 40, 700):
+        lots = lots_of(rate, torch.zeros(n, dtype=torch.long), k=1, seed=n)
+        drawn = [lots.draw() for _ in range(draws)]
+        assert lots.rate == rate and {lot.draw.rate for lot in drawn} == {rate}
+        total = sum(len(lot) for lot in drawn)
+        assert abs(total - draws * n * rate) < 5.5 * math.sqrt(draws * n * rate * (1 - rate))
+
+
+# Accesses and the ledger
+
+
+def the_line_is_on_disk_before_the_noise_is_drawn() -> None:
+    """Written, flushed and synced: at each draw the last fsync saw the whole file, with the line of this access."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "ledger.jsonl"
+        account = account_of({"sum": 2.0}, ledger=path)
+        seen, synced, fsync = [], [], os.fsync
+        patch.setattr(os, "fsync", lambda file: fsync(file) or synced.append(path.read_text()))
+
+        class Stream:
+            def add_normal_(self, out, deviation):
+                seen.append((path.read_text(), synced[-1:]))
+                return out
+
+        account.stream = Stream()
+        with account.open("training") as access:
+            gaussian(access, "sum", torch.zeros(2), sensitivity=1.0)
+        account.ledger.close()
+        ((text, synced_text),) = seen
+        assert synced_text == [text]
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert len(lines) == 2, "the line of this access is not there yet"
+        assert lines[1]["stage"] == "training" and lines[1]["multipliers"] == {"sum": 2.0} and lines[1]["rate"] == 1.0
+
+
+def each_noise_is_drawn_once_and_only_while_open() -> None:
+    account = account_of({"a": 1.0, "b": 1.0}, count=3)
+    with account.open("training") as access:
+        gaussian(access, "a", torch.zeros(1), sensitivity=1.0)
+        with pytest.raises(LedgerError, match="drawn already"):
+            gaussian(access, "a", torch.zeros(1), sensitivity=1.0)
+        with pytest.raises(LedgerError, match="not listed"):
+            gaussian(access, "c", torch.zeros(1), sensitivity=1.0)
+        gaussian(access, "b", torch.zeros(1), sensitivity=1.0)
+    with pytest.raises(LedgerError, match="closed"):
+        gaussian(access, "b", torch.zeros(1), sensitivity=1.0)
+    with pytest.raises(LedgerError, match="never drawn"), account.open("training"):
+        pass
+
+
+def a_step_is_one_access() -> None:
+    weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0}, count=6)
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+    )
+    for steps, size in enumerate((3, 0, 5), start=1):
+        optimizer.take(Materialised({weight: torch.ones(size, 4)}))
+        optimizer.step()
+        assert account.ledger.count("training") == steps
+
+
+def a_lot_is_spent_once(again="the same lot") -> None:
+    network, account = network_of_two_layers(), account_of({"gradient": 1.0}, count=5)
+    optimizer, other = (
+        PrivateOptimizer(
+            torch.optim.SGD(network.parameters(), lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+        )
+        for _ in range(2)
+    )
+    term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), Lot(torch.rand(3, 3), (0, 3))
+    gradients, _ = ghost_gradients(network, term, lot, torch.empty(3, 0))
+    optimizer.take(gradients)
+    optimizer.step()
+    if again != "the same gradients":
+        gradients, _ = ghost_gradients(network, term, lot.to("cpu"), torch.empty(3, 0))
+    second = other if again == "another optimizer" else optimizer
+    second.take(gradients)
+    with pytest.raises(LedgerError, match="draw a new lot"):
+        second.step()
+    assert account.ledger.count("training") == 1
+
+
+def stopping_early_does_not_lower_what_is_certified() -> None:
+    """One access of two, of which each would pay for itself: account and certificate still say what both cost."""
+    plan = Plan((Stage(Access("training", {"sum": 5.0}), 2, 1.0),), target_epsilon=1.0, delta=1e-5)
+    account = Account(plan)
+    with account.open("training") as access:
+        gaussian(access, "sum", torch.zeros(2), sensitivity=1.0)
+    assert account.certified()[1].epsilon == plan.epsilon
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = make_certificate(account, unit="one row", declared={"n": 9}, released=[], folder=Path(folder))
+    assert certificate["epsilon"] == round_up(plan.epsilon)
