@@ -294,8 +294,8 @@ def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf,
         rule.bound(access, torch.tensor(norms))
         assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
         access.take("gradient")
-    # Over its deviation of 1 it is the histogram itself.
-    ((_, histogram),) = door.walk
+    assert len(door.walk) == 1
+    histogram = door.walk[0][1]  # over its deviation of 1 it is the histogram itself
     assert histogram.shape == (8,) and (histogram >= 0).all()
     assert histogram.sum() == sum(math.isfinite(n) for n in norms)
 
@@ -367,6 +367,12 @@ def a_record_that_is_not_finite_adds_exact_zeros(engine="ghost", bad=math.nan) -
         sums.append(buffer.flat)
     assert torch.equal(*sums)
     assert clip_weights(ENGINES[engine](network, network.term, spoiled, noise)[0].norms(), 1.0)[2] == 0.0
+
+
+def engines_agree_on_norms() -> None:
+    network, lot, noise = setting()
+    ghost, func = (ENGINES[engine](network, network.term, lot, noise)[0].norms() for engine in ("ghost", "func"))
+    torch.testing.assert_close(ghost, func, rtol=1e-5, atol=1e-7)
 
 
 def network_of_two_layers():

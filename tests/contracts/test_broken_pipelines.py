@@ -1,0 +1,303 @@
+"""Pipelines broken by changing one line of the shipped code: each is caught by the laws that are named beside it.
+
+A case says which function, which of its lines, and what stands there instead; a line that is no longer in the function is
+an error of the case. The law runs first on what is shipped, where it must hold, and then on what is broken. The code of the
+function itself is replaced, so that it is broken wherever it was imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from contracts import laws
+from contracts.laws import RULES
+
+from lightning_dpgen.clustering import kmeans
+from lightning_dpgen.data.lots import PoissonLots
+from lightning_dpgen.gradients import clipping, engines, ghost, privatize, records
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account, OpenAccess
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.release import certificate
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A line of a function and what replaces it (several, where a line moves), and the laws that must notice."""
+
+    function: Callable
+    lines: dict[str, str]
+    laws: tuple[Callable[[], None], ...]
+
+
+def _change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]) -> None:
+    function = inspect.unwrap(function)
+    source = textwrap.dedent(inspect.getsource(function))
+    for line, instead in lines.items():
+        assert source.count(line) == 1, f"{function.__qualname__} does not have this line once: {line}"
+        source = source.replace(line, instead)
+    found: dict[str, Callable] = {}
+    # This file's own "annotations" flag goes into the compilation: nothing in a signature is evaluated.
+    exec(compile(source, inspect.getfile(function), "exec"), function.__globals__, found)
+    changed = found[function.__name__]
+    patch.setattr(function, "__code__", inspect.unwrap(getattr(changed, "fget", changed)).__code__)
+
+
+DPNORM = RULES["dpnorm"]
+NOISE = "return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))"
+WRITE = "self.ledger.write(access, ahead=min(_BLOCK, remaining))"
+
+lot_costs = laws.no_record_costs_more_than_the_access
+lot_costs_with_a_histogram = functools.partial(laws.no_record_costs_more_than_the_access, DPNORM)
+split_costs = laws.no_record_costs_a_split_more_than_its_accesses
+split_adds_up = laws.what_a_split_noises_is_a_sum_over_the_records
+split_answers = laws.given_the_answers_a_split_is_the_same_for_any_records
+step_answers = laws.given_the_answers_a_step_is_the_same_for_any_lot
+step_noise = laws.every_component_is_noised_alike_also_without_records
+mechanism_noise = laws.noise_is_multiplier_times_sensitivity
+float64_noise = functools.partial(laws.noise_is_multiplier_times_sensitivity, dtype=torch.float64)
+split_noise = laws.the_split_asks_for_what_its_plan_says
+not_finite = laws.a_record_that_is_not_finite_adds_exact_zeros
+in_front = laws.a_record_in_front_changes_nobody_else
+constant_divisor = laws.without_privacy_it_is_descent_on_the_sum_over_the_expected_lot
+inclusion = laws.inclusion_is_independent_with_the_public_rate
+planned_rate = laws.the_rate_is_the_plans_however_many_records_there_are
+line_first = laws.the_line_is_on_disk_before_the_noise_is_drawn
+stopping_early = laws.stopping_early_does_not_lower_what_is_certified
+
+BROKEN = {
+    "no noise": Broken(mechanisms.gaussian, {NOISE: "return values"}, (mechanism_noise, step_noise)),
+    "no noise on the gradient": Broken(
+        privatize.privatize,
+        {'gaussian(access, "gradient", out.flat, sensitivity=bound / expected_lot)': 'access.take("gradient")'},
+        (step_noise, step_answers),
+    ),
+    "no noise on the first mean of the split": Broken(
+        kmeans.private_split,
+        {'total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)':
+         'total = (access.take("sum"), features.double().sum(dim=0))[1]'},
+        (split_noise,),
+    ),
+    "noise half as large": Broken(
+        mechanisms.gaussian, {NOISE: NOISE.replace("multiplier *", "0.5 * multiplier *")}, (mechanism_noise, step_noise)
+    ),
+    "noise half as large in float32": Broken(
+        PrivateStream._box_muller,
+        {"out[:half].addcmul_(torch.cos(angle, out=wave), radius, value=deviation)":
+         "out[:half].addcmul_(torch.cos(angle, out=wave), radius, value=deviation / 2)"},
+        (mechanism_noise, step_noise),
+    ),
+    "noise half as large in float64": Broken(
+        PrivateStream.add_normal_, {"alpha=deviation": "alpha=deviation / 2"}, (float64_noise,)
+    ),
+    "noise not scaled by the bound": Broken(
+        privatize.privatize, {"sensitivity=bound / expected_lot": "sensitivity=1.0 / expected_lot"}, (step_noise,)
+    ),
+    "noise for half the bound": Broken(
+        privatize.privatize,
+        {"sensitivity=bound / expected_lot": "sensitivity=bound / 2 / expected_lot"},
+        (step_noise, lot_costs),
+    ),
+    "noise for half a record of the split": Broken(
+        kmeans.private_split, {"settings.k), sensitivity=radius)": "settings.k), sensitivity=radius / 2)"},
+        (split_noise, split_costs),
+    ),
+    "the same noise in every step": Broken(
+        PrivateStream.add_normal_, {"flat = out.view(-1)": "flat = out.view(-1); self._key()"},
+        (laws.steps_have_noise_of_their_own,),
+    ),
+    "missing clip": Broken(
+        privatize.privatize,
+        {"weights = clip_weights(norms, bound)": "weights = torch.ones_like(norms)"},
+        (lot_costs, lot_costs_with_a_histogram),
+    ),
+    "missing clip of the records of the split": Broken(
+        kmeans.private_split, {"_sum(_clip(records, radius), ": "_sum(records, "}, (split_costs,)
+    ),
+    "clip by twice the bound": Broken(
+        privatize.privatize, {"clip_weights(norms, bound)": "clip_weights(norms, 2 * bound)"}, (lot_costs,)
+    ),
+    "clip by the largest bound and not by the one that was chosen": Broken(
+        privatize.privatize,
+        {"clip_weights(norms, bound)": 'clip_weights(norms, getattr(rule, "c_max", bound))'},
+        (lot_costs_with_a_histogram,),
+    ),
+    "clip by a norm without the bias": Broken(
+        ghost._Factors.squared_norms,
+        {"return gg * (aa + 1.0) if has_bias else gg * aa": "return gg * aa"},
+        (laws.engines_agree_on_norms,),
+    ),
+    "weight of a gradient that is not finite not silenced": Broken(
+        clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
+    ),
+    "product with a gradient that is not finite not silenced": Broken(
+        ghost.GhostGradients.weighted_sum, {"if some_silenced:": "if False:"}, (not_finite,)
+    ),
+    "held gradient that is not finite not silenced": Broken(
+        records.Materialised.weighted_sum,
+        {"kept = torch.where((weights != 0).view(shape), gradient, 0.0)": "kept = gradient"},
+        (functools.partial(not_finite, "func"),),
+    ),
+    "private stream keyed from torch.manual_seed": Broken(
+        PrivateStream._key, {"PCG64DXSM(self._seed)": "PCG64DXSM(torch.initial_seed())"},
+        (laws.no_seed_reaches_the_private_stream,),
+    ),
+    "private stream keyed from a constant": Broken(
+        PrivateStream._key, {"PCG64DXSM(self._seed)": "PCG64DXSM(0)"}, (laws.no_seed_reaches_the_private_stream,)
+    ),
+    "private stream of a GPU keyed from torch.manual_seed": Broken(
+        PrivateStream._words, {'int.from_bytes(os.urandom(8), "little")': "torch.initial_seed()"},
+        (laws.the_key_of_a_gpu_is_the_operating_systems,),
+    ),
+    "lots of fixed size": Broken(
+        PrivateStream.poisson_sample,
+        {"size = self._numpy.binomial(population, rate)": "size = round(population * rate)"},
+        (inclusion,),
+    ),
+    "lots of neighbours in the file": Broken(
+        PrivateStream.poisson_sample,
+        {"self._numpy.choice(population, size=size, replace=False, shuffle=False)":
+         "(self._numpy.integers(population) + np.arange(size)) % population"},
+        (inclusion,),
+    ),
+    "rate inferred from the length of the data": Broken(
+        PoissonLots.__init__,
+        {"self.rate = account.plan.stage(stage).access.rate": "self.rate = min(1.0, 8.0 / len(records))"},
+        (planned_rate,),
+    ),
+    "lots drawn at another rate than they say": Broken(
+        PoissonLots.draw,
+        {"poisson_sample(len(self._records), self.rate)":
+         "poisson_sample(len(self._records), 8.0 / max(len(self._records), 8))"},
+        (planned_rate,),
+    ),
+    "shared stream, numbers by position": Broken(
+        engines.per_record_gradients,
+        {"stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)":
+         "some.detach().new_empty(len(lot), term.noise).normal_()"},
+        (in_front, functools.partial(in_front, "func")),
+    ),
+    "shared stream, codes of the autoencoder": Broken(
+        StackedVAE.negative_elbo, {"* noise\n": "* torch.randn_like(mean)\n"}, (in_front,)
+    ),
+    "loss divided by the size of the lot": Broken(
+        StackedVAE.negative_elbo, {"return loss + kl": "return (loss + kl) / len(loss)"}, (in_front,)
+    ),
+    "true lot size as denominator": Broken(
+        privatize.privatize, {"norms = gradients.norms()": "norms = gradients.norms(); expected_lot = max(len(norms), 1)"},
+        (constant_divisor, step_noise),
+    ),
+    "bound chosen from exact norms": Broken(
+        clipping.Fixed.bound, {"return self.c": "return self.c + float(norms.sum())"},
+        (functools.partial(step_answers, RULES["fixed"]), laws.what_a_lot_noises_is_a_sum_over_its_records),
+    ),
+    "true number of records as denominator": Broken(
+        kmeans.private_split, {"(total / n)": "(total / max(len(records), 1))"}, (split_adds_up,)
+    ),
+    "histogram released exactly": Broken(
+        mechanisms.noisy_histogram,
+        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)":
+         "return (access.take(name), torch.bincount(places, minlength=bins).to(torch.float64))[1]"},
+        (step_answers, split_answers, split_noise, laws.the_histogram_counts_each_finite_record_once),
+    ),
+    "histogram noised beside what is released": Broken(
+        mechanisms.noisy_histogram,
+        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)":
+         "exact = torch.bincount(places, minlength=bins).double(); gaussian(access, name, exact.clone(), sensitivity=1.0); "
+         "return exact"},
+        (step_answers, split_answers),
+    ),
+    "ledger line written after the noise": Broken(
+        Account.open,
+        {WRITE: "pass", "opened._check_used_up()": f"opened._check_used_up(); {WRITE}"},
+        (line_first,),
+    ),
+    "ledger line not synced": Broken(Ledger._append, {"os.fsync(self._file.fileno())": "pass"}, (line_first,)),
+    "access opened twice for one lot": Broken(
+        PrivateOptimizer.pre_step,
+        {"    with self._account.open(self._stage) as access:":
+         "    with self._account.open(self._stage) as access:\n"
+         "        privatize(gradients, access, self._clipping, self.expected_batch_size, self._buffer)\n"
+         "    with self._account.open(self._stage) as access:"},
+        (laws.a_step_is_one_access,),
+    ),
+    "lot taken again by a second step": Broken(
+        Account.claim, {"self._spent.add(draw)": "pass"}, (laws.a_lot_is_spent_once,)
+    ),
+    "lot never claimed": Broken(
+        PrivateOptimizer.pre_step, {"self._account.claim(gradients.draw, self._stage)": "pass"}, (laws.a_lot_is_spent_once,)
+    ),
+    "noise given out twice": Broken(
+        OpenAccess.take, {"return self._left.pop(name)": "return self._left[name]"},
+        (laws.each_noise_is_drawn_once_and_only_while_open,),
+    ),
+    "access never closed": Broken(
+        OpenAccess._close, {"self._open = False": "pass"}, (laws.each_noise_is_drawn_once_and_only_while_open,)
+    ),
+    "centres of the split started at records": Broken(
+        kmeans.private_split,
+        {"centres = (total / n).float() + _SPREAD * directions":
+         "centres = _SPREAD * directions; centres[: len(features)] += features[: settings.k]"},
+        (split_costs, split_adds_up),
+    ),
+    "counts of the split released exactly": Broken(
+        kmeans.private_split,
+        {"counts = counts.float().clamp(min=1.0)":
+         "counts = torch.bincount(clusters, minlength=settings.k).float().clamp(min=1.0)"},
+        (split_answers,),
+    ),
+    "directions of the split drawn as often as there are records": Broken(
+        kmeans.private_split,
+        {"directions /= directions.norm(dim=1, keepdim=True)":
+         "directions /= directions.norm(dim=1, keepdim=True); torch.randn(len(records), generator=generator)"},
+        (split_answers,),
+    ),
+    "several noises of a lot paid as the largest alone": Broken(
+        Access.multiplier.fget, {"return 1.0 / math.sqrt(squares)": "return min(self.multipliers.values())"},
+        (lot_costs_with_a_histogram,),
+    ),
+    "certificate reads an odometer at the stop": Broken(
+        Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
+    ),
+    "certificate asks the ledger alone": Broken(
+        certificate.make_certificate,
+        {"event, spending = account.certified()": "event, spending = account.event, spent(account.event, plan.delta)"},
+        (stopping_early,),
+    ),
+}  # fmt: skip
+
+
+def _name(law: Callable) -> str:
+    return getattr(law, "func", law).__name__
+
+
+PAIRS = [pytest.param(case, law, id=f"{name}: {_name(law)}") for name, case in BROKEN.items() for law in case.laws]
+
+
+@functools.cache
+def _holds_as_shipped(law: Callable) -> None:
+    law()
+
+
+@pytest.mark.parametrize(("case", "law"), PAIRS)
+def test_is_caught(monkeypatch, case, law):
+    _holds_as_shipped(law)
+    _change(monkeypatch, case.function, case.lines)
+    # Nothing but the law may fail: an error of another kind would be a case that does not run.
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        law()
+
+
+def test_a_line_that_is_gone_is_an_error_of_the_case(monkeypatch):
+    with pytest.raises(AssertionError, match="does not have this line once"):
+        _change(monkeypatch, mechanisms.gaussian, {"no such line": "pass"})
