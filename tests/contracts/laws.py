@@ -36,10 +36,10 @@ from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import round_up
+from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.release.certificate import make_certificate
 

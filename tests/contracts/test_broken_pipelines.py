@@ -55,7 +55,7 @@ def _change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]
 
 DPNORM = RULES["dpnorm"]
 NOISE = "return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))"
-WRITE = "self.ledger.write(access, ahead=min(_BLOCK, remaining))"
+WRITE = "self.ledger.write(access, ahead=min(block, remaining))"
 
 lot_costs = laws.no_record_costs_more_than_the_access
 lot_costs_with_a_histogram = functools.partial(laws.no_record_costs_more_than_the_access, DPNORM)
@@ -247,14 +247,14 @@ BROKEN = {
     ),
     "centres of the split started at records": Broken(
         kmeans.private_split,
-        {"centres = (total / n).float() + _SPREAD * directions":
-         "centres = _SPREAD * directions; centres[: len(features)] += features[: settings.k]"},
+        {"centres=(total / n).float() + _SPREAD * directions":
+         "centres=directions.clone().index_copy_(0, torch.arange(min(len(features), settings.k)), features[: settings.k])"},
         (split_costs, split_adds_up),
     ),
     "counts of the split released exactly": Broken(
         kmeans.private_split,
-        {"counts = counts.float().clamp(min=1.0)":
-         "counts = torch.bincount(clusters, minlength=settings.k).float().clamp(min=1.0)"},
+        {'noisy_histogram(access, "counts", clusters, settings.k).float()':
+         '(access.take("counts"), torch.bincount(clusters, minlength=settings.k).float())[1]'},
         (split_answers,),
     ),
     "directions of the split drawn as often as there are records": Broken(
