@@ -99,7 +99,7 @@ def test_interruption_ends_with_one_line(tmp_path, moment):
     ledger = tmp_path / "run" / "private" / "ledger.jsonl"
     deadline = time.monotonic() + 100
     while moment == "training" and time.monotonic() < deadline:
-        if ledger.exists() and '"training"' in ledger.read_text():
+        if ledger.exists() and '", "stage": "training"' in ledger.read_text():
             break
         time.sleep(0.2)
     time.sleep(1.0)

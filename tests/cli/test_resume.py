@@ -1,0 +1,173 @@
+"""`dpgen train` goes on with a run that did not end, and with nothing else."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from lightning_dpgen.cli import train
+from lightning_dpgen.plugins.checkpoints import Checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SETTINGS = ["model.steps=60", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
+
+
+def _one_line(err):
+    lines = [line for line in err.splitlines() if line.startswith("dpgen:") and "warning" not in line]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A run that was asked to stop after its first block of 25 lots, and what was printed then."""
+    from lightning_dpgen.cli.main import main
+
+    folder = tmp_path_factory.mktemp("resume") / "run"
+    patch = pytest.MonkeyPatch()
+    patch.setattr(train, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
+    with patch.context():
+        assert main(["train", *SETTINGS, f"run_dir={folder}"]) == 130
+    patch.undo()
+    return folder
+
+
+@pytest.fixture
+def run(interrupted, tmp_path):
+    return shutil.copytree(interrupted, tmp_path / "run")
+
+
+def _lines(run):
+    return (run / "private" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def test_the_same_command_goes_on(dpgen, run):
+    before = _lines(run)
+    assert not (run / "release").exists()
+    status, out, _ = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 0 and "after 25 training steps" in out
+    assert _lines(run)[: len(before)] == before, "nothing of the ledger is ever taken away"
+    certificate = json.loads((run / "release" / "privacy.json").read_text())
+    assert certificate["stages"][-1]["event"]["count"] == 60 and certificate["epsilon"] <= 4.0
+    assert dpgen("verify", run / "release")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.hidden=9"], "model.hidden was 8 and is 9"),
+        (["privacy.epsilon=8"], "privacy.epsilon was 4.0 and is 8.0"),
+        (["rows=51"], "rows was 50 and is 51"),
+        (["privacy=off"], "other settings"),
+        (["debug.private_seed=1"], "debug.private_seed was None and is 1"),
+    ],
+)
+def test_other_settings_are_refused(dpgen, run, overrides, words):
+    before = _lines(run)
+    status, _, err = dpgen("train", *SETTINGS, *overrides, f"run_dir={run}")
+    assert status == 2 and words in _one_line(err)
+    # Opening it is written down; nothing was spent.
+    assert all(b'"id"' not in line for line in _lines(run)[len(before) :])
+    assert dpgen("train", *SETTINGS, f"run_dir={run}")[0] == 0, "and the run is as good as before"
+
+
+def test_other_records_are_refused(dpgen, tmp_path):
+    pictures = np.random.default_rng(0).integers(0, 2, size=(300, 3, 3))
+    declared = ["data=images", "data.n=300", "data.height=3", "data.width=3", "data.levels=1", "privacy.epsilon=8"]
+    arguments = [*declared, *SETTINGS, f"data.path={tmp_path / 'f.npz'}", f"run_dir={tmp_path / 'run'}"]
+    np.savez(tmp_path / "f.npz", images=pictures)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(train, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
+    with patch.context():
+        assert dpgen("train", *arguments)[0] == 130
+    patch.undo()
+    pictures[7, 1, 1] = 1 - pictures[7, 1, 1]
+    np.savez(tmp_path / "f.npz", images=pictures)
+    status, _, err = dpgen("train", *arguments)
+    assert status == 2 and "other records" in _one_line(err)
+
+
+@pytest.mark.parametrize("damage", ["edited", "missing", "empty", "another run's", "cut"])
+def test_a_damaged_ledger_is_refused_and_left_alone(dpgen, run, trained, damage):
+    lines = _lines(run)
+    spoilt = {
+        "edited": [lines[0], lines[1].replace(b'"rate": 1.0', b'"rate": 0.5'), *lines[2:]],
+        "missing": lines[:3] + lines[4:],
+        "empty": [],
+        "another run's": (trained / "private" / "ledger.jsonl").read_bytes().splitlines(keepends=True),
+        "cut": lines[:6],
+    }[damage]
+    path = run / "private" / "ledger.jsonl"
+    path.write_bytes(b"".join(spoilt))
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and _one_line(err)
+    assert path.read_bytes().startswith(b"".join(spoilt)) and not (run / "release").exists()
+
+
+def test_two_runs_in_one_folder(dpgen, run):
+    from lightning_dpgen.privacy.ledger import Ledger
+
+    held = Ledger.reopen(run / "private" / "ledger.jsonl")
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "another run is writing this ledger" in _one_line(err)
+    held.close()
+
+
+def test_a_full_disk_loses_nothing(dpgen, tmp_path, monkeypatch):
+    run, calls, real = tmp_path / "run", [], os.fsync
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) > 20:
+            raise OSError(errno.ENOSPC, "No space left on device", "ledger.jsonl")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "No space left on device" in _one_line(err) and f"run_dir={run}" in err
+    monkeypatch.undo()
+    assert dpgen("train", *SETTINGS, f"run_dir={run}")[0] == 0
+    assert dpgen("verify", run / "release")[0] == 0
+
+
+def test_a_release_that_could_not_be_written_is_written_later(dpgen, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    from lightning_dpgen.release import bundle
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "samples.png")
+
+    monkeypatch.setattr(bundle, "write_sheet", full)
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "No space left" in _one_line(err) and not (run / "release").exists()
+    monkeypatch.undo()
+    status, out, _ = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 0 and "after 60 training steps" in out and dpgen("verify", run / "release")[0] == 0
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_training_ends_cleanly_and_says_how_to_go_on(tmp_path, which):
+    run = tmp_path / "run"
+    command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "train", *SETTINGS[1:], "model.steps=20000"]
+    command += ["model.rate=0.01", f"run_dir={run}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ledger, deadline = run / "private" / "ledger.jsonl", time.monotonic() + 100
+    while time.monotonic() < deadline and not (ledger.exists() and '", "stage": "training"' in ledger.read_text()):
+        time.sleep(0.1)
+    process.send_signal(which)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 130
+    line = next(line for line in err.replace("\r", "\n").splitlines() if line.startswith("dpgen:"))
+    assert re.search(rf"To go on from where it stopped: dpgen train .* run_dir={run}$", line)
+    last = json.loads(ledger.read_text().splitlines()[-1])
+    assert last["never_drawn"], "what was written ahead is given back"
+    assert (run / "private" / "checkpoint.ckpt").is_file()
