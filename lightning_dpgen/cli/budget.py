@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.settings import delta_warning, read_settings
+from lightning_dpgen.cli.settings import delta_warning, read_settings, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 
@@ -22,5 +22,6 @@ def run(argv: Sequence[str]) -> int:
         return 0
     settings = read_settings(argv)
     warn(delta_warning(settings.conf))
+    warn(seed_warning(settings.conf))
     print(budget_table(settings.plan()))
     return 0

@@ -281,8 +281,12 @@ def _check_privacy(conf: Conf) -> None:
     epsilon, delta = conf.privacy.epsilon, conf.privacy.delta
     if not conf.privacy.unit.strip():
         raise Mistake("privacy.unit is empty: expected words that say whose presence is protected")
-    if conf.privacy.noise not in ("standard", "off"):
-        raise Mistake(f"privacy.noise={conf.privacy.noise}: expected standard, or off by way of privacy=off")
+    if conf.privacy.noise not in ("standard", "secure", "off"):
+        raise Mistake(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
+    if conf.privacy.noise == "secure" and conf.debug.private_seed is not None:
+        raise Mistake(
+            f"debug.private_seed={conf.debug.private_seed}: secure noise takes no seed; leave out one of the two"
+        )
     if conf.privacy.noise == "off":
         if epsilon is not None:
             raise Mistake(f"privacy.epsilon={epsilon}: privacy=off draws no noise, so it takes no epsilon")
@@ -316,6 +320,13 @@ def _check_two_of_three(conf: Conf) -> None:
             f"privacy.epsilon={conf.privacy.epsilon:g}, model.noise={noise:g}, model.steps={conf.model.steps}: give two of "
             "them, and the third is solved for (privacy.epsilon=null leaves it open)"
         )
+
+
+def seed_warning(conf: Conf) -> str | None:
+    """A warning if the noise is repeatable."""
+    if conf.debug.private_seed is not None:
+        return f"debug.private_seed={conf.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise"
+    return None
 
 
 def delta_warning(conf: Conf) -> str | None:

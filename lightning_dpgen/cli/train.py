@@ -14,7 +14,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from lightning_dpgen.cli import resume, run_folder
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake, describe_os_error
-from lightning_dpgen.cli.settings import Settings, delta_warning, read_settings
+from lightning_dpgen.cli.settings import Settings, delta_warning, read_settings, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.sources import find, load
@@ -41,7 +41,8 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
 Settings: data=digits|mnist|fashion_mnist|images, privacy.epsilon, privacy.delta, split.k, model.hidden, model.latent,
-model.steps, model.rate, clipping=dpnorm|fixed, run_dir, rows, seed, trainer.accelerator; all are listed in conf/."""
+model.steps, model.rate, clipping=dpnorm|fixed, run_dir, rows, seed, trainer.accelerator; all are listed in conf/.
+privacy.noise=secure draws noise, sampling and all randomness per record from a cryptographic generator."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -66,7 +67,8 @@ def run(argv: Sequence[str]) -> int:
 def _run(settings: Settings, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
     data = settings.conf.data
     find(data.source, path=data.path)
-    stream = PrivateStream(settings.conf.debug.private_seed)
+    warn(seed_warning(settings.conf))
+    stream = PrivateStream(settings.conf.debug.private_seed, secure=settings.conf.privacy.noise == "secure")
     if folder.unfinished:
         account = Account.resume(folder.ledger, stream)
     else:

@@ -70,7 +70,7 @@ class MomentsAccountant(pl.Callback):
         checkpoint.pop("loops", None)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self.account.plan.private:
+        if self.account.private:
             self._curve = self.account.plan.curve("training")
 
     def epsilon_at(self, step: int) -> float | None:

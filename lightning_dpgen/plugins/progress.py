@@ -36,7 +36,7 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         self._bar = tqdm(
             total=total,
             initial=total - account.remaining("training"),
-            desc="training",
+            desc="training" if account.private else "training (NOT PRIVATE)",
             unit="step",
             file=sys.stderr,
             disable=not self._enabled,

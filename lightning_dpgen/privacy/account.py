@@ -237,6 +237,11 @@ class Account:
         return planned.access, remaining
 
     @property
+    def private(self) -> bool:
+        """Whether this run protects anybody: its plan draws noise, and nobody has a seed by which to remove it."""
+        return self.plan.private and not self.stream.seeded
+
+    @property
     def event(self) -> dp_accounting.DpEvent:
         """What the ledger says was drawn."""
         accesses = self.ledger.accesses

@@ -1,7 +1,8 @@
 """The private stream: the randomness that nobody may know, and normals whose tail is right.
 
 Noise, Poisson sampling and the randomness of each record are drawn from here and from nowhere else. The stream is
-keyed by the operating system, is never saved, and is keyed anew in a forked child.
+keyed by the operating system, is never saved, and is keyed anew in a forked child. Its words come from a statistical
+generator, or with `secure` from a cipher; what is made of them is the same.
 
 Normals are made here from random words by Box and Muller's formula and not by ``torch.Tensor.normal_``, for two
 reasons. ``torch.Generator.manual_seed`` keeps 32 bits of a key on a CPU. And float32 normals of torch stop at 5.77
@@ -19,11 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.privacy.coins import geometric, poisson_sample
+from lightning_dpgen.privacy.keystream import Keystream
+
+# What certificates say of where the noise came from.
+STANDARD = "PCG64DXSM (CPU) or Philox (GPU), keyed by the operating system; normals by Box-Muller, full tail"
+SECURE = "AES-256 in counter mode, keyed by the operating system; normals by Box-Muller, full tail"
+SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box-Muller, full tail"
+
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
 _PAIRS = 1 << 17
-_ROW = 256
-# A 31-bit uniform below 2^16 (radius above 4.5) gets its lower bits drawn as well.
-_FINE = 2.0**16
+# How normals are made of words: the words' type, the bits that give a radius, and below what these are continued by 53
+# more. For float32 that is 2^16 of 2^31, a radius above 4.5.
+_WORDS = {torch.float32: (np.int32, 31, 2.0**16), torch.float64: (np.int64, 63, 2.0**43)}
 
 _streams: weakref.WeakSet[PrivateStream] = weakref.WeakSet()
 
@@ -32,11 +41,16 @@ class PrivateStream:
     """Randomness keyed by the operating system.
 
     The generators are PCG64DXSM (128-bit key; CPU and all sampling) and torch's Philox on a GPU (64-bit key):
-    statistically sound and unknowable without their key, but not cryptographic; certificates say so.
+    statistically sound and unknowable without their key, but not cryptographic; certificates say so. A secure stream
+    takes all its words from a cipher instead.
 
     Args:
         seed: only for debugging: makes the noise repeatable, and so removable. Certificates of such a run say that it
             is not private, and `dpgen verify` fails them.
+        secure: draw every word from AES-256 in counter mode. On a GPU the words are made on the CPU and copied.
+
+    Raises:
+        ValueError: for a secure stream with a seed, which would be secure in name only.
 
     Example:
         >>> stream = PrivateStream()
@@ -44,19 +58,23 @@ class PrivateStream:
         torch.Size([3, 2])
     """
 
-    source = "PCG64DXSM (CPU) or Philox (GPU), keyed by the operating system; normals by Box-Muller, full tail"
-
-    def __init__(self, seed: int | None = None) -> None:
-        self.seeded = seed is not None
+    def __init__(self, seed: int | None = None, *, secure: bool = False) -> None:
+        if secure and seed is not None:
+            raise ValueError(f"seed={seed}: a secure stream takes no seed, since its noise could be removed")
+        self.seeded, self.secure = seed is not None, secure
         self._seed = seed
         self._key()
         _streams.add(self)
 
     def _key(self) -> None:
-        self._bits = np.random.PCG64DXSM(self._seed)
-        self._numpy = np.random.Generator(self._bits)
+        self._bits = Keystream() if self.secure else np.random.PCG64DXSM(self._seed)
         self._on_device: dict[torch.device, torch.Generator] = {}
-        self._scratch: dict[torch.device, Tensor] = {}
+        self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    @property
+    def source(self) -> str:
+        """Where its numbers come from, in the words of a certificate."""
+        return SEEDED if self.seeded else SECURE if self.secure else STANDARD
 
     def __reduce__(self):
         raise TypeError("a private stream is never saved: whoever reads the file could remove the noise")
@@ -67,38 +85,40 @@ class PrivateStream:
 
     def add_normal_(self, out: Tensor, deviation: float) -> Tensor:
         """Add independent normals of that standard deviation, in place, in one pass over a contiguous tensor."""
-        flat = out.view(-1)
-        if out.dtype == torch.float64:
-            flat.add_(torch.from_numpy(self._numpy.standard_normal(flat.numel())).to(out.device), alpha=deviation)
-        elif out.dtype == torch.float32:
-            for start in range(0, flat.numel(), 2 * _PAIRS):
-                self._box_muller(flat[start : start + 2 * _PAIRS], deviation)
-        else:
+        if out.dtype not in _WORDS:
             raise TypeError(f"noise is drawn in float32 or float64, not in {out.dtype}")
+        flat = out.view(-1)
+        for start in range(0, flat.numel(), 2 * _PAIRS):
+            self._box_muller(flat[start : start + 2 * _PAIRS], deviation)
         return out
 
     def add_laplace_(self, out: Tensor, scale: float) -> Tensor:
-        """Add independent Laplace noise of that scale, in place; drawn in float64."""
-        return out.add_(torch.from_numpy(self._numpy.laplace(scale=scale, size=tuple(out.shape))).to(out))
+        """Add independent Laplace noise of that scale, in place; drawn in float64, an exponential and a sign."""
+        uniform, sign = self._uniform(out.numel())
+        noise = scale * np.log(uniform, out=uniform) * sign
+        return out.add_(torch.from_numpy(noise).view(out.shape).to(out))
 
     def add_spherical_(self, out: Tensor, scale: float) -> Tensor:
         """Add one vector of density proportional to ``exp(-|z| / scale)`` to all of `out`, in place.
 
-        A uniform direction, and a length from the gamma distribution of shape ``out.numel()``.
+        A uniform direction, and a length from the gamma distribution of shape ``out.numel()``, a sum of exponentials.
         """
-        direction = self._numpy.standard_normal(tuple(out.shape))
-        length = scale * self._numpy.gamma(out.numel())
-        return out.add_(torch.from_numpy(direction * (length / np.linalg.norm(direction))).to(out))
+        direction = self.normal(tuple(out.shape), dtype=torch.float64)
+        length = -scale * float(np.log(self._uniform(out.numel())[0]).sum())
+        return out.add_(direction.mul_(length / float(torch.linalg.vector_norm(direction))).to(out))
 
     def gumbel(self, size: int) -> np.ndarray:
         """Independent standard Gumbel numbers, float64."""
-        # The negative logarithm of an exponential: numpy's own goes through a uniform, whose tail ends earlier.
-        return -np.log(self._numpy.standard_exponential(size))
+        # Minus the logarithm of an exponential -ln u. Half of the u are measured from 1 and half from 0: from one end
+        # alone, one of the two tails would end early.
+        uniform, sign = self._uniform(size)
+        end = 0.5 * uniform
+        return -np.log(np.where(sign > 0, -np.log(end), -np.log1p(-end)))
 
     def discrete_laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
         """Independent whole numbers of probability proportional to ``exp(-|x| / scale)``: a difference of geometrics."""
-        stop = -math.expm1(-1.0 / scale)
-        return self._numpy.geometric(stop, shape) - self._numpy.geometric(stop, shape)
+        count = math.prod(shape)
+        return (geometric(self._octets, count, scale) - geometric(self._octets, count, scale)).reshape(shape)
 
     def normal(self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device=None) -> Tensor:
         """Independent standard normals of that shape."""
@@ -107,49 +127,70 @@ class PrivateStream:
     def poisson_sample(self, population: int, rate: float) -> np.ndarray:
         """The sorted positions of a Poisson sample: each of `population` records independently with probability `rate`.
 
-        Binomial size, then distinct positions: the same law as one coin a record, at the cost of the sample alone.
+        Binomial size, then distinct positions: the same law as one coin a record, at the cost of the sample alone. A
+        secure stream throws the coins, at about a nanosecond each.
         """
-        size = self._numpy.binomial(population, rate)
-        return np.sort(self._numpy.choice(population, size=size, replace=False, shuffle=False))
+        if self.secure:
+            return poisson_sample(self._octets, population, rate)
+        random = np.random.Generator(self._bits)
+        size = random.binomial(population, rate)
+        return np.sort(random.choice(population, size=size, replace=False, shuffle=False))
 
     def _box_muller(self, out: Tensor, deviation: float) -> None:
         """Add sqrt(-2 ln u) (cos t, sin t) to the two halves of `out`; u in (0, 1], t in (-pi, pi]."""
         half = (out.numel() + 1) // 2
         rest = out.numel() - half
-        if out.device not in self._scratch:
+        kept = (out.device, out.dtype)
+        if kept not in self._scratch:
             with torch.inference_mode(False):  # made there, it would serve there only
-                self._scratch[out.device] = torch.empty(3, _PAIRS, device=out.device)
-        radius, angle, wave = self._scratch[out.device][:, :half]
-        words = self._words(half, out.device)
-        radius.copy_(words[0].bitwise_and_(0x7FFFFFFF))
+                self._scratch[kept] = torch.empty(3, _PAIRS, device=out.device, dtype=out.dtype)
+        radius, angle, wave = self._scratch[kept][:, :half]
+        words = self._words(half, out.device, out.dtype)
+        _, bits, _ = _WORDS[out.dtype]
+        radius.copy_(words[0].bitwise_and_(2**bits - 1))
         self._refine(radius)
-        radius.mul_(2.0**-31).log_().mul_(-2.0).sqrt_()
-        angle.copy_(words[1]).mul_(math.pi * 2.0**-31)
+        radius.mul_(2.0**-bits).log_().mul_(-2.0).sqrt_()
+        angle.copy_(words[1]).mul_(math.pi * 2.0**-bits)
         out[:half].addcmul_(torch.cos(angle, out=wave), radius, value=deviation)
         out[half:].addcmul_(torch.sin(angle, out=wave)[:rest], radius[:rest], value=deviation)
 
     def _refine(self, magnitudes: Tensor) -> None:
-        """Continue small 31-bit integers below the binary point, where their logarithm needs more bits."""
-        whole = magnitudes.numel() // _ROW * _ROW
-        rows = (magnitudes[:whole].view(-1, _ROW).amin(dim=1) < _FINE).nonzero()
-        places = (rows * _ROW + torch.arange(_ROW, device=magnitudes.device)).view(-1)
-        places = torch.cat([places, torch.arange(whole, magnitudes.numel(), device=magnitudes.device)])
-        coarse = magnitudes[places]
-        low = coarse < _FINE
-        places, coarse = places[low], coarse[low]
-        # The open upper end keeps u positive: 1 - [0, 1) lies in (0, 1].
-        fraction = torch.from_numpy(1.0 - self._numpy.random(len(places))).to(coarse.device)
-        magnitudes[places] = (coarse.double() + fraction).to(coarse.dtype)
+        """Continue small integers below the binary point, where their logarithm needs more bits."""
+        small = magnitudes < _WORDS[magnitudes.dtype][2]
+        # On a CPU numpy finds few places among many ten times as quickly as torch.
+        places = small.nonzero()[:, 0] if small.is_cuda else torch.from_numpy(np.flatnonzero(small.cpu().numpy()))
+        if len(places):
+            places = places.to(magnitudes.device)
+            magnitudes[places] += torch.from_numpy(self._fractions(len(places))).to(magnitudes)
 
-    def _words(self, pairs: int, device: torch.device) -> Tensor:
-        """(2, pairs) uniform 32-bit integers."""
-        if device.type == "cpu":
-            return torch.from_numpy(self._bits.random_raw(pairs).view(np.int32)).view(2, pairs)
+    def _fractions(self, size: int) -> np.ndarray:
+        """Uniform multiples of 2^-53 in (0, 1]: the open end keeps logarithms finite."""
+        return ((self._bits.random_raw(size) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+
+    def _uniform(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """`size` uniforms in (0, 1], float64, continued below 2^-20 and so fine down to 2^-116; and independent signs."""
+        words = self._bits.random_raw(size)
+        uniform = (words >> np.uint64(1)).astype(np.float64)
+        places = np.flatnonzero(uniform < _WORDS[torch.float64][2])
+        uniform[places] += self._fractions(len(places))
+        uniform *= 2.0**-63
+        return uniform, 1.0 - 2.0 * (words & np.uint64(1))
+
+    def _words(self, pairs: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(2, pairs) uniform integers: 32 bits for float32, 64 for float64."""
+        kind, bits, _ = _WORDS[dtype]
+        if self.secure or device.type == "cpu" or bits > 31:
+            raw = self._bits.random_raw(pairs * (bits + 1) // 32)
+            return torch.from_numpy(raw.view(kind)).view(2, pairs).to(device)
         if device not in self._on_device:
             key = self._seed if self.seeded else int.from_bytes(os.urandom(8), "little")
             self._on_device[device] = torch.Generator(device=device).manual_seed(key)
         words = torch.empty(2, pairs, dtype=torch.int32, device=device)
         return words.random_(-(2**31), 2**31, generator=self._on_device[device])
+
+    def _octets(self, size: int) -> np.ndarray:
+        """`size` uniform bytes."""
+        return self._bits.random_raw(-(-size // 8)).view(np.uint8)[:size]
 
 
 def _rekey_after_fork() -> None:

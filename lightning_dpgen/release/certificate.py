@@ -16,6 +16,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import gaussian_mu, round_up, spent
 from lightning_dpgen.privacy.events import encode, stage_events
 from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.noise import SECURE
 
 FORMAT_VERSION = 1
 CERTIFICATE = "privacy.json"
@@ -27,7 +28,9 @@ _ACCOUNTANTS = {
     "closed form": "Gaussian closed form",
     "rdp": "dp_accounting.rdp.RdpAccountant",
 }
-_PACKAGES = ("lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "numpy", "scikit-learn")
+_PACKAGES = (
+    "lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn",
+)  # fmt: skip
 
 
 def canonical(value: Any) -> bytes:
@@ -63,7 +66,7 @@ def make_certificate(
     """
     plan = account.plan
     event, spending = account.certified()
-    private = plan.private and not account.stream.seeded
+    private = account.private
     accesses = plan.accesses if event == plan.event else account.ledger.accesses
     interval = spending.interval or None
     certificate: dict[str, Any] = {
@@ -142,10 +145,20 @@ def statement(certificate: dict[str, Any]) -> str:
         f"promise that nothing can be learned about the population, or about a person from others. A person with several "
         f"records is protected less, and other releases from the same data add to this one. The following was assumed to "
         f"be public knowledge and is not protected: the number of records ({n}), the description of a record, and the "
-        f"settings listed under 'declared'. The random numbers are statistically sound but not cryptographic, and "
-        f"computed in floating point. 'dpgen verify' shows that this certificate is consistent with itself and with the "
-        f"files beside it; it cannot show that the run took place as described."
+        f"settings listed under 'declared'. {_randomness(certificate)} 'dpgen verify' "
+        f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
+        f"took place as described."
     )
+
+
+def _randomness(certificate: dict[str, Any]) -> str:
+    # Whatever is not known to be cryptographic is said not to be.
+    if certificate["noise"]["source"] == SECURE:
+        return (
+            "The random words come from a cryptographic generator (AES-256); the noise is computed from them in floating "
+            "point, whose last digits are not covered."
+        )
+    return "The random numbers are statistically sound but not cryptographic, and computed in floating point."
 
 
 def _factor(epsilon: float) -> str:

@@ -16,6 +16,7 @@ from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, gaussian_history, round_up, spent
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
+from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.release.certificate import CERTIFICATE, FORMAT_VERSION, also, digest, file_hash, statement
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
@@ -172,6 +173,8 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         return
     if seeded:
         verdict.problems.append("the noise came from a known seed, so it can be removed")
+    if certificate["noise"]["source"] not in (STANDARD, SECURE):
+        verdict.problems.append("noise.source is none that this software draws private noise from")
     if certificate["relation"] != ADD_OR_REMOVE_ONE:
         verdict.problems.append(f"relation={certificate['relation']!r}: expected {ADD_OR_REMOVE_ONE!r}")
         return

@@ -55,7 +55,7 @@ def test_noise_of_low_precision_is_refused(dtype):
 def test_the_whole_path_reaches_far_into_the_tail(monkeypatch):
     """Words of 0 and 1 (the smallest uniforms): normals of torch end at 5.77, these go beyond 6.5 on their own law."""
     stream = PrivateStream(seed=4)
-    monkeypatch.setattr(stream, "_words", lambda pairs, device: torch.zeros(2, pairs, dtype=torch.int32))
+    monkeypatch.setattr(stream, "_words", lambda pairs, device, dtype: torch.zeros(2, pairs, dtype=torch.int32))
     values = stream.normal((2000,))[:1000]  # angle 0: the cosine half is the radius itself
     assert values.min() > 6.5 and values.max() > 7.2 and torch.isfinite(values).all()
     # u is uniform in (0, 2^-31]: the radius r exceeds t with probability 2^31 exp(-t^2 / 2). At t = 6.9 that is 0.0988;
