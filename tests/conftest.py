@@ -1,10 +1,28 @@
 """One thread, so that tests which run beside others do not wait for each other."""
 
+import random
+
 import pytest
 import torch
 
+from lightning_dpgen.privacy.noise import PrivateStream
+
 torch.set_num_threads(1)
 pytest.register_assert_rewrite("contracts.laws")
+
+
+@pytest.fixture(scope="session", params=["standard", "secure"])
+def stream_of(request):
+    """Makes repeatable streams of both kinds; a secure one takes no seed, so a test puts fixed keys into it."""
+
+    def make(seed):
+        if request.param == "standard":
+            return PrivateStream(seed=seed)
+        stream = PrivateStream(secure=True)
+        stream._bits._entropy = random.Random(seed).randbytes
+        return stream
+
+    return make
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ class Keystream:
         dtype('uint64')
     """
 
+    _entropy = staticmethod(os.urandom)
+
     def __init__(self) -> None:
         self._left = 0
 
@@ -46,5 +48,5 @@ class Keystream:
 
     def _key(self) -> None:
         # A key is never used twice, so the counter may start at 0.
-        self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
+        self._cipher = Cipher(algorithms.AES(self._entropy(32)), modes.CTR(bytes(16))).encryptor()
         self._left = _KEY_LASTS

@@ -42,6 +42,7 @@ MISTAKES = {
     "off with an epsilon": (["privacy=off", "privacy.epsilon=2"], "takes no epsilon"),
     "no noise, half said": (["privacy.noise=off"], "takes no epsilon"),
     "unknown noise": (["privacy.noise=loud"], "privacy.noise=loud"),
+    "secure noise from a seed": (["privacy.noise=secure", "debug.private_seed=3"], "takes no seed"),
     "empty unit": (["privacy.unit="], "privacy.unit"),
     "an infinite bound": (["clipping.c_max=inf"], "clipping.c_max=inf"),
     "a seed below 0": (["seed=-1"], "seed=-1"),

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.release.certificate import digest, statement
 from lightning_dpgen.release.verify import verify
 
@@ -86,6 +87,7 @@ SEALED = {
     "a bomb": (_event(_nested(GAUSSIAN, 3)), "accesses"),
     "not private": (lambda c: c.update(private=False), "not a private release"),
     "seeded": (lambda c: c["noise"].update(seeded=True), "known seed"),
+    "an unknown generator": (lambda c: c["noise"].update(source="AES-256, or so"), "noise.source"),
     "a foreign event": (_event({"type": "os.system", "command": "x"}), "os.system"),
     "huge count": (_event({"type": "SelfComposedDpEvent", "count": 10**15, "event": {}}), "accounted for"),
     "a foreign field": (lambda c: c.update(extra=1), "'extra' was unexpected"),
@@ -184,7 +186,7 @@ QUOTED = {"declared", "versions", "selection", "study", "unit"}
 # A target may be larger than what was spent; an interval that is a hundredth wider changes no written digit.
 QUOTED_FIELDS = {
     *(("stages", i, "name") for i in range(9)),
-    ("accountant", "version"), ("accountant", "value_discretization_interval"), ("noise", "source"), ("target_epsilon",),
+    ("accountant", "version"), ("accountant", "value_discretization_interval"), ("target_epsilon",),
 }  # fmt: skip
 
 
@@ -234,6 +236,38 @@ def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch):
     assert certificate["private"] is False
     for name in ("README.md", "report.html"):
         assert "NOT A PRIVATE RELEASE" in (made / name).read_text()
+        assert "as private as" not in (made / name).read_text()
     status, out, _ = dpgen("verify", made)
     assert status == 2 and "not a private release" in out
     shutil.rmtree(made)
+
+
+def test_a_debugging_seed_is_said_before_and_after(dpgen, tmp_path):
+    """Seeded noise can be removed: each command that quotes epsilon says so, and so does the certificate's source."""
+    from .conftest import QUICK
+
+    status, out, err = dpgen("train", *QUICK, "debug.private_seed=3", f"run_dir={tmp_path / 'run'}")
+    certificate = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
+    assert status == 0 and "debugging seed" in certificate["noise"]["source"] and certificate["noise"]["seeded"]
+    assert "warning: debug.private_seed=3: NOT PRIVATE" in err and "training (NOT PRIVATE)" in err
+    assert "NOT A PRIVATE RELEASE" in out and not re.search(r"epsilon [\d.]+ of", err)
+    status, _, err = dpgen("budget", "debug.private_seed=3")
+    assert status == 0 and "NOT PRIVATE" in err
+
+
+def test_secure_noise_is_named_and_standard_noise_does_not_boast(dpgen, trained, tmp_path):
+    from .conftest import QUICK
+
+    assert dpgen("train", *QUICK, "privacy.noise=secure", f"run_dir={tmp_path / 'run'}")[0] == 0
+    made = tmp_path / "run" / "release"
+    certificate = json.loads((made / "privacy.json").read_text())
+    assert certificate["private"] and certificate["noise"] == {"source": SECURE, "seeded": False}
+    assert "come from a cryptographic generator" in certificate["statement"]
+    assert SECURE in (made / "report.html").read_text()
+    status, out, _ = dpgen("verify", made)
+    assert status == 0 and "CONSISTENT" in out
+    standard = json.loads((trained / "release" / "privacy.json").read_text())
+    assert standard["noise"]["source"] == STANDARD and "not cryptographic" in standard["statement"]
+    # A source that was changed without the statement is found out.
+    _rewrite(made, lambda c: c["noise"].update(source=STANDARD), seal=False)
+    assert "the statement does not say what the fields say" in verify(made).problems

@@ -21,28 +21,28 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 ALARM = 1e-6
 
 
-def _open(kind, multiplier, *, delta=1e-5, count=1):
+def _open(kind, multiplier, stream=None, *, delta=1e-5, count=1):
     access = Access("stage", {"x": multiplier}, kinds={"x": kind})
     plan = Plan((Stage(access, count, 1.0),), target_epsilon=1.0, delta=delta)
-    return Account(plan, stream=PrivateStream(seed=3)).open("stage")
+    return Account(plan, stream=stream or PrivateStream(seed=3)).open("stage")
 
 
-def _laplace(m):
-    with _open(LAPLACE, m) as access:
+def _laplace(stream, m):
+    with _open(LAPLACE, m, stream) as access:
         return mechanisms.laplace(access, "x", torch.zeros(20_000, dtype=torch.float64), sensitivity=3.0).numpy() / 3.0
 
 
-def _spherical(m, d=5):
+def _spherical(stream, m, d=5):
     rows = []
-    with _open(PURE, m) as access:
-        for _ in range(6000):
+    with _open(PURE, m, stream) as access:
+        for _ in range(2500):
             access._left["x"] = m  # the law of one draw, many times over
             rows.append(mechanisms.spherical(access, "x", torch.zeros(d, dtype=torch.float64), sensitivity=2.0) / 2.0)
     return torch.stack(rows).numpy()
 
 
-def _discrete(m):
-    with _open(PURE, m) as access:
+def _discrete(stream, m):
+    with _open(PURE, m, stream) as access:
         return mechanisms.discrete_laplace(access, "x", torch.zeros(20_000, dtype=torch.int64), sensitivity=1).numpy()
 
 
@@ -51,15 +51,15 @@ def _same_law(sample, law):
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 4.0])
-def test_laplace_noise_has_its_law(multiplier):
-    sample = _laplace(multiplier)
+def test_laplace_noise_has_its_law(stream_of, multiplier):
+    sample = _laplace(stream_of(3), multiplier)
     assert _same_law(sample, stats.laplace(scale=multiplier).cdf)
     assert not _same_law(sample / math.sqrt(2), stats.laplace(scale=multiplier).cdf)
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 4.0])
-def test_spherical_noise_has_its_law(multiplier):
-    sample = _spherical(multiplier)
+def test_spherical_noise_has_its_law(stream_of, multiplier):
+    sample = _spherical(stream_of(3), multiplier)
     lengths = np.linalg.norm(sample, axis=1)
     assert _same_law(lengths, stats.gamma(5, scale=multiplier).cdf)
     assert not _same_law(lengths / math.sqrt(2), stats.gamma(5, scale=multiplier).cdf)
@@ -68,8 +68,8 @@ def test_spherical_noise_has_its_law(multiplier):
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 4.0])
-def test_discrete_laplace_noise_has_its_law(multiplier):
-    sample, law = _discrete(multiplier), stats.dlaplace(1 / multiplier)
+def test_discrete_laplace_noise_has_its_law(stream_of, multiplier):
+    sample, law = _discrete(stream_of(3), multiplier), stats.dlaplace(1 / multiplier)
     edges = np.arange(-6, 7)
     seen = np.array([(sample == x).sum() for x in edges])
 
@@ -82,10 +82,10 @@ def test_discrete_laplace_noise_has_its_law(multiplier):
 
 
 @pytest.mark.parametrize("monotonic", [False, True])
-def test_noisy_max_is_the_exponential_mechanism(monotonic):
-    scores, multiplier, rounds = np.array([0.0, 1.0, 3.0, 2.5]), 0.7, 20_000
+def test_noisy_max_is_the_exponential_mechanism(stream_of, monotonic):
+    scores, multiplier, rounds = np.array([0.0, 1.0, 3.0, 2.5]), 0.7, 6000
     seen = np.zeros(4)
-    with _open(PURE, multiplier) as access:
+    with _open(PURE, multiplier, stream_of(3)) as access:
         for _ in range(rounds):
             access._left["x"] = multiplier
             seen[mechanisms.report_noisy_max(access, "x", scores, sensitivity=1.5, monotonic=monotonic)] += 1

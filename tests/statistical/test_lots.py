@@ -22,8 +22,8 @@ def test_each_record_meets_its_own_component_once(rate):
         assert len(lot) == len(CLUSTERS)
 
 
-def test_inclusion_is_independent_with_the_public_rate():
-    laws.inclusion_is_independent_with_the_public_rate()
+def test_inclusion_is_independent_with_the_public_rate(stream_of):
+    laws.inclusion_is_independent_with_the_public_rate(stream_of(8))
 
 
 def test_the_rate_is_the_plans_however_many_records_there_are():

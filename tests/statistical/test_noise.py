@@ -1,4 +1,7 @@
-"""The private stream: right law, right tail, unknowable, never saved. Fixed seeds; 5 sigma: false alarm 6e-7."""
+"""The private stream, of both kinds: right law, right tail, unknowable, never saved.
+
+Seeds and keys are fixed, so a false alarm does not come and go; drawn anew, a check at 5 sigma would give one in 6e-7.
+"""
 
 import copy
 import math
@@ -7,6 +10,7 @@ import pickle
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 from contracts import laws
 from scipy import stats
@@ -17,8 +21,13 @@ COUNT = 4_000_001  # odd, and many pieces
 
 
 @pytest.fixture(scope="module")
-def normals():
-    return PrivateStream(seed=1).normal((COUNT,)).numpy()
+def normals(stream_of):
+    return stream_of(1).normal((COUNT,)).numpy()
+
+
+@pytest.fixture(params=[False, True], ids=["standard", "secure"])
+def secure(request):
+    return request.param
 
 
 def _off(observed: float, expected: float, deviation: float) -> bool:
@@ -51,22 +60,61 @@ def test_distribution_of_radius_and_angle(normals):
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(half)
 
 
-def test_small_words_are_continued_below_the_binary_point():
-    """A word of 0 gives a uniform in (0, 1], not a cap: the radius beyond 31 bits (6.55) is reached, with its own law."""
-    words = torch.zeros(20_000)
-    PrivateStream(seed=3)._refine(words)
+@pytest.mark.parametrize(("dtype", "bits", "fine"), [(torch.float32, 31, 2.0**16), (torch.float64, 63, 2.0**43)])
+def test_small_words_are_continued_below_the_binary_point(stream_of, dtype, bits, fine):
+    """A word of 0 gives a uniform in (0, 1], not a cap: a radius beyond all bits (6.55, 9.35) is reached, with its law."""
+    words = torch.zeros(20_000, dtype=dtype)
+    stream_of(3)._refine(words)
     assert stats.kstest(words.double().numpy(), stats.uniform(0, 1).cdf).pvalue > 1e-6
-    assert torch.sqrt(-2 * torch.log(words * 2.0**-31)).max() > 7.0
-    large = torch.full((1000,), 2.0**16)
-    PrivateStream(seed=3)._refine(large)
-    assert (large == 2.0**16).all()
+    cap = math.sqrt(2 * bits * math.log(2))
+    assert cap < torch.sqrt(-2 * torch.log(words * 2.0**-bits)).min() and words.min() > 0
+    assert torch.sqrt(-2 * torch.log(words * 2.0**-bits)).max() > cap + 0.45
+    large = torch.full((1000,), fine, dtype=dtype)
+    stream_of(3)._refine(large)
+    assert (large == fine).all()
+
+
+def test_normals_in_float64(stream_of):
+    """Kolmogorov-Smirnov over all, and the second moment; 1 % off must fail."""
+    sample = stream_of(7).normal((400_001,), dtype=torch.float64).numpy()
+    assert stats.kstest(sample, stats.norm.cdf).pvalue > 1e-6
+    for values, off in ((sample, False), (1.01 * sample, True)):
+        assert _off(np.square(values).mean(), 1, math.sqrt(2 / len(sample))) == off
+    assert (sample.astype(np.float32) != sample).mean() > 0.99
+
+
+def test_gumbel_and_laplace_numbers(stream_of):
+    for sample, law in (
+        (stream_of(8).gumbel(100_000), stats.gumbel_r),
+        (stream_of(8).add_laplace_(torch.zeros(100_000, dtype=torch.float64), 1.0).numpy(), stats.laplace),
+    ):
+        assert stats.kstest(sample, law.cdf).pvalue > 1e-6
+        assert stats.kstest(sample / math.sqrt(2), law.cdf).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("word", [0, 1, 2**64 - 2, 2**64 - 1])
+def test_the_last_words_give_finite_numbers(stream_of, monkeypatch, word):
+    """All bits 0 and all bits 1, where logarithms end; Gumbel numbers reach far on both sides."""
+    stream = stream_of(0)
+
+    class Same:
+        def random_raw(self, size):
+            return np.full(size, word, np.uint64)
+
+    monkeypatch.setattr(stream, "_bits", Same())
+    gumbel = stream.gumbel(4)
+    assert np.isfinite(gumbel).all()
+    assert word > 1 or abs(gumbel[0]) > (70 if word else 4)
+    assert torch.isfinite(stream.add_laplace_(torch.zeros(4), 1.0)).all()
+    for dtype in (torch.float32, torch.float64):
+        assert torch.isfinite(stream.normal((5,), dtype=dtype)).all()
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (2,), (3, 5), (257,), (1 << 18,), ((1 << 18) + 1,)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_any_size_is_filled(shape, dtype):
+def test_any_size_is_filled(stream_of, shape, dtype):
     out = torch.full(shape, torch.nan, dtype=dtype)
-    assert torch.isfinite(PrivateStream(seed=0).normal_(out)).all()
+    assert torch.isfinite(stream_of(0).normal_(out)).all()
 
 
 def test_seeded_streams_repeat():
@@ -79,27 +127,60 @@ def test_seeds_do_not_reach_it():
     laws.the_key_of_a_gpu_is_the_operating_systems()
 
 
+def test_a_secure_stream_takes_no_seed():
+    with pytest.raises(ValueError, match="takes no seed"):
+        PrivateStream(seed=5, secure=True)
+    assert "AES-256" in PrivateStream(secure=True).source and "AES" not in PrivateStream().source
+    assert "seed" in PrivateStream(seed=5).source
+
+
+SEEDS = {"torch": torch.manual_seed, "numpy": np.random.seed, "lightning": pl.seed_everything}
+
+
+@pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
+def test_no_public_seed_reaches_it(secure, seed, monkeypatch):
+    """Neither a new stream nor one that was there, nor its sampling; and it takes nothing from the public streams."""
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # which Lightning sets and never takes back
+    there = PrivateStream(secure=secure)
+    draws = []
+    for _ in range(2):
+        seed(0)
+        public = torch.get_rng_state(), np.random.get_state()[1].copy()
+        new = PrivateStream(secure=secure)
+        draws.append([there.normal((8,)), new.normal((8,)), torch.from_numpy(new.poisson_sample(500, 0.5).copy())])
+        assert torch.equal(torch.get_rng_state(), public[0]) and (np.random.get_state()[1] == public[1]).all()
+    assert not any(torch.equal(first, second) for first, second in zip(*draws, strict=True))
+
+
 @pytest.mark.parametrize("save", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_never_saved(save):
+def test_never_saved(secure, save):
     with pytest.raises(TypeError, match="never saved"):
-        save(PrivateStream())
+        save(PrivateStream(secure=secure))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_keyed_anew():
-    stream = PrivateStream()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, stream.normal((4,)).numpy().tobytes())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read, 16) != stream.normal((4,)).numpy().tobytes()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_forked_children_are_keyed_anew(secure, dtype):
+    """Two children and their parent, from a stream in mid-course, draw three different things."""
+    stream = PrivateStream(secure=secure)
+    stream.normal((5,))
+    seen = set()
+    for _ in range(2):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, stream.normal((4,), dtype=dtype).numpy().tobytes())
+            os._exit(0)
+        os.waitpid(child, 0)
+        seen.add(os.read(read, 64))
+        os.close(read)
+        os.close(write)
+    assert len(seen | {stream.normal((4,), dtype=dtype).numpy().tobytes()}) == 3
 
 
-def test_poisson_sample():
+def test_poisson_sample(stream_of):
     """Size Binomial(200, 0.1) and equal inclusion: a z-score of each at 5 sigma."""
-    stream, draws, population, rate = PrivateStream(seed=2), 4000, 200, 0.1
+    stream, draws, population, rate = stream_of(2), 4000, 200, 0.1
     samples = [stream.poisson_sample(population, rate) for _ in range(draws)]
     assert all((np.diff(s) > 0).all() for s in samples)
     sizes = np.array([len(s) for s in samples])
@@ -112,10 +193,21 @@ def test_poisson_sample():
     assert _off(np.full(draws, 20).var(), variance, variance * math.sqrt(2.2 / draws))
 
 
-def test_poisson_sample_at_its_limits():
-    stream = PrivateStream(seed=2)
+def test_poisson_sample_at_its_limits(stream_of):
+    stream = stream_of(2)
     assert len(stream.poisson_sample(0, 0.5)) == 0
     assert stream.poisson_sample(5, 1.0).tolist() == [0, 1, 2, 3, 4]
+    assert len(stream.poisson_sample(300_000, 1e-300)) == 0
+    for rate in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError):
+            stream.poisson_sample(5, rate)
+
+
+def test_a_poisson_sample_of_many_records(stream_of):
+    """More than are drawn at a time: 300,000 records in 30 equal parts, each count at 5.5 sigma."""
+    sample = stream_of(4).poisson_sample(300_000, 0.01)
+    assert (np.diff(sample) > 0).all() and sample.dtype == np.int64
+    assert np.abs(np.histogram(sample, 30, (0, 300_000))[0] - 100).max() < 5.5 * math.sqrt(99)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -52,9 +52,9 @@ def test_noise_of_low_precision_is_refused(dtype):
         PrivateStream(seed=0).normal((3,), dtype=dtype)
 
 
-def test_the_whole_path_reaches_far_into_the_tail(monkeypatch):
+def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
     """Words of 0 and 1 (the smallest uniforms): normals of torch end at 5.77, these go beyond 6.5 on their own law."""
-    stream = PrivateStream(seed=4)
+    stream = stream_of(4)
     monkeypatch.setattr(stream, "_words", lambda pairs, device, dtype: torch.zeros(2, pairs, dtype=torch.int32))
     values = stream.normal((2000,))[:1000]  # angle 0: the cosine half is the radius itself
     assert values.min() > 6.5 and values.max() > 7.2 and torch.isfinite(values).all()

@@ -1,0 +1,53 @@
+"""Coins are exact, shown by counting all bytes that they can meet; whole-number noise has the law that they make."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from lightning_dpgen.privacy import coins
+
+
+def test_every_pair_of_bytes_once_gives_exactly_the_probability():
+    """65,536 coins, one for each pair of bytes; only those whose first byte ties see their second."""
+    for numerator in (0, 1, 255, 256, 257, 2**15, 2**16 - 1, 2**16):
+        given = [np.arange(256, dtype=np.uint8).repeat(256), np.arange(256, dtype=np.uint8)]
+
+        def octets(size, given=given):
+            assert size == len(given[0])
+            return given.pop(0)
+
+        found = coins.heads(octets, 2**16, coins.digits(Fraction(numerator, 2**16)))
+        assert found.tolist() == list(range(numerator))
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, 0.1, 0.0017, 1 / 3, 1 - 2**-53, 5e-324])
+def test_digits_are_the_float_itself(probability):
+    found = coins.digits(Fraction(probability))
+    assert sum(Fraction(digit, 256 ** (place + 1)) for place, digit in enumerate(found)) == Fraction(probability)
+
+
+def test_impossible_arguments():
+    for probability in (Fraction(-1, 2), Fraction(3, 2)):
+        with pytest.raises(ValueError, match="from 0 to 1"):
+            coins.digits(probability)
+    for scale in (0.0, -1.0, math.inf, math.nan, 2.0**60):
+        with pytest.raises(ValueError, match="scale="):
+            coins.geometric(lambda size: np.zeros(size, np.uint8), 3, scale)
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.5, 4.0, 1000.3])
+def test_binary_digits_make_a_geometric_number(scale):
+    """The chance of x, multiplied together from its digits, is (1 - exp(-1 / scale)) exp(-x / scale)."""
+    chances = [sum(d * 256.0 ** -(i + 1) for i, d in enumerate(found)) for found in coins._of_geometric(scale)]
+    for x in (0, 1, 2, 3, 5, 17, 900):
+        if x >= 2 ** len(chances):
+            continue
+        together = math.prod(p if x >> place & 1 else 1 - p for place, p in enumerate(chances))
+        assert together == pytest.approx(-math.expm1(-1 / scale) * math.exp(-x / scale), rel=1e-9)
+
+
+def test_a_huge_scale_fits():
+    found = coins.geometric(lambda size: np.full(size, 0, np.uint8), 3, 2.0**52)
+    assert (found == 2**60 - 1).all(), "all digits 1, and no overflow"
