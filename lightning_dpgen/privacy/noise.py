@@ -156,12 +156,15 @@ class PrivateStream:
 
     def _refine(self, magnitudes: Tensor) -> None:
         """Continue small integers below the binary point, where their logarithm needs more bits."""
-        small = magnitudes < _WORDS[magnitudes.dtype][2]
-        # On a CPU numpy finds few places among many ten times as quickly as torch.
-        places = small.nonzero()[:, 0] if small.is_cuda else torch.from_numpy(np.flatnonzero(small.cpu().numpy()))
-        if len(places):
-            places = places.to(magnitudes.device)
-            magnitudes[places] += torch.from_numpy(self._fractions(len(places))).to(magnitudes)
+        fine = _WORDS[magnitudes.dtype][2]
+        if magnitudes.device.type == "cpu":  # where numpy compares, and finds few among many, ten times as quickly
+            values = magnitudes.numpy()
+            places = np.flatnonzero(values < fine)
+            values[places] += self._fractions(len(places))
+        else:
+            places = (magnitudes < fine).nonzero()[:, 0]
+            fractions = torch.from_numpy(self._fractions(len(places))).to(magnitudes.dtype)
+            magnitudes[places] += fractions.to(magnitudes.device)
 
     def _fractions(self, size: int) -> np.ndarray:
         """Uniform multiples of 2^-53 in (0, 1]: the open end keeps logarithms finite."""
@@ -171,8 +174,7 @@ class PrivateStream:
         """`size` uniforms in (0, 1], float64, continued below 2^-20 and so fine down to 2^-116; and independent signs."""
         words = self._bits.random_raw(size)
         uniform = (words >> np.uint64(1)).astype(np.float64)
-        places = np.flatnonzero(uniform < _WORDS[torch.float64][2])
-        uniform[places] += self._fractions(len(places))
+        self._refine(torch.from_numpy(uniform))
         uniform *= 2.0**-63
         return uniform, 1.0 - 2.0 * (words & np.uint64(1))
 
