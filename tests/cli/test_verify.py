@@ -228,31 +228,24 @@ def test_no_release_at_all(dpgen, tmp_path):
 
 @pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
 def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch):
+    """Wherever an epsilon could be read, before, during and after."""
     from .conftest import QUICK
 
-    assert main(["train", *QUICK, switch, f"run_dir={tmp_path / 'run'}"]) == 0
+    status, out, err = dpgen("train", *QUICK, switch, f"run_dir={tmp_path / 'run'}")
     made = tmp_path / "run" / "release"
     certificate = json.loads((made / "privacy.json").read_text())
-    assert certificate["private"] is False
+    assert status == 0 and certificate["private"] is False
+    assert "NOT A PRIVATE RELEASE" in out and "training (NOT PRIVATE)" in err and not re.search(r"epsilon [\d.]+ of", err)
     for name in ("README.md", "report.html"):
         assert "NOT A PRIVATE RELEASE" in (made / name).read_text()
         assert "as private as" not in (made / name).read_text()
+    if switch != "privacy=off":
+        assert "debugging seed" in certificate["noise"]["source"] and certificate["noise"]["seeded"]
+        for text in (err, dpgen("budget", switch)[2]):
+            assert f"warning: {switch}: NOT PRIVATE" in text
     status, out, _ = dpgen("verify", made)
     assert status == 2 and "not a private release" in out
     shutil.rmtree(made)
-
-
-def test_a_debugging_seed_is_said_before_and_after(dpgen, tmp_path):
-    """Seeded noise can be removed: each command that quotes epsilon says so, and so does the certificate's source."""
-    from .conftest import QUICK
-
-    status, out, err = dpgen("train", *QUICK, "debug.private_seed=3", f"run_dir={tmp_path / 'run'}")
-    certificate = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
-    assert status == 0 and "debugging seed" in certificate["noise"]["source"] and certificate["noise"]["seeded"]
-    assert "warning: debug.private_seed=3: NOT PRIVATE" in err and "training (NOT PRIVATE)" in err
-    assert "NOT A PRIVATE RELEASE" in out and not re.search(r"epsilon [\d.]+ of", err)
-    status, _, err = dpgen("budget", "debug.private_seed=3")
-    assert status == 0 and "NOT PRIVATE" in err
 
 
 def test_secure_noise_is_named_and_standard_noise_does_not_boast(dpgen, trained, tmp_path):
