@@ -104,23 +104,31 @@ class Account:
         *,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        self._begin(plan, Ledger(ledger, plan=plan.as_json(), about=about), stream)
+        stream = stream or PrivateStream()
+        self._begin(plan, Ledger(ledger, plan=plan.as_json(), about=about, noise=stream.source), stream)
 
     @classmethod
     def resume(cls, ledger: str | Path, stream: PrivateStream | None = None) -> Account:
         """The account of a run that did not end, from its ledger; `go_on` then says from where.
 
         Raises:
-            LedgerError: if the ledger is damaged, of another version, or held by another process.
+            LedgerError: if the ledger is damaged, of another version, or held by another process, or if the run's noise
+                came from elsewhere: the certificate says one source, and a run once seeded stays so.
         """
-        account = cls.__new__(cls)
+        account, stream = cls.__new__(cls), stream or PrivateStream()
         reopened = Ledger.reopen(ledger)
+        if reopened.noise != stream.source:
+            reopened.close()
+            raise LedgerError(
+                f"{ledger}: this run began with other noise ({reopened.noise}; now: {stream.source}): give the same "
+                "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
+            )
         account._begin(Plan.from_json(reopened.plan), reopened, stream)
         account.resumed = account._waits = True
         return account
 
-    def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream | None) -> None:
-        self.plan, self.ledger, self.stream = plan, ledger, stream or PrivateStream()
+    def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream) -> None:
+        self.plan, self.ledger, self.stream = plan, ledger, stream
         # None for a run that starts; for one that goes on, where from, once `go_on` has said it.
         self._from: Mapping[str, int] | None = None
         self.resumed = self._waits = False

@@ -34,9 +34,10 @@ class Ledger:
         path: a file that must not exist yet; None keeps the ledger in memory (tests, notebooks).
         plan: the plan of the run, as JSON.
         about: what the run must be asked for again when it goes on (settings, a fingerprint of the records), as JSON.
+        noise: where the run's noise comes from, in the words of the certificate; a run goes on with no other.
 
     Attributes:
-        promise, about: as given, or as they were read.
+        promise, about, noise: as given, or as they were read.
         plan: the promise, or the plan that took its place when the run was resumed.
         head: checksum of the last line, which stands for all lines up to it.
 
@@ -56,15 +57,16 @@ class Ledger:
         *,
         plan: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        noise: str | None = None,
     ) -> None:
         self.path = None if path is None else Path(path)
-        self.promise, self.plan, self.about, self.head = plan, plan, dict(about or {}), ""
+        self.promise, self.plan, self.about, self.noise, self.head = plan, plan, dict(about or {}), noise, ""
         self._heads: set[str] = set()
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
         self._closed = False
         run = secrets.token_hex(8)
-        header = {"ledger": FORMAT_VERSION, "run": run, "opened": _now(), "plan": plan, "about": self.about}
+        header = {"ledger": FORMAT_VERSION, "run": run, "opened": _now(), "noise": noise, "plan": plan, "about": self.about}
         if self.path is None:
             self._file = self._lock = None
             self._append([header])
@@ -180,6 +182,7 @@ class Ledger:
                 header = line
                 self._check_version(line)
                 self.promise, self.plan, self.about = line["plan"], line["plan"], line["about"]
+                self.noise = line.get("noise")
             elif "id" in line:
                 entries[line["id"]] = self._access(number, line)
             elif "plan" in line:

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from lightning_dpgen.cli.main import main
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.release.certificate import digest, statement
 from lightning_dpgen.release.verify import verify

@@ -12,6 +12,7 @@ from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 
 DRAFTS = [
@@ -240,3 +241,20 @@ def test_the_twin_without_privacy_goes_on_too(tmp_path):
     assert account.remaining("training") == 495 and not account.plan.private
     _draw(account, "training", 495)
     account.settle()
+
+
+@pytest.mark.parametrize("first", [{"seed": 3}, {"secure": True}, {}], ids=["seeded", "secure", "standard"])
+def test_a_run_goes_on_with_noise_of_the_same_source_only(tmp_path, first):
+    """Or a certificate would call the noise secure, or unseeded, of which half was not."""
+    path = tmp_path / "ledger"
+    account = Account(PLAN, path, PrivateStream(**first))
+    _draw(account, "first")
+    _die(account)
+    for other in ({"seed": 3}, {"secure": True}, {}):
+        if other == first:
+            OPEN.append(Account.resume(path, PrivateStream(**other)))
+            assert OPEN[-1].private == ("seed" not in first)
+            _die(OPEN.pop())
+        else:
+            with pytest.raises(LedgerError, match="began with other noise"):
+                Account.resume(path, PrivateStream(**other))
