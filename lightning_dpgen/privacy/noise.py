@@ -128,7 +128,7 @@ class PrivateStream:
         """The sorted positions of a Poisson sample: each of `population` records independently with probability `rate`.
 
         Binomial size, then distinct positions: the same law as one coin a record, at the cost of the sample alone. A
-        secure stream throws the coins, at about a nanosecond each.
+        secure stream throws the coins, at a nanosecond or two each.
         """
         if self.secure:
             return poisson_sample(self._octets, population, rate)
