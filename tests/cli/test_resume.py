@@ -68,7 +68,7 @@ def test_the_same_command_goes_on(dpgen, run):
         (["privacy.epsilon=8"], "privacy.epsilon was 4.0 and is 8.0"),
         (["rows=51"], "rows was 50 and is 51"),
         (["privacy=off"], "other settings"),
-        (["debug.private_seed=1"], "debug.private_seed was None and is 1"),
+        (["debug.private_seed=1"], "privacy.noise and debug.private_seed"),
     ],
 )
 def test_other_settings_are_refused(dpgen, run, overrides, words):
