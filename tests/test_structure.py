@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import lightning_dpgen
-from lightning_dpgen.cli.settings import conf_dir, read_settings
+from lightning_dpgen.cli.configuration import conf_dir
+from lightning_dpgen.cli.settings import read_settings
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "lightning_dpgen"

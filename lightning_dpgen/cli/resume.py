@@ -11,22 +11,46 @@ from typing import Any
 
 import torch
 
+from lightning_dpgen.cli.configuration import Conf
+from lightning_dpgen.cli.count import with_count
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings
+from lightning_dpgen.cli.settings import Settings, fill
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall
 
 
-def about(settings: Settings, records: Records) -> dict[str, Any]:
+def about(settings: Settings | None, records: Records) -> dict[str, Any]:
     """What a ledger says about its run, so that another run is not mistaken for it. Private: of the records it holds a
     fingerprint, and the key that it was made with."""
     key = secrets.token_hex(16)
-    return {"settings": _settings(settings), "key": key, "records": _fingerprint(records, key)}
+    return {"key": key, "records": _fingerprint(records, key)} | about_settings(settings)
+
+
+def about_settings(settings: Settings | None) -> dict[str, Any]:
+    """The public part of `about`; empty while the number of records, on which settings rest, is not known."""
+    return {} if settings is None else {"settings": _settings(settings), "n": settings.conf.data.n}
+
+
+def settings_of(conf: Conf, about: dict[str, Any], folder: RunFolder) -> Settings:
+    """The settings of the run, with the number of records that it has bought, if it did.
+
+    Raises:
+        Mistake: if the run ended before that was known; or as `settings.fill`.
+    """
+    if conf.data.n is not None:
+        return fill(conf)
+    if "n" not in about:
+        raise Mistake(
+            f"run_dir={folder.root}: the run was interrupted while its records were counted; choose another run_dir (what "
+            "the count has cost adds to the cost of the new run)"
+        )
+    return with_count(conf, about["n"])
 
 
 def check(about: dict[str, Any], settings: Settings, records: Records, folder: RunFolder) -> None:
@@ -63,6 +87,11 @@ def restore(account: Account, data: PrivateSplitDataModule, module: VAE, folder:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         done = checkpoint[LEDGER]["done"]
     account.go_on(done)
+    if path is None and not account.remaining("training"):
+        raise BudgetTooSmall(
+            f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "
+            "nothing to release; start a new run, whose cost adds to what this one has spent"
+        )
     steps = done.get("training", 0)
     print(f"going on with the run in {folder.root} after {steps:,} training steps; its plan is now:")
     print(budget_table(account.plan), flush=True)

@@ -1,119 +1,33 @@
-"""From the command line to typed settings: compose with Hydra, check everything, and say what is wrong in one line."""
+"""From a configuration to a checked run: every default filled in, every value checked, mistakes said in one line."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-import lightning_dpgen
+from lightning_dpgen.cli.configuration import ClippingConf, Conf, read_conf
 from lightning_dpgen.cli.defaults import defaults
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, DPNorm, Fixed
+from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
 
-_GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST = 10**9, 2**16
+# The stage that buys the number of records, where it is not declared.
+COUNT = "count"
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
-
-
-@dataclass
-class DataConf:
-    source: str = MISSING
-    path: str | None = None
-    n: int = MISSING
-    height: int = MISSING
-    width: int = MISSING
-    levels: int = MISSING
-    classes: int = 0
-    threshold: int | None = None
-
-
-@dataclass
-class ModelConf:
-    name: str = "vae"
-    hidden: int | None = None
-    latent: int | None = None
-    bias: str = "means"
-    lr: float | None = None
-    rate: float | None = None
-    steps: int | None = None
-    noise: float | None = None
-
-
-@dataclass
-class ClippingConf:
-    rule: str = MISSING
-    c: float | None = None
-    c_max: float | None = None
-    bins: int | None = None
-    share: float | None = None
-
-
-@dataclass
-class PrivacyConf:
-    epsilon: float | None = None
-    delta: float = 1e-5
-    unit: str = MISSING
-    noise: str = MISSING
-
-
-@dataclass
-class SplitConf:
-    k: int = 10
-    iterations: int | None = None
-    features: int | None = None
-    gamma: float | None = None
-    label_weight: float | None = None
-    radius: float | None = None
-    centre_share: float = 0.02
-    lloyd_share: float | None = None
-    means_share: float | None = None
-
-
-@dataclass
-class TrainerConf:
-    accelerator: str = "auto"
-    threads: int | None = None
-    log_every: int = 50
-    previews_every: int = 200
-    checkpoint_every: int | None = None
-
-
-@dataclass
-class DebugConf:
-    private_seed: int | None = None
-
-
-@dataclass
-class Conf:
-    data: DataConf = field(default_factory=DataConf)
-    model: ModelConf = field(default_factory=ModelConf)
-    clipping: ClippingConf = field(default_factory=ClippingConf)
-    privacy: PrivacyConf = field(default_factory=PrivacyConf)
-    split: SplitConf = field(default_factory=SplitConf)
-    trainer: TrainerConf = field(default_factory=TrainerConf)
-    debug: DebugConf = field(default_factory=DebugConf)
-    run_dir: str | None = None
-    seed: int = 0
-    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -151,9 +65,10 @@ class Settings:
             noise=model.noise,
         )
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
+        counted = [] if self.conf.data.n_share is None else [count_draft(self.conf)]
         try:
             return make_plan(
-                [*self.split.drafts(n, means=model.bias != "zero"), training],
+                [*counted, *self.split.drafts(n, means=model.bias != "zero"), training],
                 epsilon=epsilon,
                 delta=self.conf.privacy.delta,
             )
@@ -166,6 +81,7 @@ class Settings:
         return {
             "data": self.data_name,
             "n": self.conf.data.n,
+            **({} if self.conf.data.n_share is None else {"n_share": self.conf.data.n_share}),
             "schema": self.schema.as_json(),
             "model": {"name": "mixture of variational autoencoders", **model},
             "split": dataclasses.asdict(self.split),
@@ -175,76 +91,55 @@ class Settings:
         }
 
 
-def conf_dir() -> Path:
-    """The folder of the YAML files: inside an installed package, beside it in a checkout."""
-    package = Path(lightning_dpgen.__file__).parent
-    for folder in (package / "conf", package.parent / "conf"):
-        if (folder / "config.yaml").is_file():
-            return folder
-    raise FileNotFoundError("the configuration files of lightning_dpgen are missing: install it again")
-
-
 def read_settings(overrides: Sequence[str]) -> Settings:
-    """Compose and check the configuration.
+    """Compose and check the configuration, with a declared number of records.
 
     Raises:
         Mistake: naming the argument, its value and what was expected.
     """
-    return fill(_compose(overrides))
+    conf = read_conf(overrides)
+    if conf.data.n is None:
+        raise Mistake("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
+    return fill(conf)
 
 
-def _compose(overrides: Sequence[str]) -> Conf:
-    for override in overrides:
-        if override in ("-m", "--multirun"):
-            raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
-        if override.startswith("-"):
-            raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
-        name, equals, value = override.partition("=")
-        if not name.lstrip("+~") or not (equals or override.startswith("~")):
-            raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
-        if name in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
-            raise Mistake(f"{override}: expected one name, as in data=digits")
+def count_draft(conf: Conf) -> Draft:
+    """The access that buys a noisy count of the records: one pass, with its share of the budget's mu^2.
+
+    Raises:
+        Mistake: if it cannot be bought.
+    """
+    share, epsilon = conf.data.n_share, conf.privacy.epsilon
+    if share is None or not 0.0 < share < 0.5:
+        raise Mistake(
+            f"data.n=null with data.n_share={share}: expected the share of the budget that a noisy count of the "
+            "records may use, as in data.n_share=0.01"
+        )
+    if conf.privacy.noise != "off" and epsilon is None:
+        raise Mistake("data.n=null: a count is bought with a share of privacy.epsilon, which must be given then")
+    noise = None if conf.privacy.noise == "off" else 1.0 / (math.sqrt(share) * gaussian_mu(epsilon, conf.privacy.delta))
+    return Draft(COUNT, {"n": 1.0}, 1, largest=math.inf, share=share, noise=noise)
+
+
+def make_schema(conf: Conf) -> ImageSchema:
+    """The declared description of a record.
+
+    Raises:
+        Mistake: if it describes none.
+    """
+    data = conf.data
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            composed = compose("config", overrides=list(overrides))
-        merged = OmegaConf.merge(OmegaConf.structured(Conf), composed)
-        return OmegaConf.to_object(merged)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise Mistake(_explain(error)) from None
-    finally:
-        GlobalHydra.instance().clear()
-
-
-def _explain(error: Exception) -> str:
-    """Hydra's and OmegaConf's messages, without their traces, as one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    skipped = ("full_key:", "object_type", "reference_type", "Set the environment", "To append to your config")
-    kept = [line for line in lines if not line.startswith(skipped)]
-    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
-    text = " ".join(kept)
-    if isinstance(error, OverrideParseException):
-        return f"argument {error.override!r}: {text}"
-    if isinstance(error, MissingConfigException):
-        asked = (error.missing_cfg_file or "").replace("/", "=", 1)
-        return f"{asked}: there is none; expected one of {', '.join(error.options or [])}"
-    if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
-        return f"there is no setting {text.removeprefix('Could not override').strip(' .')}; all are listed in {conf_dir()}"
-    if isinstance(error, MissingMandatoryValue):
-        return f"{key}: must be given, as in {key}=..."
-    if isinstance(error, ConfigKeyError):
-        return f"there is no setting {error.full_key!r}; all are listed in {conf_dir()}"
-    return f"{key}: {text}" if key and key not in text else text
+        return ImageSchema(data.height, data.width, data.levels, data.classes, data.threshold)
+    except ValueError as error:
+        raise Mistake(f"data.{error}") from None
 
 
 def fill(conf: Conf) -> Settings:
     """Fill in defaults and check values; see `read_settings`."""
-    _check_privacy(conf)
+    check_privacy(conf)
     data = conf.data
     _within("data.n", data.n, 1, _MOST)
-    try:
-        schema = ImageSchema(data.height, data.width, data.levels, data.classes, data.threshold)
-    except ValueError as error:
-        raise Mistake(f"data.{error}") from None
+    schema = make_schema(conf)
     _check_two_of_three(conf)
     epsilon = None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
     chosen = defaults(data.n, schema.encoded_width, epsilon, conf.privacy.delta)
@@ -277,7 +172,8 @@ def fill(conf: Conf) -> Settings:
     return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max))
 
 
-def _check_privacy(conf: Conf) -> None:
+def check_privacy(conf: Conf) -> None:
+    """Check the budget, as far as the number of records is known."""
     epsilon, delta = conf.privacy.epsilon, conf.privacy.delta
     if not conf.privacy.unit.strip():
         raise Mistake("privacy.unit is empty: expected words that say whose presence is protected")
@@ -300,7 +196,7 @@ def _check_privacy(conf: Conf) -> None:
         raise Mistake(f"privacy.epsilon={epsilon}: expected a positive finite number, or privacy=off")
     if not _SMALLEST_DELTA <= delta < 1:
         raise Mistake(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
-    if conf.privacy.noise != "off" and conf.data.n >= 1 and delta >= 1.0 / conf.data.n:
+    if conf.privacy.noise != "off" and conf.data.n and delta >= 1.0 / conf.data.n:
         raise Mistake(
             f"privacy.delta={delta:g}: expected less than 1/n = {1.0 / conf.data.n:.3g} for data.n={conf.data.n}, "
             "since publishing one record at random would satisfy a delta of 1/n"

@@ -12,9 +12,11 @@ import torch
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from lightning_dpgen.cli import resume, run_folder
+from lightning_dpgen.cli.configuration import Conf, read_conf
+from lightning_dpgen.cli.count import count_plan, noisy_count, with_count
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake, describe_os_error
-from lightning_dpgen.cli.settings import Settings, delta_warning, read_settings, seed_warning
+from lightning_dpgen.cli.settings import Settings, delta_warning, fill, make_schema, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.sources import find, load
@@ -27,6 +29,7 @@ from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bundle import write_release
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
@@ -49,12 +52,12 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
         return 0
-    settings = read_settings(argv)
-    folder = run_folder.choose(settings.conf.run_dir)
+    conf = read_conf(argv)
+    folder = run_folder.choose(conf.run_dir)
     interrupts = Interrupts()
     with interrupts.caught():
         try:
-            certificate = _run(settings, folder, interrupts)
+            certificate = _run(conf, folder, interrupts)
         except KeyboardInterrupt:
             raise Mistake(_interrupted(argv, folder), INTERRUPTED) from None
         except OSError as error:
@@ -64,29 +67,44 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _run(settings: Settings, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
-    data = settings.conf.data
-    find(data.source, path=data.path)
-    warn(seed_warning(settings.conf))
-    stream = PrivateStream(settings.conf.debug.private_seed, secure=settings.conf.privacy.noise == "secure")
+def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
+    # Where the number of records is to be bought, it is all that can be planned before.
+    settings, plan = (None, count_plan(conf)) if conf.data.n is None else (fill(conf), None)
+    find(conf.data.source, path=conf.data.path)
+    warn(seed_warning(conf))
+    stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     if folder.unfinished:
-        account = Account.resume(folder.ledger, stream)
-    else:
-        warn(delta_warning(settings.conf))
-        plan = settings.plan()
-        print(budget_table(plan), flush=True)
-        account = None
+        return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts)
+    if plan is None:
+        plan = _planned(settings)
+    records = load(conf.data.source, make_schema(conf), path=conf.data.path)
+    run_folder.take(folder)
+    account = _begin(plan, folder, stream, resume.about(settings, records))
     try:
-        records = load(data.source, settings.schema, path=data.path)
-        if account is None:
-            run_folder.take(folder)
-            account = _begin(plan, folder, stream, resume.about(settings, records))
-        else:
-            resume.check(account.ledger.about, settings, records, folder)
+        if settings is None:
+            settings = with_count(conf, noisy_count(records, account))
+            print(f"counted, with noise: {settings.conf.data.n:,} records")
+            account.extend(_planned(settings), resume.about_settings(settings))
         return _train(settings, records, account, folder, interrupts)
     finally:
-        if account is not None:
-            account.ledger.close()
+        account.ledger.close()
+
+
+def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
+    try:
+        settings = resume.settings_of(conf, account.ledger.about, folder)
+        records = load(conf.data.source, settings.schema, path=conf.data.path)
+        resume.check(account.ledger.about, settings, records, folder)
+        return _train(settings, records, account, folder, interrupts)
+    finally:
+        account.ledger.close()
+
+
+def _planned(settings: Settings) -> Plan:
+    warn(delta_warning(settings.conf))
+    plan = settings.plan()
+    print(budget_table(plan), flush=True)
+    return plan
 
 
 def _begin(plan, folder: run_folder.RunFolder, stream: PrivateStream, about: dict) -> Account:

@@ -141,6 +141,22 @@ class Account:
         """How many accesses of each stage have left their mark on the state of the run: what a checkpoint remembers."""
         return dict(self._done)
 
+    def extend(self, plan: Plan, about: Mapping[str, Any] | None = None) -> None:
+        """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
+
+        Args:
+            plan: begins with the stages of the plan so far, all of them made.
+            about: more of what `resume` hands back.
+
+        Raises:
+            PlanMismatch: if it begins otherwise, or not all of them were made.
+        """
+        known = len(self.plan.stages)
+        if plan.stages[:known] != self.plan.stages or any(self.remaining(stage.name) for stage in self.plan.stages):
+            raise PlanMismatch("a plan can be extended when its stages have been made, by one that begins with them")
+        self.plan = plan
+        self.ledger.extend(plan.as_json(), about or {})
+
     def go_on(self, done: Mapping[str, int]) -> None:
         """Rewrite the plan of a resumed run; see `Plan.rewritten`. Asked twice for the same, it does nothing.
 

@@ -142,6 +142,12 @@ class Ledger:
         else:
             self._drawn.append((access, 1))
 
+    def extend(self, promise: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Record the promise of the whole run, made from what its first accesses gave."""
+        self.promise = self.plan = promise
+        self.about |= about
+        self._append([{"promise": promise, "about": dict(about)}])
+
     def rewrite(self, plan: Mapping[str, Any]) -> None:
         """Record the plan that a resumed run follows instead of what was promised."""
         self.plan = plan
@@ -185,6 +191,9 @@ class Ledger:
                 self.noise = line.get("noise")
             elif "id" in line:
                 entries[line["id"]] = self._access(number, line)
+            elif "promise" in line:
+                self.promise = self.plan = line["promise"]
+                self.about |= line["about"]
             elif "plan" in line:
                 self.plan = line["plan"]
             for identity in line.get("never_drawn", []):

@@ -135,7 +135,9 @@ def statement(certificate: dict[str, Any]) -> str:
             "contributes. Nothing limits what it reveals about a person. Do not publish anything in this folder."
         )
     epsilon, delta = certificate["epsilon"], certificate["delta"]
-    n = certificate["declared"].get("n")
+    declared = certificate["declared"]
+    # The number of records is public knowledge, unless it was bought as a noisy count.
+    number = "" if declared.get("n_share") else f"the number of records ({declared.get('n')}), "
     return (
         f"The model, the synthetic records and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: for {certificate['unit']}, whether that one "
@@ -144,7 +146,7 @@ def statement(certificate: dict[str, Any]) -> str:
         f"anybody, whatever else they know, and for any number of synthetic records drawn from the model. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. A person with several "
         f"records is protected less, and other releases from the same data add to this one. The following was assumed to "
-        f"be public knowledge and is not protected: the number of records ({n}), the description of a record, and the "
+        f"be public knowledge and is not protected: {number}the description of a record, and the "
         f"settings listed under 'declared'. {_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."

@@ -29,7 +29,7 @@ def _one_line(err):
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
-    """A run that was asked to stop after its first block of 25 lots, and what was printed then."""
+    """A run that was asked to stop after its first block of lots."""
     from lightning_dpgen.cli.main import main
 
     folder = tmp_path_factory.mktemp("resume") / "run"
@@ -54,7 +54,7 @@ def test_the_same_command_goes_on(dpgen, run):
     before = _lines(run)
     assert not (run / "release").exists()
     status, out, _ = dpgen("train", *SETTINGS, f"run_dir={run}")
-    assert status == 0 and "after 25 training steps" in out
+    assert status == 0 and "after 3 training steps" in out
     assert _lines(run)[: len(before)] == before, "nothing of the ledger is ever taken away"
     certificate = json.loads((run / "release" / "privacy.json").read_text())
     assert certificate["stages"][-1]["event"]["count"] == 60 and certificate["epsilon"] <= 4.0
@@ -158,7 +158,7 @@ def test_a_release_that_could_not_be_written_is_written_later(dpgen, tmp_path, m
 def test_a_signal_in_training_ends_cleanly_and_says_how_to_go_on(tmp_path, which):
     run = tmp_path / "run"
     command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "train", *SETTINGS[1:], "model.steps=20000"]
-    command += ["model.rate=0.01", f"run_dir={run}"]
+    command.append(f"run_dir={run}")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ledger, deadline = run / "private" / "ledger.jsonl", time.monotonic() + 100
     while time.monotonic() < deadline and not (ledger.exists() and '", "stage": "training"' in ledger.read_text()):
@@ -171,3 +171,37 @@ def test_a_signal_in_training_ends_cleanly_and_says_how_to_go_on(tmp_path, which
     last = json.loads(ledger.read_text().splitlines()[-1])
     assert last["never_drawn"], "what was written ahead is given back"
     assert (run / "private" / "checkpoint.ckpt").is_file()
+
+
+def test_a_bought_number_of_records_is_remembered(dpgen, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
+        status, out, _ = dpgen("train", *arguments)
+    assert status == 130
+    counted = int(re.search(r"counted, with noise: ([\d,]+) records", out)[1].replace(",", ""))
+    assert abs(counted - 1500) < 100
+    assert dpgen("train", *arguments)[0] == 0 and dpgen("verify", run / "release")[0] == 0
+    certificate = json.loads((run / "release" / "privacy.json").read_text())
+    assert certificate["declared"]["n"] == counted and certificate["stages"][0]["name"] == "count"
+    assert str(counted) not in certificate["statement"] and certificate["epsilon"] <= 4.0
+
+
+def test_what_went_wrong_before_a_number_was_known_cannot_go_on(dpgen, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "noisy_count", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments)[0] == 130
+    status, _, err = dpgen("train", *arguments)
+    assert status == 2 and "while its records were counted" in _one_line(err)
+
+
+def test_training_that_was_lost_whole_is_not_released(dpgen, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_save", lambda *_: (_ for _ in ()).throw(OSError("disk gone")))
+        assert dpgen("train", *SETTINGS[1:], "model.steps=1", f"run_dir={run}")[0] == 2
+    status, _, err = dpgen("train", *SETTINGS[1:], "model.steps=1", f"run_dir={run}")
+    assert status == 3 and "nothing to release" in _one_line(err) and not (run / "release").exists()

@@ -88,28 +88,16 @@ def test_evaluate_writes_beside_the_release_and_says_so(dpgen, trained, tmp_path
     assert dpgen("verify", trained / "release")[0] == 0
 
 
-@pytest.mark.parametrize("moment", ["start", "training"])
-def test_interruption_ends_with_one_line(tmp_path, moment):
+def test_interruption_before_anything_is_spent(tmp_path):
     script = "import sys, lightning_dpgen.cli.main as m; print('up', flush=True); sys.exit(m.main(sys.argv[1:]))"
     command = [sys.executable, "-c", script, "train", "model.steps=20000", "model.rate=0.01", f"run_dir={tmp_path / 'run'}"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
     )
     assert process.stdout.readline() == "up\n"
-    ledger = tmp_path / "run" / "private" / "ledger.jsonl"
-    deadline = time.monotonic() + 100
-    while moment == "training" and time.monotonic() < deadline:
-        if ledger.exists() and '", "stage": "training"' in ledger.read_text():
-            break
-        time.sleep(0.2)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    words = [line for line in err.replace("\r", "\n").splitlines() if line.strip() and " steps, " not in line]
     # A shell shows 130 for both: an exit, and the signal itself when it falls into the start of the interpreter.
-    assert process.returncode in (130, -signal.SIGINT) and len(words) == 1, err
-    if moment == "start":
-        assert words[0].startswith("dpgen: interrupted; nothing was released")
-    else:
-        assert "To go on from where it stopped: dpgen train model.steps=20000" in words[0] and "run_dir=" in words[0]
-    assert not (tmp_path / "run" / "release").exists()
+    assert process.returncode in (130, -signal.SIGINT) and err.startswith("dpgen: interrupted; nothing was released"), err
+    assert len(err.splitlines()) == 1 and not (tmp_path / "run").exists()

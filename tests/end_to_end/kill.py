@@ -22,10 +22,10 @@ from collections import Counter
 from pathlib import Path
 
 SETTINGS = ["model.steps=300", "model.hidden=8", "split.iterations=4", "split.features=16", "rows=200", "privacy.epsilon=6"]
-_KILLS, _LONGEST = 4, 14.0
+_KILLS, _EARLY, _LONGEST = 4, 0.15, 5.0
 
 
-def one_round(root: Path, seconds: random.Random) -> dict[str, int]:
+def one_round(root: Path, seconds: random.Random, kills: int = _KILLS) -> dict[str, int]:
     """One run to its end; gives the moments of the kills and what was counted.
 
     Raises:
@@ -35,15 +35,19 @@ def one_round(root: Path, seconds: random.Random) -> dict[str, int]:
     ledger, release = run / "private" / "ledger.jsonl", run / "release"
     command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "train", *SETTINGS, f"run_dir={run}"]
     seen, moments = b"", Counter()
-    for kill in range(_KILLS + 1):
+    for kill in range(kills + 1):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + seconds.uniform(2.0, _LONGEST)
-        while process.poll() is None and (kill == _KILLS or time.monotonic() < deadline):
-            time.sleep(0.01)
+        # Most kills fall into the seconds after the process first writes to the ledger, some before.
+        deadline = time.monotonic() + seconds.uniform(0.5, 6.0) if seconds.random() < _EARLY else None
+        before = len(seen)
+        while process.poll() is None and (kill == kills or deadline is None or time.monotonic() < deadline):
+            time.sleep(0.005)
             if ledger.exists():
                 now = ledger.read_bytes()
                 assert now.startswith(seen), "the ledger lost what it held"
                 seen = now
+                if deadline is None and len(seen) > before:
+                    deadline = time.monotonic() + seconds.uniform(0.0, _LONGEST)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         _, err = process.communicate()

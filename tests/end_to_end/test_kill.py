@@ -6,6 +6,11 @@ import kill
 import pytest
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_nothing_is_lost(tmp_path, seed):
+def test_nothing_is_lost(tmp_path):
+    kill.one_round(tmp_path, random.Random(0), kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_nothing_is_lost_by_several_kills(tmp_path, seed):
     kill.one_round(tmp_path, random.Random(seed))

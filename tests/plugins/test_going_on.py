@@ -1,5 +1,7 @@
 """A fit goes on from a checkpoint with the ledger that it belongs to, and never without."""
 
+import functools
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -26,9 +28,10 @@ SCHEMA = ImageSchema(2, 2, levels=1)
 SPLIT, N, STEPS = SplitSettings(k=2, iterations=2, features=4), 60, 30
 
 
-def _plan(epsilon=20.0):
+@functools.cache
+def _plan():
     training = Draft("training", {"gradient": 1.0}, STEPS, largest=N, rate=0.5)
-    return make_plan([*SPLIT.drafts(N), training], epsilon=epsilon, delta=1e-5)
+    return make_plan([*SPLIT.drafts(N), training], epsilon=20.0, delta=1e-5)
 
 
 class Stop(pl.Callback):

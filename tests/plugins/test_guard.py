@@ -1,5 +1,7 @@
 """A fit that would break its promise is refused, and nothing has been spent by then."""
 
+import functools
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -26,9 +28,14 @@ SCHEMA = ImageSchema(2, 2, levels=1)
 SPLIT, N = SplitSettings(k=2, iterations=1, features=4), 60
 
 
-def _account():
+@functools.cache
+def _plan():
     training = Draft("training", DPNorm(5.0).weights | {"gradient": 0.95}, 4, largest=N, rate=0.5)
-    return Account(make_plan([*SPLIT.drafts(N), training], epsilon=20.0, delta=1e-5))
+    return make_plan([*SPLIT.drafts(N), training], epsilon=20.0, delta=1e-5)
+
+
+def _account():
+    return Account(_plan())
 
 
 def _parts(account, *, k=2, **options):

@@ -1,0 +1,164 @@
+"""What may be said on the command line and in the YAML files: composed by Hydra, typed, and wrong in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+import lightning_dpgen
+from lightning_dpgen.cli.mistake import Mistake
+
+_GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
+
+
+@dataclass
+class DataConf:
+    source: str = MISSING
+    path: str | None = None
+    n: int | None = MISSING
+    n_share: float | None = None
+    height: int = MISSING
+    width: int = MISSING
+    levels: int = MISSING
+    classes: int = 0
+    threshold: int | None = None
+
+
+@dataclass
+class ModelConf:
+    name: str = "vae"
+    hidden: int | None = None
+    latent: int | None = None
+    bias: str = "means"
+    lr: float | None = None
+    rate: float | None = None
+    steps: int | None = None
+    noise: float | None = None
+
+
+@dataclass
+class ClippingConf:
+    rule: str = MISSING
+    c: float | None = None
+    c_max: float | None = None
+    bins: int | None = None
+    share: float | None = None
+
+
+@dataclass
+class PrivacyConf:
+    epsilon: float | None = None
+    delta: float = 1e-5
+    unit: str = MISSING
+    noise: str = MISSING
+
+
+@dataclass
+class SplitConf:
+    k: int = 10
+    iterations: int | None = None
+    features: int | None = None
+    gamma: float | None = None
+    label_weight: float | None = None
+    radius: float | None = None
+    centre_share: float = 0.02
+    lloyd_share: float | None = None
+    means_share: float | None = None
+
+
+@dataclass
+class TrainerConf:
+    accelerator: str = "auto"
+    threads: int | None = None
+    log_every: int = 50
+    previews_every: int = 200
+    checkpoint_every: int | None = None
+
+
+@dataclass
+class DebugConf:
+    private_seed: int | None = None
+
+
+@dataclass
+class Conf:
+    data: DataConf = field(default_factory=DataConf)
+    model: ModelConf = field(default_factory=ModelConf)
+    clipping: ClippingConf = field(default_factory=ClippingConf)
+    privacy: PrivacyConf = field(default_factory=PrivacyConf)
+    split: SplitConf = field(default_factory=SplitConf)
+    trainer: TrainerConf = field(default_factory=TrainerConf)
+    debug: DebugConf = field(default_factory=DebugConf)
+    run_dir: str | None = None
+    seed: int = 0
+    rows: int | None = None
+
+
+def conf_dir() -> Path:
+    """The folder of the YAML files: inside an installed package, beside it in a checkout."""
+    package = Path(lightning_dpgen.__file__).parent
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise FileNotFoundError("the configuration files of lightning_dpgen are missing: install it again")
+
+
+def read_conf(overrides: Sequence[str]) -> Conf:
+    """Compose the configuration; its values are not checked yet.
+
+    Raises:
+        Mistake: naming the argument, its value and what was expected.
+    """
+    for override in overrides:
+        if override in ("-m", "--multirun"):
+            raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
+        if override.startswith("-"):
+            raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
+        name, equals, value = override.partition("=")
+        if not name.lstrip("+~") or not (equals or override.startswith("~")):
+            raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
+        if name in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
+            raise Mistake(f"{override}: expected one name, as in data=digits")
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            composed = compose("config", overrides=list(overrides))
+        merged = OmegaConf.merge(OmegaConf.structured(Conf), composed)
+        conf = OmegaConf.to_object(merged)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Mistake(_explain(error)) from None
+    finally:
+        GlobalHydra.instance().clear()
+    if conf.data.n is not None and conf.data.n_share is not None:
+        raise Mistake(
+            f"data.n={conf.data.n} and data.n_share={conf.data.n_share:g}: declare the number of records, or buy it with "
+            "data.n=null"
+        )
+    return conf
+
+
+def _explain(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages, without their traces, as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    skipped = ("full_key:", "object_type", "reference_type", "Set the environment", "To append to your config")
+    kept = [line for line in lines if not line.startswith(skipped)]
+    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
+    text = " ".join(kept)
+    if isinstance(error, OverrideParseException):
+        return f"argument {error.override!r}: {text}"
+    if isinstance(error, MissingConfigException):
+        asked = (error.missing_cfg_file or "").replace("/", "=", 1)
+        return f"{asked}: there is none; expected one of {', '.join(error.options or [])}"
+    if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
+        return f"there is no setting {text.removeprefix('Could not override').strip(' .')}; all are listed in {conf_dir()}"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key}: must be given, as in {key}=..."
+    if isinstance(error, ConfigKeyError):
+        return f"there is no setting {error.full_key!r}; all are listed in {conf_dir()}"
+    return f"{key}: {text}" if key and key not in text else text
