@@ -25,7 +25,7 @@ CERTIFICATE = "privacy.json"
 _EXPONENTS = range(3, 10)
 _ACCOUNTANTS = {
     "pld": "dp_accounting.pld",
-    "closed form": "Gaussian closed form",
+    "closed form": "closed form",
     "rdp": "dp_accounting.rdp.RdpAccountant",
 }
 _PACKAGES = (
@@ -89,7 +89,7 @@ def make_certificate(
                 "event": encode(stage),
                 "epsilon": round_up(spent(stage, plan.delta, interval=interval).epsilon) if plan.private else None,
             }
-            for name, stage in stage_events(accesses)
+            for name, stage in stage_events(accesses, pure=plan.delta == 0.0)
         ],
         "also": also(event, round_up(spending.epsilon), plan.delta, interval) if plan.private else None,
         "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
@@ -108,8 +108,11 @@ def also(event: dp_accounting.DpEvent, epsilon: float, delta: float, interval: f
     """The same event, said in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
     `replace_one_epsilon` is null where no sound account is known. `gaussian_mu` belongs to the one Gaussian that is exactly
-    (epsilon, delta)-private; the event itself may lie above that Gaussian at another delta.
+    (epsilon, delta)-private; the event itself may lie above that Gaussian at another delta. At delta = 0 there is neither
+    such a Gaussian nor a curve, and a replaced record is one removed and one added.
     """
+    if delta == 0.0:
+        return {"replace_one_epsilon": round_up(2.0 * epsilon), "gaussian_mu": None, "curve": []}
     try:
         replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
     except Unaccountable:
@@ -137,12 +140,13 @@ def statement(certificate: dict[str, Any]) -> str:
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
     # The number of records is public knowledge, unless it was bought as a noisy count.
+    exception = f", except for a part of probability at most {delta:g}" if delta else ""
     number = "" if declared.get("n_share") else f"the number of records ({declared.get('n')}), "
     return (
         f"The model, the synthetic records and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: for {certificate['unit']}, whether that one "
         f"record was added to the data or removed from it changes the probability of any outcome by a factor of at most "
-        f"e^{epsilon:g} (about {_factor(epsilon)}), except for a part of probability at most {delta:g}. It holds against "
+        f"e^{epsilon:g} (about {_factor(epsilon)}){exception}. It holds against "
         f"anybody, whatever else they know, and for any number of synthetic records drawn from the model. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. A person with several "
         f"records is protected less, and other releases from the same data add to this one. The following was assumed to "

@@ -179,8 +179,8 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"relation={certificate['relation']!r}: expected {ADD_OR_REMOVE_ONE!r}")
         return
     delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
-    if not _SMALLEST_DELTA <= delta < 1.0:
-        verdict.problems.append(f"delta={delta:g}: expected a number from {_SMALLEST_DELTA:g} to 1")
+    if delta and not _SMALLEST_DELTA <= delta < 1.0:
+        verdict.problems.append(f"delta={delta:g}: expected 0, or a number from {_SMALLEST_DELTA:g} to 1")
         return
     if delta >= 1.0 / certificate["declared"]["n"]:
         verdict.problems.append(f"delta={delta:g} is 1/n or more: publishing one record in n would satisfy it")
@@ -193,7 +193,11 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"an interval of {interval:g} is too fine: rounding decides the answer")
         return
     before = len(verdict.problems)
-    verdict.epsilon = spent(event, delta, interval=interval or None).epsilon
+    try:
+        verdict.epsilon = spent(event, delta, interval=interval or None).epsilon
+    except ValueError as error:
+        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
+        return
     _compare("epsilon", epsilon, verdict.epsilon, verdict)
     for name, stage, stated in stages:
         _compare(f"epsilon of stage {name!r}", stated, spent(stage, delta, interval=interval or None).epsilon, verdict)
