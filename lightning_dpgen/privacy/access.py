@@ -56,8 +56,8 @@ class Access:
         if not multipliers:
             raise ValueError(f"stage {self.stage!r}: an access must list the noises that are drawn from it")
         for name, value in multipliers.items():
-            if not (value >= 0.0 and math.isfinite(value)):
-                raise ValueError(f"noise multiplier {name}={value}: expected a finite number, 0 or more")
+            if not (value == 0.0 or 1e-12 < value < 1e12):
+                raise ValueError(f"noise multiplier {name}={value}: expected 0, or a number from 1e-12 to 1e12")
         for name, kind in self.kinds.items():
             if name not in multipliers or kind not in KINDS:
                 raise ValueError(f"kind {name}={kind!r}: expected one of {KINDS} for a noise that is listed")

@@ -118,9 +118,14 @@ def make_plan(drafts: Sequence[Draft], *, epsilon: float | None, delta: float) -
 def _check(drafts: Sequence[Draft], epsilon: float | None) -> None:
     if epsilon is not None and not (0.0 < epsilon <= LARGEST_EPSILON or epsilon == math.inf):
         raise ValueError(f"epsilon={epsilon}: expected a positive number, at most {LARGEST_EPSILON:g}")
+    names = [draft.stage for draft in drafts]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"stages {names}: expected at least one, and no name twice")
     for draft in drafts:
-        if draft.count is not None and draft.count < 1:
-            raise ValueError(f"stage {draft.stage!r}: count={draft.count}, expected 1 or more")
+        if draft.count is not None and (type(draft.count) is not int or draft.count < 1):
+            raise ValueError(f"stage {draft.stage!r}: count={draft.count!r}, expected a whole number (int), 1 or more")
+        if not draft.weights or not all(0.0 < weight < math.inf for weight in draft.weights.values()):
+            raise ValueError(f"stage {draft.stage!r}: weights={dict(draft.weights)}, expected positive numbers")
         if draft.noise is not None and not (draft.noise > 0.0 and math.isfinite(draft.noise)):
             raise ValueError(f"stage {draft.stage!r}: noise={draft.noise}, expected a positive finite multiplier")
     open_counts = [draft for draft in drafts if draft.count is None]
@@ -224,6 +229,7 @@ def _scaled(drafts: Sequence[Draft], multipliers: list[float], target: float, de
 
 def _fill(drafts, shares, multipliers: list[float], epsilon: float, delta: float) -> Plan:
     """As many accesses of the stage without a count as fit."""
+    target = round_down(epsilon)
 
     def plan(count: int) -> Plan:
         counted = [replace(d, count=count) if d.count is None else d for d in drafts]
@@ -232,8 +238,8 @@ def _fill(drafts, shares, multipliers: list[float], epsilon: float, delta: float
     def fits(count: int, *, quick: bool) -> bool:
         event = plan(count).event
         if delta == 0.0:
-            return spent(event, 0.0).epsilon <= epsilon
-        return (spent_by_rdp(event, delta) if quick else spent(event, delta).epsilon) <= epsilon
+            return spent(event, 0.0).epsilon <= target
+        return (spent_by_rdp(event, delta) if quick else spent(event, delta).epsilon) <= target
 
     # Renyi moments overstate, so what fits by them fits; from there on the accountant itself.
     low = _most(lambda count: fits(count, quick=True), 0)

@@ -62,6 +62,7 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self.promise, self.plan, self.about, self.noise, self.head = plan, plan, dict(about or {}), noise, ""
         self._heads: set[str] = set()
+        self._broken = False
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
         self._closed = False
@@ -77,7 +78,7 @@ class Ledger:
             raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
         # Under its own name the file appears with its first line, or not at all.
         part = self.path.with_suffix(".part")
-        self._file = open(part, "wb")  # noqa: SIM115
+        self._file = open(part, "wb", buffering=0)  # noqa: SIM115
         self._append([header])
         os.replace(part, self.path)
         _sync_folder(self.path.parent)
@@ -92,7 +93,8 @@ class Ledger:
         """
         ledger = cls.__new__(cls)
         ledger.path, ledger._closed, ledger._ahead, ledger._lock = Path(path), False, [], None
-        ledger._file = open(path, "r+b")  # noqa: SIM115
+        ledger._broken = False
+        ledger._file = open(path, "r+b", buffering=0)  # noqa: SIM115
         try:
             ledger._lock = _hold(ledger.path)
             ledger._read(ledger._file.read())
@@ -162,24 +164,36 @@ class Ledger:
             return
         drawn = sum(count for _, count in self._drawn)
         try:
-            self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
+            if not self._broken:
+                self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
         finally:
             self._file.close()
             self._lock.release()
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
-        texts = []
+        if self._broken:
+            raise LedgerError(f"{self.path}: a line could not be written, so nothing more may be drawn in this process")
+        head, heads, texts = self.head, [], []
         for line in lines:
-            self.head = _check(self.head, line)
-            self._heads.add(self.head)
-            texts.append(json.dumps(line | {"check": self.head}) + "\n")
-        if self._file is None:
-            return
-        self._file.write("".join(texts).encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+            head = _check(head, line)
+            heads.append(head)
+            texts.append(json.dumps(line | {"check": head}) + "\n")
+        if self._file is not None:
+            # Until all of it is on disk nobody knows what is there: whoever opens the file again will see.
+            self._broken = True
+            text = memoryview("".join(texts).encode())
+            while text:
+                text = text[self._file.write(text) :]
+            os.fsync(self._file.fileno())
+            self._broken = False
+        self.head = head
+        self._heads.update(heads)
 
     def _read(self, content: bytes) -> None:
+        # Of a last line that lacks nothing but its end, nobody can tell whether it reached the disk in time: it counts.
+        if _whole(content[content.rfind(b"\n") + 1 :], _last_check(content)):
+            self._file.write(b"\n")
+            content += b"\n"
         *whole, tail = content.split(b"\n")
         entries: dict[str, Access] = {}
         self.head, self._heads, header = "", set(), None
@@ -209,6 +223,8 @@ class Ledger:
     def _checked(self, whole: list[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, raw in enumerate(whole, start=1):
             if raw.endswith(_TORN.strip()):
+                if _whole(raw.removesuffix(_TORN.strip()), self.head):
+                    raise self._damaged(number, "is whole, and marked as if a crash had cut it short")
                 continue
             try:
                 line = json.loads(raw)
@@ -260,6 +276,26 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _last_check(content: bytes) -> str:
+    """The checksum of the last line that ends in a line break and was not cut short; empty if there is none."""
+    for raw in reversed(content[: content.rfind(b"\n") + 1].splitlines()):
+        if not raw.endswith(_TORN.strip()):
+            try:
+                return json.loads(raw)["check"]
+            except (ValueError, KeyError, TypeError):
+                return ""
+    return ""
+
+
+def _whole(raw: bytes, head: str) -> bool:
+    """Whether this is a line that follows from the head, and not what a crash has left of one."""
+    try:
+        line = json.loads(raw)
+        return line.pop("check") == _check(head, line)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return False
 
 
 def _check(before: str, line: Mapping[str, Any]) -> str:

@@ -34,8 +34,10 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
 
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
+        TypeError: if `values` are neither float32 nor float64: rounded noise is another mechanism.
         ValueError: if the sensitivity is not positive and finite while noise is due.
     """
+    _check_real(name, values)
     multiplier = access.take(name, GAUSSIAN)
     if multiplier == 0.0:
         return values
@@ -55,6 +57,7 @@ def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float
     Raises:
         LedgerError, ValueError: as for `gaussian`.
     """
+    _check_real(name, values)
     multiplier = access.take(name, LAPLACE)
     if multiplier == 0.0:
         return values
@@ -74,6 +77,7 @@ def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: flo
     Raises:
         LedgerError, ValueError: as for `gaussian`.
     """
+    _check_real(name, values)
     multiplier = access.take(name, PURE)
     if multiplier == 0.0:
         return values
@@ -117,7 +121,10 @@ def noisy_histogram(access: OpenAccess, name: str, places: Tensor, bins: int) ->
 
     Raises:
         LedgerError: as for `gaussian`.
+        ValueError: if a place is outside the bins.
     """
+    if len(places) and not 0 <= int(places.min()) <= int(places.max()) < bins:
+        raise ValueError(f"places from {int(places.min())} to {int(places.max())}: expected 0 to {bins - 1}")
     return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)
 
 
@@ -146,6 +153,12 @@ def report_noisy_max(
         return int(scores.argmax())
     scale = multiplier * (1.0 if monotonic else 2.0) * _checked(name, sensitivity)
     return int((scores + scale * access.stream.gumbel(len(scores))).argmax())
+
+
+def _check_real(name: str, values: Tensor) -> None:
+    # Noise that is rounded to whole or to short numbers before it is added is not post-processing: it leaks.
+    if values.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"values of {name!r} are {values.dtype}: expected float32 or float64")
 
 
 def _checked(name: str, sensitivity: float) -> float:

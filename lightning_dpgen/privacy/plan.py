@@ -12,7 +12,7 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
+from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, round_down, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
 
@@ -119,7 +119,7 @@ class Plan:
 
         def fits(count: int) -> bool:
             event = shortened(count).event
-            return spent(event, self.delta, interval=self.spent.interval or None).epsilon <= self.target_epsilon
+            return spent(event, self.delta).epsilon <= round_down(self.target_epsilon)
 
         low, high = max(made.get(last.name, 0), 1), last.count
         if not fits(low):

@@ -17,7 +17,7 @@ from opacus.accountants import RDPAccountant
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, gaussian_history, round_up, spent
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.certificate import CERTIFICATE, FORMAT_VERSION, also, digest, file_hash, statement
+from lightning_dpgen.release.certificate import CERTIFICATE, FORMAT_VERSION, also, canonical, digest, file_hash, statement
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
@@ -69,6 +69,7 @@ def read_certificate(folder: Path) -> dict[str, Any]:
         certificate = json.loads(
             path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant
         )
+        canonical(certificate)  # numbers too large for a float, and text that is no text, are found here
     except (ValueError, RecursionError) as error:
         raise NotARelease(f"{path} is not JSON: {error}") from None
     if not isinstance(certificate, dict):

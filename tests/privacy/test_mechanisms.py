@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from lightning_dpgen.privacy import mechanisms
-from lightning_dpgen.privacy.access import LAPLACE, PURE, Access, dominating_laplace
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import LedgerError
@@ -162,6 +162,16 @@ def test_noise_of_another_kind_is_refused():
             with pytest.raises(LedgerError, match="is laplace in the plan"):
                 draw(access, "x", torch.zeros(2), sensitivity=1.0)
         assert mechanisms.laplace(access, "x", torch.zeros(2), sensitivity=1.0).abs().sum() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float16, torch.bfloat16, torch.bool])
+def test_rounded_noise_is_refused_before_it_is_taken(dtype):
+    """Noise cut down to whole numbers before it is added would give counts of neighbours odds far above e^epsilon."""
+    for kind, draw in ((GAUSSIAN, mechanisms.gaussian), (LAPLACE, mechanisms.laplace), (PURE, mechanisms.spherical)):
+        with _open(kind, 1.0) as access:
+            with pytest.raises(TypeError, match="expected float32 or float64"):
+                draw(access, "x", torch.zeros(3, dtype=dtype), sensitivity=1.0)
+            draw(access, "x", torch.zeros(3), sensitivity=1.0)
 
 
 def test_impossible_arguments():

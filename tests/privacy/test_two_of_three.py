@@ -76,6 +76,23 @@ def test_too_many_unknowns_are_refused(drafts, epsilon):
         make_plan(drafts, epsilon=epsilon, delta=DELTA)
 
 
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        [],
+        [SPLIT, SPLIT],
+        [Draft("t", {"g": 1.0}, 1.5, 10)],
+        [Draft("t", {"g": 1.0}, True, 10)],
+        [Draft("t", {"g": 0.0}, 1, 10)],
+        [Draft("t", {"g": -1.0, "h": 2.0}, 1, 10)],
+        [Draft("t", {}, 1, 10)],
+    ],
+)
+def test_impossible_drafts_are_refused(drafts):
+    with pytest.raises(ValueError, match="expected"):
+        make_plan(drafts, epsilon=1.0, delta=DELTA)
+
+
 def test_given_noise_that_is_too_dear_is_refused():
     with pytest.raises(BudgetTooSmall, match="cost"):
         make_plan([_training(noise=0.5)], epsilon=0.1, delta=DELTA)
