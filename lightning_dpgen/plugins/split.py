@@ -17,6 +17,7 @@ from lightning_dpgen.data.lots import LotBlocks, PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
 
 
 class PrivateSplitDataModule(pl.LightningDataModule):
@@ -89,14 +90,21 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.state = state
         if self._keep is not None:
             part = self._keep.with_suffix(".part")
-            torch.save(self.state_dict(), part)
+            torch.save({"head": self.account.ledger.head, "state": self.state_dict()}, part)
             os.replace(part, self._keep)
         self._after_access()
 
     def load(self) -> dict[str, int]:
-        """Take up the state that `keep` holds, if there is one; gives its `done`, for `Account.go_on`."""
+        """Take up the state that `keep` holds, if there is one; gives its `done`, for `Account.go_on`.
+
+        Raises:
+            LedgerError: if the ledger lacks lines that were there when the state was saved.
+        """
         if self._keep is not None and self._keep.is_file():
-            self.load_state_dict(torch.load(self._keep, weights_only=True))
+            kept = torch.load(self._keep, weights_only=True)
+            if not self.account.ledger.knows(kept["head"]):
+                raise LedgerError(f"{self._keep}: knows of lines that the ledger does not hold; some of it is missing")
+            self.load_state_dict(kept["state"])
         return dict(self.state.done) if self.state else {}
 
     def state_dict(self) -> dict[str, Any]:
