@@ -22,7 +22,7 @@ from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 
 
 def about(settings: Settings | None, records: Records) -> dict[str, Any]:
@@ -85,6 +85,8 @@ def restore(account: Account, data: PrivateSplitDataModule, module: VAE, folder:
     if folder.checkpoint.is_file():
         path = folder.checkpoint
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if not account.ledger.knows(checkpoint[LEDGER]["head"]):
+            raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]
     account.go_on(done)
     if path is None and not account.remaining("training"):

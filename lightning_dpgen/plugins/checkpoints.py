@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 class Checkpoints(pl.Callback):
     """Saves the Trainer's state every so many steps and at the end, always under one name, replaced in one move.
 
-    With it in place, what a crash loses is the steps since the last checkpoint: they are spent and must be made again.
+    With it in place, what a crash loses is the steps since the last checkpoint: they are spent, and not made again.
 
     Args:
         path: the file.

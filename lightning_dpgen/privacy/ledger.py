@@ -185,9 +185,10 @@ class Ledger:
             while text:
                 text = text[self._file.write(text) :]
             os.fsync(self._file.fileno())
-            self._broken = False
+        # Last, so that an interrupt in between leaves a broken ledger and not one that goes on from a wrong line.
         self.head = head
         self._heads.update(heads)
+        self._broken = False
 
     def _read(self, content: bytes) -> None:
         # Of a last line that lacks nothing but its end, nobody can tell whether it reached the disk in time: it counts.

@@ -113,6 +113,24 @@ def test_a_damaged_ledger_is_refused_and_left_alone(dpgen, run, trained, damage)
     assert path.read_bytes().startswith(b"".join(spoilt)) and not (run / "release").exists()
 
 
+def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypatch):
+    """Also where all steps are made, and nothing is left but to write the release."""
+    from lightning_dpgen.release import bundle
+
+    other = tmp_path / "other"
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "write_sheet", lambda *_: (_ for _ in ()).throw(OSError("disk gone")))
+        assert dpgen("train", *SETTINGS, f"run_dir={other}")[0] == 2
+    for folder, foreign in ((run, other), (other, run)):
+        kept = (folder / "private" / "checkpoint.ckpt").read_bytes()
+        swapped = tmp_path / "swapped" / folder.name
+        shutil.copytree(folder, swapped)
+        shutil.copy(foreign / "private" / "checkpoint.ckpt", swapped / "private" / "checkpoint.ckpt")
+        status, _, err = dpgen("train", *SETTINGS, f"run_dir={swapped}")
+        assert status == 2 and "knows of lines" in _one_line(err) and not (swapped / "release").exists()
+        assert (folder / "private" / "checkpoint.ckpt").read_bytes() == kept
+
+
 def test_two_runs_in_one_folder(dpgen, run):
     from lightning_dpgen.privacy.ledger import Ledger
 
