@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status(error: Exception) -> int:
     from lightning_dpgen.data.records import BadRecords
     from lightning_dpgen.data.sources import MissingData
-    from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+    from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
     from lightning_dpgen.release.verify import NotARelease
 
     if isinstance(error, Mistake):
@@ -66,7 +66,8 @@ def _status(error: Exception) -> int:
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.
-    return MISTAKE if isinstance(error, (BadRecords, LedgerError, MissingData, NotARelease, OSError)) else FAULT
+    theirs = (BadRecords, DamagedState, LedgerError, MissingData, NotARelease, OSError)
+    return MISTAKE if isinstance(error, theirs) else FAULT
 
 
 def _complain(text: str, status: int) -> int:

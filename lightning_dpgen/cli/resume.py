@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lightning_dpgen.cli.configuration import Conf
 from lightning_dpgen.cli.count import with_count
 from lightning_dpgen.cli.mistake import Mistake
@@ -21,6 +19,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.vae import VAE
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 
@@ -84,7 +83,7 @@ def restore(account: Account, data: PrivateSplitDataModule, module: VAE, folder:
     done, path = data.load(), None
     if folder.checkpoint.is_file():
         path = folder.checkpoint
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = durable.load(path, LEDGER, "state_dict")
         if not account.ledger.knows(checkpoint[LEDGER]["head"]):
             raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]

@@ -21,7 +21,7 @@ from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.sources import find, load
 from lightning_dpgen.plugins.accountant import MomentsAccountant
-from lightning_dpgen.plugins.checkpoints import Checkpoints
+from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -179,6 +179,7 @@ def _fit(settings: Settings, module, data, account, folder, interrupts: Interrup
         max_epochs=1,
         logger=TensorBoardLogger(folder.private, name="", version="tensorboard"),
         callbacks=callbacks,
+        plugins=[DurableCheckpointIO()],
         enable_checkpointing=False,
         enable_model_summary=False,
     )
@@ -190,6 +191,8 @@ def _fit(settings: Settings, module, data, account, folder, interrupts: Interrup
 
 
 def _interrupted(argv: Sequence[str], folder: run_folder.RunFolder) -> str:
+    if folder.release.exists():
+        return f"interrupted after the release was complete: {folder.release}"
     if not folder.unfinished:
         return "interrupted; nothing was released, and nothing was spent"
     return f"interrupted; nothing was released. {_how_to_go_on(argv, folder)}"

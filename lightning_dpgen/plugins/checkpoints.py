@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
+from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
+
+from lightning_dpgen.privacy import durable
+
+
+class DurableCheckpointIO(CheckpointIO):
+    """Writes a Trainer's checkpoints beside their place and replaces them in one move, also should the machine crash.
+
+    Lightning's own writes them to the system's temporary folder first. For ``Trainer(plugins=[DurableCheckpointIO()])``.
+
+    Raises:
+        DamagedState: on loading what is no checkpoint, or a part of one.
+        OSError: on saving, if the disk is full; the checkpoint before stays.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        durable.save(Path(path), checkpoint)
+
+    def load_checkpoint(self, path: str | Path, *_, **__) -> dict[str, Any]:
+        return durable.load(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        Path(path).unlink(missing_ok=True)
 
 
 class Checkpoints(pl.Callback):
-    """Saves the Trainer's state every so many steps and at the end, always under one name, replaced in one move.
+    """Saves the Trainer's state every so many steps and at the end, always under one name.
 
     With it in place, what a crash loses is the steps since the last checkpoint: they are spent, and not made again.
 
@@ -39,7 +62,5 @@ class Checkpoints(pl.Callback):
         self._save(trainer, module)
 
     def _save(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        part = self._path.with_suffix(".part")
-        trainer.save_checkpoint(part)
-        os.replace(part, self._path)
+        trainer.save_checkpoint(self._path)
         self._saved = module.steps_taken

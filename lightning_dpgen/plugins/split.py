@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from lightning_dpgen.clustering.kmeans import Split, SplitSettings, SplitState, 
 from lightning_dpgen.data.lots import LotBlocks, PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.guard import refuse
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 
@@ -89,9 +89,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
     def _save(self, state: SplitState) -> None:
         self.state = state
         if self._keep is not None:
-            part = self._keep.with_suffix(".part")
-            torch.save({"head": self.account.ledger.head, "state": self.state_dict()}, part)
-            os.replace(part, self._keep)
+            durable.save(self._keep, {"head": self.account.ledger.head, "state": self.state_dict()})
         self._after_access()
 
     def load(self) -> dict[str, int]:
@@ -99,9 +97,10 @@ class PrivateSplitDataModule(pl.LightningDataModule):
 
         Raises:
             LedgerError: if the ledger lacks lines that were there when the state was saved.
+            DamagedState: if the file cannot be read.
         """
         if self._keep is not None and self._keep.is_file():
-            kept = torch.load(self._keep, weights_only=True)
+            kept = durable.load(self._keep, "head", "state")
             if not self.account.ledger.knows(kept["head"]):
                 raise LedgerError(f"{self._keep}: knows of lines that the ledger does not hold; some of it is missing")
             self.load_state_dict(kept["state"])

@@ -37,7 +37,7 @@ class OpenAccess:
         self.access = access
         self.stream = stream
         self._left = dict(access.multipliers)
-        self._open = True
+        self._open, self._process = True, os.getpid()
 
     @property
     def private(self) -> bool:
@@ -49,8 +49,10 @@ class OpenAccess:
 
         Raises:
             LedgerError: if the access is closed, does not list the noise, lists it as another kind, or has given it out
-                already.
+                already; or in a forked child, where it would be drawn a second time.
         """
+        if os.getpid() != self._process:
+            raise LedgerError(f"noise {name!r}: this access belongs to process {self._process}, which forked since")
         if not self._open:
             raise LedgerError(f"noise {name!r}: the access of stage {self.access.stage!r} is closed")
         if name not in self._left:
@@ -266,9 +268,18 @@ class Account:
         return self.plan.private and not self.stream.seeded
 
     @property
+    def accesses(self) -> list[tuple[Access, int]]:
+        """What the ledger says was drawn, by stage in the plan's order.
+
+        A run that went on makes early stages again after later ones; what a composition costs does not depend on the order.
+        """
+        order = {stage.name: position for position, stage in enumerate(self.plan.stages)}
+        return sorted(self.ledger.accesses, key=lambda run: order.get(run[0].stage, len(order)))
+
+    @property
     def event(self) -> dp_accounting.DpEvent:
-        """What the ledger says was drawn."""
-        accesses = self.ledger.accesses
+        """What the ledger says was drawn, by stage in the plan's order."""
+        accesses = self.accesses
         if not accesses:
             raise PlanMismatch("nothing has been drawn yet")
         return composed([event for _, event in stage_events(accesses, pure=self.plan.delta == 0.0)])

@@ -20,7 +20,8 @@ from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_O
 
 # Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
 # below 1e-14 a composition, rounding is as large as the tail itself, in either direction.
-_COARSEST, _FINEST, _SETTLED = 1e-3, 5e-6, 1e-3
+INTERVALS = (*(1e-3 * 0.5**halvings for halvings in range(8)), 5e-6)
+_SETTLED = 1e-3
 _ROUNDING = 1e-14
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0
@@ -96,9 +97,8 @@ def spent(
         return Spent(by_rdp, 0.0, "rdp")
     if interval is not None:
         return Spent(_by_pld(flat, delta, interval, relation), interval)
-    best = Spent(_by_pld(flat, delta, _COARSEST, relation), _COARSEST)
-    while best.interval > _FINEST:
-        finer = max(best.interval / 2, _FINEST)
+    best = Spent(_by_pld(flat, delta, INTERVALS[0], relation), INTERVALS[0])
+    for finer in INTERVALS[1:]:
         epsilon = _by_pld(flat, delta, finer, relation)
         if epsilon > best.epsilon:
             return best

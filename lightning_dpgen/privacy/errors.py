@@ -1,4 +1,4 @@
-"""The three ways in which a request about privacy is turned down."""
+"""The ways in which a request about privacy is turned down."""
 
 
 class PrivacyError(Exception):
@@ -15,3 +15,7 @@ class PlanMismatch(PrivacyError):
 
 class LedgerError(PrivacyError):
     """Noise was asked for outside an open access, twice, after the end of the run, or for records spent already."""
+
+
+class DamagedState(PrivacyError):
+    """What an interrupted run has saved cannot be read."""

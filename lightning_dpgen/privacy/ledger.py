@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import filelock
 
+from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import LedgerError
 
 FORMAT_VERSION = 2
-# Ends a line that a crash cut short. It was never fsynced, so no noise was drawn on it.
-_TORN = b"#torn\n"
 
 
 class Ledger:
@@ -28,7 +29,8 @@ class Ledger:
     The first line says what the run is about and what it promises; then one line an access. Lines are written and fsynced
     in blocks ahead of the draws, so a crash over-counts and never under-counts; a clean `close` names the lines that were
     written ahead and never drawn. Each line ends with a checksum of itself and of all lines before it, so a line that was
-    changed or lost is noticed when the file is opened again. One process at a time holds the file.
+    changed or lost is noticed when the file is opened again; a second file beside it (``.heads``) holds the checksum of the
+    last line of each block, so that lines lost at the end are noticed too. One process at a time holds the files.
 
     Args:
         path: a file that must not exist yet; None keeps the ledger in memory (tests, notebooks).
@@ -65,11 +67,11 @@ class Ledger:
         self._broken = False
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         run = secrets.token_hex(8)
         header = {"ledger": FORMAT_VERSION, "run": run, "opened": _now(), "noise": noise, "plan": plan, "about": self.about}
         if self.path is None:
-            self._file = self._lock = None
+            self._file = self._witness = self._lock = None
             self._append([header])
             return
         self._lock = _hold(self.path)
@@ -79,9 +81,10 @@ class Ledger:
         # Under its own name the file appears with its first line, or not at all.
         part = self.path.with_suffix(".part")
         self._file = open(part, "wb", buffering=0)  # noqa: SIM115
+        self._witness = open(_witness(self.path), "wb", buffering=0)  # noqa: SIM115
         self._append([header])
         os.replace(part, self.path)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     @classmethod
     def reopen(cls, path: str | Path) -> Ledger:
@@ -92,17 +95,20 @@ class Ledger:
             FileNotFoundError: if there is none.
         """
         ledger = cls.__new__(cls)
-        ledger.path, ledger._closed, ledger._ahead, ledger._lock = Path(path), False, [], None
-        ledger._broken = False
-        ledger._file = open(path, "r+b", buffering=0)  # noqa: SIM115
-        try:
+        ledger.path, ledger._closed, ledger._ahead = Path(path), False, []
+        ledger._broken, ledger._process = False, os.getpid()
+        with ExitStack() as held:
+            ledger._file = held.enter_context(open(path, "r+b", buffering=0))
             ledger._lock = _hold(ledger.path)
-            ledger._read(ledger._file.read())
-        except BaseException:
-            ledger._file.close()
-            if ledger._lock is not None:
-                ledger._lock.release()
-            raise
+            held.callback(ledger._lock.release)
+            try:
+                ledger._witness = held.enter_context(open(_witness(ledger.path), "r+b", buffering=0))
+            except FileNotFoundError:
+                raise LedgerError(
+                    f"{_witness(path)}: is missing, so nobody can tell whether lines were lost at the end of {path}"
+                ) from None
+            ledger._read(ledger._file.read(), ledger._witness.read())
+            held.pop_all()
         return ledger
 
     @property
@@ -157,7 +163,7 @@ class Ledger:
 
     def close(self) -> None:
         """Write the last line, with the ids of entries that nothing was drawn on; nothing can be written after it."""
-        if self._closed:
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         if self._file is None:
@@ -168,31 +174,33 @@ class Ledger:
                 self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
         finally:
             self._file.close()
+            self._witness.close()
             self._lock.release()
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if self._broken:
             raise LedgerError(f"{self.path}: a line could not be written, so nothing more may be drawn in this process")
+        if os.getpid() != self._process:
+            raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child may not draw from it")
         head, heads, texts = self.head, [], []
         for line in lines:
-            head = _check(head, line)
+            head = chain.check(head, line)
             heads.append(head)
             texts.append(json.dumps(line | {"check": head}) + "\n")
         if self._file is not None:
             # Until all of it is on disk nobody knows what is there: whoever opens the file again will see.
             self._broken = True
-            text = memoryview("".join(texts).encode())
-            while text:
-                text = text[self._file.write(text) :]
-            os.fsync(self._file.fileno())
+            _write(self._file, "".join(texts))
+            # The end of a line that a crash may have cut short, a head, and its end.
+            _write(self._witness, f"\n{head}\n")
         # Last, so that an interrupt in between leaves a broken ledger and not one that goes on from a wrong line.
         self.head = head
         self._heads.update(heads)
         self._broken = False
 
-    def _read(self, content: bytes) -> None:
+    def _read(self, content: bytes, witness: bytes) -> None:
         # Of a last line that lacks nothing but its end, nobody can tell whether it reached the disk in time: it counts.
-        if _whole(content[content.rfind(b"\n") + 1 :], _last_check(content)):
+        if chain.follows(content[content.rfind(b"\n") + 1 :], chain.last_check(content)):
             self._file.write(b"\n")
             content += b"\n"
         *whole, tail = content.split(b"\n")
@@ -216,15 +224,21 @@ class Ledger:
                     raise self._damaged(number, f"names an entry {identity!r} that is not there")
         if header is None:
             raise LedgerError(f"{self.path}: holds no whole line, and was not made so: its content is lost")
+        for head in witness.decode(errors="replace").split():
+            if len(head) == chain.LENGTH and not self.knows(head):
+                raise LedgerError(
+                    f"{self.path}: lines are missing at its end that were there once. What the run has spent is not known "
+                    "for certain, so it cannot go on; the file is left as it is"
+                )
         self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
         if tail:
-            self._file.write(_TORN)
+            self._file.write(chain.TORN)
         self._append([{"resumed": _now()}])
 
     def _checked(self, whole: list[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, raw in enumerate(whole, start=1):
-            if raw.endswith(_TORN.strip()):
-                if _whole(raw.removesuffix(_TORN.strip()), self.head):
+            if raw.endswith(chain.TORN.strip()):
+                if chain.follows(raw.removesuffix(chain.TORN.strip()), self.head):
                     raise self._damaged(number, "is whole, and marked as if a crash had cut it short")
                 continue
             try:
@@ -232,7 +246,7 @@ class Ledger:
                 check = line.pop("check")
             except (ValueError, KeyError, AttributeError, TypeError):
                 raise self._damaged(number, "is not a line of a ledger") from None
-            if check != _check(self.head, line):
+            if check != chain.check(self.head, line):
                 raise self._damaged(number, "does not follow from the lines before it: one was changed, removed or added")
             self.head = check
             self._heads.add(check)
@@ -258,6 +272,18 @@ class Ledger:
         )
 
 
+def _witness(path: str | Path) -> Path:
+    """The file that knows how far a ledger reached."""
+    return Path(f"{path}.heads")
+
+
+def _write(file: FileIO, text: str) -> None:
+    rest = memoryview(text.encode())
+    while rest:
+        rest = rest[file.write(rest) :]
+    os.fsync(file.fileno())
+
+
 def _hold(path: Path) -> filelock.BaseFileLock:
     """The lock of a ledger, which ends with the process if nothing else ends it."""
     lock = filelock.FileLock(f"{path}.lock", timeout=0)
@@ -265,43 +291,6 @@ def _hold(path: Path) -> filelock.BaseFileLock:
         return lock.acquire().lock
     except filelock.Timeout:
         raise LedgerError(f"{path}: another run is writing this ledger; one at a time") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name durable; a system that has no such thing does it by itself."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _last_check(content: bytes) -> str:
-    """The checksum of the last line that ends in a line break and was not cut short; empty if there is none."""
-    for raw in reversed(content[: content.rfind(b"\n") + 1].splitlines()):
-        if not raw.endswith(_TORN.strip()):
-            try:
-                return json.loads(raw)["check"]
-            except (ValueError, KeyError, TypeError):
-                return ""
-    return ""
-
-
-def _whole(raw: bytes, head: str) -> bool:
-    """Whether this is a line that follows from the head, and not what a crash has left of one."""
-    try:
-        line = json.loads(raw)
-        return line.pop("check") == _check(head, line)
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return False
-
-
-def _check(before: str, line: Mapping[str, Any]) -> str:
-    text = before + json.dumps(line, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _now() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.durable import sync_files, sync_folder
 from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 from lightning_dpgen.release.pictures import write_sheet
 from lightning_dpgen.release.report import write_card, write_report
@@ -59,5 +60,7 @@ def write_release(
     write_card(staging, draft)
     final = certificate()
     (staging / CERTIFICATE).write_text(json.dumps(final, indent=2) + "\n", encoding="utf-8")
+    sync_files(staging)
     os.rename(staging, folder)
+    sync_folder(folder.parent)
     return final

@@ -23,7 +23,10 @@ CERTIFICATE = "privacy.json"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
-_ACCOUNTANTS = {
+SELECTION = "none by this software: one run, and nothing was chosen among several with the records"
+# Files that only show the certificate and the released ones.
+ABOUT = ("report.html", "README.md")
+ACCOUNTANTS = {
     "pld": "dp_accounting.pld",
     "closed form": "closed form",
     "rdp": "dp_accounting.rdp.RdpAccountant",
@@ -67,7 +70,7 @@ def make_certificate(
     plan = account.plan
     event, spending = account.certified()
     private = account.private
-    accesses = plan.accesses if event == plan.event else account.ledger.accesses
+    accesses = plan.accesses if event == plan.event else account.accesses
     interval = spending.interval or None
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -78,7 +81,7 @@ def make_certificate(
         "unit": unit,
         "target_epsilon": plan.target_epsilon if plan.private else None,
         "accountant": {
-            "name": _ACCOUNTANTS[spending.method],
+            "name": ACCOUNTANTS[spending.method],
             "version": version("dp-accounting"),
             "value_discretization_interval": spending.interval,
         },
@@ -94,7 +97,7 @@ def make_certificate(
         "also": also(event, round_up(spending.epsilon), plan.delta, interval) if plan.private else None,
         "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
         "declared": declared,
-        "selection": "none by this software: one run, and nothing was chosen among several with the records",
+        "selection": SELECTION,
         "study": None,
         "released": sorted(released),
         "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},

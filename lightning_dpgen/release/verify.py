@@ -14,15 +14,25 @@ import dp_accounting
 import jsonschema
 from opacus.accountants import RDPAccountant
 
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, gaussian_history, round_up, spent
+from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, INTERVALS, gaussian_history, round_up, spent
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.certificate import CERTIFICATE, FORMAT_VERSION, also, canonical, digest, file_hash, statement
+from lightning_dpgen.release.certificate import (
+    ABOUT,
+    ACCOUNTANTS,
+    CERTIFICATE,
+    FORMAT_VERSION,
+    SELECTION,
+    also,
+    canonical,
+    digest,
+    file_hash,
+    statement,
+)
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
 _LARGEST_FILE = 16 * 2**20
-_FINEST_INTERVAL = 5e-6
 # Below it nothing is computed soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
 
@@ -104,7 +114,8 @@ def verify(folder: str | Path) -> Verdict:
     folder = Path(folder)
     certificate = read_certificate(folder)
     verdict = Verdict()
-    if certificate.get("format_version") != FORMAT_VERSION:
+    # By type too: true and 1.0 are equal to 1.
+    if json.dumps(certificate.get("format_version")) != json.dumps(FORMAT_VERSION):
         verdict.problems.append(
             f"format_version={certificate.get('format_version')!r}: this software reads version {FORMAT_VERSION}"
         )
@@ -136,6 +147,8 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the certificate was changed after it was written (its digest does not match)")
     if statement(certificate) != certificate["statement"]:
         verdict.problems.append("the statement does not say what the fields say")
+    if (certificate["selection"], certificate["study"]) != (SELECTION, None):
+        verdict.problems.append(f"selection and study: this format knows only {SELECTION!r}, and no study")
     if len(verdict.problems) == before:
         verdict.checks.append("the certificate is as it was written, and its statement follows from its fields")
 
@@ -146,6 +159,8 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
     before = len(verdict.problems)
     for name in sorted(set(certificate["released"]) - set(files)):
         verdict.problems.append(f"{name} is said to be released, and has no hash")
+    for name in sorted(set(files) - set(certificate["released"]) - set(ABOUT)):
+        verdict.problems.append(f"{name} is a part of the release, and is not said to be released")
     for name in sorted(set(files) - present):
         verdict.problems.append(f"file missing: {name}")
     for name in sorted(present - set(files)):
@@ -187,18 +202,26 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"delta={delta:g} is 1/n or more: publishing one record in n would satisfy it")
     if epsilon > target * (1.0 + _TOLERANCE):
         verdict.problems.append(f"epsilon={epsilon:g} is above the budget that was set, target_epsilon={target:g}")
+    if len({name for name, *_ in stages}) < len(stages):
+        verdict.problems.append("two stages have one name")
     if encode(composed([stage for _, stage, _ in stages])) != certificate["event"]:
         verdict.problems.append("the event is not the composition of the stages")
     interval = certificate["accountant"]["value_discretization_interval"]
-    if interval and interval < _FINEST_INTERVAL:
-        verdict.problems.append(f"an interval of {interval:g} is too fine: rounding decides the answer")
+    if interval not in (0.0, *INTERVALS):
+        verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
     before = len(verdict.problems)
     try:
-        verdict.epsilon = spent(event, delta, interval=interval or None).epsilon
+        spending = spent(event, delta, interval=interval or None)
     except ValueError as error:
         verdict.problems.append(f"the event tree cannot be accounted for: {error}")
         return
+    verdict.epsilon = spending.epsilon
+    if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
+        verdict.problems.append(
+            f"the accountant is not the one that this event needs: {ACCOUNTANTS[spending.method]}, interval "
+            f"{spending.interval:g}"
+        )
     _compare("epsilon", epsilon, verdict.epsilon, verdict)
     for name, stage, stated in stages:
         _compare(f"epsilon of stage {name!r}", stated, spent(stage, delta, interval=interval or None).epsilon, verdict)

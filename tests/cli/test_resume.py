@@ -131,6 +131,31 @@ def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypa
         assert (folder / "private" / "checkpoint.ckpt").read_bytes() == kept
 
 
+@pytest.mark.parametrize(
+    ("name", "left"), [("checkpoint.ckpt", 0), ("checkpoint.ckpt", -1), ("split.pt", 1), ("split.pt", 700)]
+)
+def test_a_damaged_state_is_one_line_and_the_run_goes_on_without_it(dpgen, run, name, left):
+    path = run / "private" / name
+    path.write_bytes(path.read_bytes()[:left])
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and f"{name}: is not what a run has saved" in _one_line(err)
+    path.unlink()
+    assert dpgen("train", *SETTINGS, f"run_dir={run}")[0] == 0
+    assert dpgen("verify", run / "release")[0] == 0
+
+
+def test_an_interrupt_after_the_last_word_says_that_the_release_is_there(dpgen, run, monkeypatch):
+    def interrupted(*arguments, **keywords):
+        write_release(*arguments, **keywords)
+        raise KeyboardInterrupt
+
+    write_release = train.write_release
+    monkeypatch.setattr(train, "write_release", interrupted)
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 130 and "after the release was complete" in _one_line(err)
+    assert dpgen("verify", run / "release")[0] == 0
+
+
 def test_two_runs_in_one_folder(dpgen, run):
     from lightning_dpgen.privacy.ledger import Ledger
 

@@ -454,7 +454,13 @@ def the_line_is_on_disk_before_the_noise_is_drawn() -> None:
         path = Path(folder) / "ledger.jsonl"
         account = account_of({"sum": 2.0}, ledger=path)
         seen, synced, fsync = [], [], os.fsync
-        patch.setattr(os, "fsync", lambda file: fsync(file) or synced.append(path.read_text()))
+
+        def noted(file):
+            fsync(file)
+            if os.path.samestat(os.fstat(file), path.stat()):
+                synced.append(path.read_text())
+
+        patch.setattr(os, "fsync", noted)
 
         class Stream:
             def add_normal_(self, out, deviation):

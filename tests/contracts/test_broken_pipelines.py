@@ -226,7 +226,9 @@ BROKEN = {
         {WRITE: "pass", "opened._check_used_up()": f"opened._check_used_up(); {WRITE}"},
         (line_first,),
     ),
-    "ledger line not synced": Broken(Ledger._append, {"os.fsync(self._file.fileno())": "pass"}, (line_first,)),
+    "ledger line not synced": Broken(
+        Ledger._append, {'_write(self._file, "".join(texts))': 'self._file.write("".join(texts).encode())'}, (line_first,)
+    ),
     "access opened twice for one lot": Broken(
         PrivateOptimizer.pre_step,
         {"    with self._account.open(self._stage) as access:":

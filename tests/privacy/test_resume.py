@@ -2,10 +2,13 @@
 
 import json
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
+from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import Draft, make_plan
@@ -42,6 +45,7 @@ def _crashed(path, *draws, plan=PLAN):
 
 def _die(account):
     account.ledger._file.close()
+    account.ledger._witness.close()
     account.ledger._lock.release()
 
 
@@ -58,6 +62,16 @@ def _close():
     yield
     while OPEN:
         _die(OPEN.pop())
+
+
+def _heads(path):
+    return Path(f"{path}.heads")
+
+
+def _forget_the_last_block(path):
+    """As after a crash while the last line was written: what vouches for it is written later."""
+    heads = _heads(path).read_bytes()
+    _heads(path).write_bytes(heads[: heads.rstrip(b"\n").rfind(b"\n") + 1])
 
 
 def _counts(account):
@@ -85,9 +99,12 @@ def test_a_line_cut_anywhere_is_closed_off(tmp_path):
     path = tmp_path / "ledger"
     _crashed(path, ("first", 1), ("split", 2))
     whole = path.read_bytes()
+    _forget_the_last_block(path)
+    heads = _heads(path).read_bytes()
     start = whole.rstrip(b"\n").rfind(b"\n") + 1
     for cut in range(start + 1, len(whole)):
         path.write_bytes(whole[:cut])
+        _heads(path).write_bytes(heads)
         # A line that lacks its line break alone may have been in time.
         counted = 2 if cut == len(whole) - 1 else 1
         ledger = Ledger.reopen(path)
@@ -104,10 +121,13 @@ def test_closing_off_may_be_cut_too(tmp_path):
     _crashed(path, ("first", 1), ("split", 2))
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
+    _forget_the_last_block(path)
+    heads = _heads(path).read_bytes()
     Ledger.reopen(path).close()
     closed = path.read_bytes()
     for cut in range(len(whole) - 4, len(closed)):
         path.write_bytes(closed[:cut])
+        _heads(path).write_bytes(heads)
         ledger = Ledger.reopen(path)
         assert ledger.count("first") == 1 and ledger.count("split") == 1
         ledger.close()
@@ -145,7 +165,7 @@ def test_a_line_that_cannot_be_written_leaves_a_ledger_that_can_be_opened(tmp_pa
         elif at == "fsync":
             patch.setattr("os.fsync", fail)
         else:
-            patch.setattr("lightning_dpgen.privacy.ledger._check", fail)
+            patch.setattr("lightning_dpgen.privacy.chain.check", fail)
         with pytest.raises(error), account.open("split"):
             pytest.fail("noise could have been drawn")
     account.ledger.close()
@@ -187,16 +207,80 @@ def test_any_other_damage_is_an_error_and_leaves_the_file(tmp_path):
         assert path.read_bytes() == content, what
 
 
+def test_lines_lost_at_the_end_are_noticed(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 4), ("training", 7))
+    whole, heads = path.read_bytes(), _heads(path).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for left in range(1, len(lines)):
+        content = b"".join(lines[:left])
+        for cut in (content, content + lines[left][:9]):
+            path.write_bytes(cut)
+            with pytest.raises(LedgerError, match="lines are missing at its end"):
+                Ledger.reopen(path)
+            assert path.read_bytes() == cut
+    path.write_bytes(whole)
+    _heads(path).unlink()
+    with pytest.raises(LedgerError, match="is missing, so nobody can tell"):
+        Ledger.reopen(path)
+    # The file that vouches is cut by crashes as well, and says less then, and nothing wrong.
+    for cut in range(len(heads)):
+        path.write_bytes(whole)
+        _heads(path).write_bytes(heads[:cut])
+        for _ in range(2):
+            ledger = Ledger.reopen(path)
+            assert ledger.count("training") == 10
+            ledger.close()
+
+
+def test_stages_lost_after_later_ones_began_are_made_again(tmp_path):
+    """The ledger has them out of the plan's order then; what they cost together is the same."""
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1), ("split", 4), ("training", 7))
+    account = _resume(path)
+    account.go_on({})
+    for stage in ("first", "split", "training"):
+        _draw(account, stage, account.remaining(stage))
+    account.settle()
+    event, spending = account.certified()
+    assert event == account.plan.event and spending.epsilon <= 2.0
+    assert [(stage.name, stage.count) for stage in account.plan.stages[:2]] == [("first", 2), ("split", 8)]
+    assert sum(count for _, count in account.accesses) == sum(count for _, count in account.ledger.accesses)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_draws_writes_and_closes_nothing(tmp_path):
+    path = tmp_path / "ledger"
+    account = Account(PLAN, path)
+    with account.open("first") as access:
+        before = path.read_bytes()
+        child = os.fork()
+        if child == 0:
+            told = 0
+            for ask in (lambda: access.take("sum"), lambda: account.ledger.write(PLAN.stages[1].access)):
+                try:
+                    ask()
+                except LedgerError:
+                    told += 1
+            account.ledger.close()
+            os._exit(0 if told == 2 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and path.read_bytes() == before
+        with pytest.raises(LedgerError, match="another run"):
+            Ledger.reopen(path)
+        gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+    account.ledger.close()
+
+
 def test_other_versions_and_empty_files_are_refused(tmp_path):
     path = tmp_path / "ledger"
     path.write_bytes(b"")
+    _heads(path).write_bytes(b"")
     with pytest.raises(LedgerError, match="no whole line"):
         Ledger.reopen(path)
     _crashed(tmp_path / "other", ("first", 1))
-    from lightning_dpgen.privacy import ledger
-
     header = json.loads((tmp_path / "other").read_text().splitlines()[0]) | {"ledger": 1}
-    header["check"] = ledger._check("", {k: v for k, v in header.items() if k != "check"})
+    header["check"] = chain.check("", {k: v for k, v in header.items() if k != "check"})
     path.write_text(json.dumps(header) + "\n")
     with pytest.raises(LedgerError, match="format 1"):
         Ledger.reopen(path)

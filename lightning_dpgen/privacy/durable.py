@@ -1,0 +1,73 @@
+"""Files that are there whole or not at all, after a crash of the program and after one of the machine."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_dpgen.privacy.errors import DamagedState
+
+
+def save(path: Path, value: Any) -> None:
+    """Write tensors and plain values to `path`, replacing what is there in one move.
+
+    Raises:
+        OSError: if they cannot be written; what was there stays.
+    """
+    content = io.BytesIO()
+    torch.save(value, content)
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    sync_folder(path.parent)
+
+
+def load(path: Path, *expected: str) -> Any:
+    """What `save` has written; nothing in it is run.
+
+    Args:
+        path: the file.
+        expected: names that it must hold.
+
+    Raises:
+        DamagedState: if it is something else, or a part of it.
+        OSError: if it cannot be read.
+    """
+    content = path.read_bytes()
+    try:
+        value = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        for name in expected:
+            value[name]
+        return value
+    except Exception as error:  # of many kinds, by where the damage is
+        raise DamagedState(
+            f"{path}: is not what a run has saved, or only a part of it ({type(error).__name__}). Without it a run goes on "
+            "from what was saved before; what was drawn since stays spent"
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in it durable; a system that has no such thing does it by itself."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """Make the files of a folder durable, and their names."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
