@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli.projection_table import projection_table
 from lightning_dpgen.cli.settings import delta_warning, read_settings, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
@@ -13,12 +14,17 @@ HELP = """usage: dpgen budget [NAME=VALUE ...]
 Prints what `dpgen train` with the same settings would spend, stage by stage. Reads no data.
 
   dpgen budget data=mnist privacy.epsilon=1.74
-  dpgen budget experiment=dpgm_mnist"""
+  dpgen budget experiment=dpgm_mnist
+
+  dpgen budget project [NAME=VALUE ...]      the same for `dpgen project`, and how well each choice keeps distances"""
 
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
+        return 0
+    if argv[:1] == ["project"]:
+        print(projection_table(argv[1:]))
         return 0
     settings = read_settings(argv)
     warn(delta_warning(settings.conf))

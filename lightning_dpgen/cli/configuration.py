@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -16,6 +17,8 @@ import lightning_dpgen
 from lightning_dpgen.cli.mistake import Mistake
 
 _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
+# Sources of records that a network learns, and of rows that a projection releases.
+RECORDS, ROWS = ("digits", "mnist", "fashion_mnist", "images"), ("blobs", "array")
 
 
 @dataclass
@@ -101,6 +104,45 @@ class Conf:
     rows: int | None = None
 
 
+@dataclass
+class RowsConf:
+    source: str = MISSING
+    path: str | None = None
+    n: int | None = None
+    d: int | None = None
+
+
+@dataclass
+class ProjectionConf:
+    unit: str = "row"
+    radius: float | None = None
+    distance: float | None = None
+    k: int | None = None
+    matrix: str | None = None
+    noise: str | None = None
+    centre: Any = None
+    typical: float | None = None
+    count_share: float = 0.01
+
+
+@dataclass
+class PurePrivacyConf:
+    epsilon: float | None = None
+    delta: float = 0.0
+    noise: str = MISSING
+    unit: str | None = None
+
+
+@dataclass
+class ProjectConf:
+    data: RowsConf = field(default_factory=RowsConf)
+    project: ProjectionConf = field(default_factory=ProjectionConf)
+    privacy: PurePrivacyConf = field(default_factory=PurePrivacyConf)
+    debug: DebugConf = field(default_factory=DebugConf)
+    run_dir: str | None = None
+    seed: int = 0
+
+
 def conf_dir() -> Path:
     """The folder of the YAML files: inside an installed package, beside it in a checkout."""
     package = Path(lightning_dpgen.__file__).parent
@@ -111,36 +153,48 @@ def conf_dir() -> Path:
 
 
 def read_conf(overrides: Sequence[str]) -> Conf:
-    """Compose the configuration; its values are not checked yet.
+    """Compose the configuration of a training; its values are not checked yet.
 
     Raises:
         Mistake: naming the argument, its value and what was expected.
     """
-    for override in overrides:
-        if override in ("-m", "--multirun"):
-            raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
-        if override.startswith("-"):
-            raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
-        name, equals, value = override.partition("=")
-        if not name.lstrip("+~") or not (equals or override.startswith("~")):
-            raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
-        if name in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
-            raise Mistake(f"{override}: expected one name, as in data=digits")
-    try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            composed = compose("config", overrides=list(overrides))
-        merged = OmegaConf.merge(OmegaConf.structured(Conf), composed)
-        conf = OmegaConf.to_object(merged)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise Mistake(_explain(error)) from None
-    finally:
-        GlobalHydra.instance().clear()
+    conf = _compose(overrides, "config", Conf, RECORDS, "dpgen project", ROWS)
     if conf.data.n is not None and conf.data.n_share is not None:
         raise Mistake(
             f"data.n={conf.data.n} and data.n_share={conf.data.n_share:g}: declare the number of records, or buy it with "
             "data.n=null"
         )
     return conf
+
+
+def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
+    """Compose the configuration of a projection; see `read_conf`."""
+    return _compose(overrides, "project", ProjectConf, ROWS, "dpgen train", RECORDS)
+
+
+def _compose(overrides: Sequence[str], name: str, schema: type, sources, other: str, others):
+    """A configuration of that name and type, whose data are one of `sources` and not what another command is for."""
+    for override in overrides:
+        if override in ("-m", "--multirun"):
+            raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
+        if override.startswith("-"):
+            raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
+        setting, equals, value = override.partition("=")
+        if not setting.lstrip("+~") or not (equals or override.startswith("~")):
+            raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
+        if setting in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
+            raise Mistake(f"{override}: expected one name, as in data=digits")
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            composed = compose(name, overrides=list(overrides))
+        source = OmegaConf.select(composed, "data.source")
+        if source in others:
+            raise Mistake(f"data={source}: is for {other}; expected one of {', '.join(sources)}")
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), composed))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Mistake(_explain(error)) from None
+    finally:
+        GlobalHydra.instance().clear()
 
 
 def _explain(error: Exception) -> str:

@@ -17,6 +17,7 @@ from lightning_dpgen.data.records import Records, encode_images
 from lightning_dpgen.data.sources import load
 from lightning_dpgen.metrics.labels import LabelDistance, TrainOnSynthetic
 from lightning_dpgen.metrics.moments import MomentDistance
+from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import Release, load_release
 
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
@@ -37,6 +38,8 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit:
         return 0
     release = load_release(arguments.release)
+    if isinstance(release, ProjectedRows):
+        raise Mistake(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
     conf = read_settings([*arguments.data, "privacy=off"]).conf.data
     schema = release.schema
     real = load(conf.source, schema, path=conf.path)

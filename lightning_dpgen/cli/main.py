@@ -14,6 +14,7 @@ from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPE
 
 COMMANDS = {
     "train": "learn a generative model privately and release it",
+    "project": "release every row of a table, projected and perturbed",
     "budget": "print the budget table that train would print, reading no data",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",

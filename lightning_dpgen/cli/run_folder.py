@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class RunFolder:
     @property
     def checkpoint(self) -> Path:
         return self.private / "checkpoint.ckpt"
+
+    @property
+    def projected(self) -> Path:
+        return self.private / "projected.pt"
 
     @property
     def unfinished(self) -> bool:
@@ -75,3 +84,15 @@ def take(folder: RunFolder) -> None:
         folder.private.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise Mistake(f"run_dir={folder.root}: cannot be created ({error.strerror})") from None
+
+
+def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: dict[str, Any]) -> Account:
+    """The account of a new run.
+
+    Raises:
+        Mistake: if another run has taken the folder.
+    """
+    try:
+        return Account(plan, folder.ledger, stream, about=about)
+    except (FileExistsError, LedgerError):
+        raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.tables import FORMATS, write_table
 
@@ -35,6 +36,11 @@ def run(argv: Sequence[str]) -> int:
     if not output.parent.is_dir():
         raise Mistake(f"-o {output}: there is no folder {output.parent}")
     release = load_release(arguments.release)
+    if isinstance(release, ProjectedRows):
+        raise Mistake(
+            f"{arguments.release} holds projected rows, one for each record, and no model to draw from: read "
+            f"{arguments.release}/projected.parquet, or use load_release in Python"
+        )
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
     part = output.with_name(f".{output.stem}.part{output.suffix}")
     try:

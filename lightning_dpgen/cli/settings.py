@@ -90,6 +90,14 @@ class Settings:
             "rows": self.rows,
         }
 
+    def asked(self) -> dict[str, Any]:
+        """What a run must be asked for again when it goes on."""
+        conf = self.conf
+        return self.declared() | {
+            "privacy": {"epsilon": conf.privacy.epsilon, "delta": conf.privacy.delta, "unit": conf.privacy.unit},
+            "debug": {"private_seed": conf.debug.private_seed},
+        }
+
 
 def read_settings(overrides: Sequence[str]) -> Settings:
     """Compose and check the configuration, with a declared number of records.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import warnings
 from collections.abc import Sequence
 
@@ -11,11 +10,11 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import TensorBoardLogger
 
-from lightning_dpgen.cli import resume, run_folder
+from lightning_dpgen.cli import resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.count import count_plan, noisy_count, with_count
+from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake, describe_os_error
 from lightning_dpgen.cli.settings import Settings, delta_warning, fill, make_schema, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
@@ -27,10 +26,10 @@ from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.synthetic import SyntheticContent
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
@@ -54,15 +53,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     conf = read_conf(argv)
     folder = run_folder.choose(conf.run_dir)
-    interrupts = Interrupts()
-    with interrupts.caught():
-        try:
-            certificate = _run(conf, folder, interrupts)
-        except KeyboardInterrupt:
-            raise Mistake(_interrupted(argv, folder), INTERRUPTED) from None
-        except OSError as error:
-            hint = f"; {_how_to_go_on(argv, folder)}" if folder.unfinished else ""
-            raise Mistake(f"{describe_os_error(error)}{hint}") from None
+    certificate = guarded("train", argv, folder, lambda interrupts: _run(conf, folder, interrupts))
     _tell(certificate, folder)
     return 0
 
@@ -79,12 +70,15 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
         plan = _planned(settings)
     records = load(conf.data.source, make_schema(conf), path=conf.data.path)
     run_folder.take(folder)
-    account = _begin(plan, folder, stream, resume.about(settings, records))
+    about = same_run.about_records([records.encoded.numpy()])
+    if settings is not None:
+        about |= same_run.about_settings(settings.asked(), conf.data.n)
+    account = run_folder.open_account(plan, folder, stream, about)
     try:
         if settings is None:
             settings = with_count(conf, noisy_count(records, account))
             print(f"counted, with noise: {settings.conf.data.n:,} records")
-            account.extend(_planned(settings), resume.about_settings(settings))
+            account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
         return _train(settings, records, account, folder, interrupts)
     finally:
         account.ledger.close()
@@ -94,7 +88,7 @@ def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupt
     try:
         settings = resume.settings_of(conf, account.ledger.about, folder)
         records = load(conf.data.source, settings.schema, path=conf.data.path)
-        resume.check(account.ledger.about, settings, records, folder)
+        same_run.check(account.ledger.about, settings.asked(), [records.encoded.numpy()], folder)
         return _train(settings, records, account, folder, interrupts)
     finally:
         account.ledger.close()
@@ -105,13 +99,6 @@ def _planned(settings: Settings) -> Plan:
     plan = settings.plan()
     print(budget_table(plan), flush=True)
     return plan
-
-
-def _begin(plan, folder: run_folder.RunFolder, stream: PrivateStream, about: dict) -> Account:
-    try:
-        return Account(plan, folder.ledger, stream, about=about)
-    except (FileExistsError, LedgerError):
-        raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None
 
 
 def _train(
@@ -149,15 +136,9 @@ def _train(
         interrupts.stop_here()
     else:
         account.settle()
+    content = SyntheticContent(module.mixture(), settings.rows, conf.seed)
     return write_release(
-        folder.release,
-        folder.staging,
-        module.mixture(),
-        account,
-        rows=settings.rows,
-        unit=conf.privacy.unit,
-        declared=settings.declared(),
-        seed=conf.seed,
+        folder.release, folder.staging, content, account, unit=conf.privacy.unit, declared=settings.declared()
     )
 
 
@@ -188,19 +169,6 @@ def _fit(settings: Settings, module, data, account, folder, interrupts: Interrup
     except SystemExit:
         # Lightning turns an interrupt into an exit of its own.
         raise KeyboardInterrupt from None
-
-
-def _interrupted(argv: Sequence[str], folder: run_folder.RunFolder) -> str:
-    if folder.release.exists():
-        return f"interrupted after the release was complete: {folder.release}"
-    if not folder.unfinished:
-        return "interrupted; nothing was released, and nothing was spent"
-    return f"interrupted; nothing was released. {_how_to_go_on(argv, folder)}"
-
-
-def _how_to_go_on(argv: Sequence[str], folder: run_folder.RunFolder) -> str:
-    words = [word for word in argv if not word.startswith("run_dir=")]
-    return f"To go on from where it stopped: {shlex.join(['dpgen', 'train', *words, f'run_dir={folder.root}'])}"
 
 
 def _quiet_lightning() -> None:

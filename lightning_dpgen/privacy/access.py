@@ -26,7 +26,9 @@ class Access:
         stage: the stage of the run that this look belongs to.
         multipliers: for each noise drawn from this look, its *multiplier* under add-or-remove-one: for a Gaussian the
             standard deviation over the L2 sensitivity, for Laplace noise the scale over the L1 sensitivity, for a pure
-            mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private.
+            mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private. In a plan under
+            replace-one, sensitivities are those of a record replaced, and a Gaussian's multiplier is twice the ratio, for
+            its accountant takes a replaced record for one removed and one added.
         rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
         kinds: ``gaussian``, ``laplace`` or ``pure``, by name; Gaussian where it is not said.
 

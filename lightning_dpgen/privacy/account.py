@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import dp_accounting
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.accountant import Spent, spent
+from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
@@ -33,9 +33,8 @@ class Draw(Protocol):
 class OpenAccess:
     """An access whose ledger line is written: each of its noises may be drawn once, until it is closed."""
 
-    def __init__(self, access: Access, stream: PrivateStream) -> None:
-        self.access = access
-        self.stream = stream
+    def __init__(self, access: Access, stream: PrivateStream, relation: str = ADD_OR_REMOVE_ONE) -> None:
+        self.access, self.stream, self.relation = access, stream, relation
         self._left = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 
@@ -216,7 +215,7 @@ class Account:
             # One line says it all: the run is not private, whatever else is read.
             self.ledger.write(access)
         self._done[stage] += 1
-        opened = OpenAccess(access, self.stream)
+        opened = OpenAccess(access, self.stream, self.plan.relation)
         try:
             yield opened
         finally:
@@ -306,7 +305,7 @@ class Account:
         planned = self.plan.spent
         if encode(self.event) == encode(self.plan.event):
             return self.plan.event, planned
-        drawn = spent(self.event, self.plan.delta)
+        drawn = spent(self.event, self.plan.delta, relation=self.plan.relation)
         if drawn.epsilon > planned.epsilon:
             return self.event, drawn
         return self.plan.event, planned

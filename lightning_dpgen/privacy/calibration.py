@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import dp_accounting
 from scipy.optimize import brentq
 
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import (
     LARGEST_EPSILON,
     check_delta,
@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 # Noise so small protects nothing, and a search need not go there.
@@ -63,8 +64,10 @@ class Draft:
         return Access(self.stage, multipliers, self.rate, self.kinds)
 
 
-def make_plan(drafts: Sequence[Draft], *, epsilon: float | None, delta: float) -> Plan:
-    """Noise and steps for every stage, so that the whole run is (epsilon, delta)-private under add-or-remove-one.
+def make_plan(
+    drafts: Sequence[Draft], *, epsilon: float | None, delta: float, relation: str = ADD_OR_REMOVE_ONE
+) -> Plan:
+    """Noise and steps for every stage, so that the whole run is (epsilon, delta)-private under `relation`.
 
     A share is a fraction of ``mu^2``, where ``mu`` is the Gaussian-DP parameter of the budget: of full passes with Gaussian
     noise, the sum of the inverse squared multipliers; of any other stage, that of the Gaussian which has its epsilon alone.
@@ -81,6 +84,7 @@ def make_plan(drafts: Sequence[Draft], *, epsilon: float | None, delta: float) -
         drafts: the stages in the order in which they will run.
         epsilon: the budget.
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
+        relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
 
     Raises:
         ValueError: for an impossible epsilon, delta, share, noise or count, or more unknowns than can be solved for.
@@ -95,6 +99,11 @@ def make_plan(drafts: Sequence[Draft], *, epsilon: float | None, delta: float) -
     """
     if delta != 0.0:
         check_delta(delta)
+    if relation == REPLACE_ONE:
+        _check_replaceable(drafts, delta)
+        return _replacing(make_plan(drafts, epsilon=epsilon, delta=delta))
+    if relation != ADD_OR_REMOVE_ONE:
+        raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     shares = _shares(drafts)
     _check(drafts, epsilon)
     if epsilon is not None and math.isinf(epsilon):
@@ -113,6 +122,30 @@ def make_plan(drafts: Sequence[Draft], *, epsilon: float | None, delta: float) -
     if delta != 0.0:
         multipliers = _scaled(drafts, multipliers, target, delta)
     return _plan(drafts, shares, multipliers, float(epsilon), delta)
+
+
+def _check_replaceable(drafts: Sequence[Draft], delta: float) -> None:
+    for draft in drafts:
+        if draft.rate < 1.0 or (delta and draft.kinds):
+            raise ValueError(
+                f"stage {draft.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
+                "of them Gaussian"
+            )
+
+
+def _replacing(plan: Plan) -> Plan:
+    """The plan that costs under replace-one what this one costs under add-or-remove-one.
+
+    Pure multipliers are those of whatever relation the plan is about. The accountant doubles the shift of a Gaussian when
+    a record is replaced, so twice the multiplier costs the same.
+    """
+
+    def doubled(access: Access) -> Access:
+        noises = {name: m * (2.0 if access.kind(name) == GAUSSIAN else 1.0) for name, m in access.multipliers.items()}
+        return replace(access, multipliers=noises)
+
+    stages = tuple(replace(stage, access=doubled(stage.access)) for stage in plan.stages)
+    return replace(plan, stages=stages, relation=REPLACE_ONE)
 
 
 def _check(drafts: Sequence[Draft], epsilon: float | None) -> None:

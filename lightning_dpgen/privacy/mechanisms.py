@@ -1,9 +1,8 @@
 """The only door to noise: a mechanism draws against an open access and nowhere else.
 
 Each takes exact, private values and gives public ones. The multiplier comes from the plan, by the name of the noise; its
-ledger line is on disk before the mechanism can be called. Sensitivities are under add-or-remove-one, unless the release
-as a whole is stated under another relation: then they are under that one. With multiplier 0 (the non-private twin) exact
-values come back.
+ledger line is on disk before the mechanism can be called. Sensitivities are under the relation of the plan:
+add-or-remove-one, or replace-one. With multiplier 0 (the non-private twin) exact values come back.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.loss import REPLACE_ONE
 
 
 def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
@@ -25,12 +25,13 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         access: an open access; its ledger line is on disk already.
         name: which of its noises to use up; the multiplier comes from the plan and not from the caller.
         values: a contiguous float tensor, exact and private; after the call it is noisy and public.
-        sensitivity: the largest L2 change of all of `values` when one record is added or removed. Stacked blocks of
+        sensitivity: the largest L2 change of all of `values` between neighbours. Stacked blocks of
             which a record touches one have the sensitivity of one block.
 
     Guarantee:
-        Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1),
-        up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
+        Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
+        plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
+        one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
 
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
@@ -41,6 +42,8 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
     multiplier = access.take(name, GAUSSIAN)
     if multiplier == 0.0:
         return values
+    if access.relation == REPLACE_ONE:
+        multiplier /= 2.0
     return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))
 
 
@@ -64,12 +67,13 @@ def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float
     return access.stream.add_laplace_(values, multiplier * _checked(name, sensitivity))
 
 
-def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
+def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, by_row: bool = False) -> Tensor:
     """The K-norm mechanism of the Euclidean ball: add one vector of density ``exp(-|z| / (multiplier * sensitivity))``.
 
     Args:
         access, name, values: as for `gaussian`.
         sensitivity: the largest L2 change of all of `values`.
+        by_row: add an independent vector to each row of (n, k) values, for neighbours that differ in one row.
 
     Guarantee:
         ``1 / multiplier``-private (Hardt and Talwar 2010, K-norm mechanism).
@@ -81,7 +85,8 @@ def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: flo
     multiplier = access.take(name, PURE)
     if multiplier == 0.0:
         return values
-    return access.stream.add_spherical_(values, multiplier * _checked(name, sensitivity))
+    scale = multiplier * _checked(name, sensitivity)
+    return access.stream.add_spherical_(values if by_row else values.view(1, -1), scale).view(values.shape)
 
 
 def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivity: int) -> Tensor:

@@ -94,18 +94,29 @@ class PrivateStream:
 
     def add_laplace_(self, out: Tensor, scale: float) -> Tensor:
         """Add independent Laplace noise of that scale, in place; drawn in float64, an exponential and a sign."""
-        uniform, sign = self._uniform(out.numel())
-        noise = scale * np.log(uniform, out=uniform) * sign
-        return out.add_(torch.from_numpy(noise).view(out.shape).to(out))
+        flat = out.view(-1)
+        for start in range(0, flat.numel(), 2 * _PAIRS):
+            part = flat[start : start + 2 * _PAIRS]
+            uniform, sign = self._uniform(part.numel())
+            np.log(uniform, out=uniform)
+            uniform *= sign
+            part.add_(torch.from_numpy(uniform).to(part), alpha=scale)
+        return out
 
     def add_spherical_(self, out: Tensor, scale: float) -> Tensor:
-        """Add one vector of density proportional to ``exp(-|z| / scale)`` to all of `out`, in place.
+        """Add to each row of (n, k) a vector of density proportional to ``exp(-|z| / scale)``, in place.
 
-        A uniform direction, and a length from the gamma distribution of shape ``out.numel()``, a sum of exponentials.
+        A uniform direction, and a length from the gamma distribution of shape k, a sum of k exponentials.
         """
-        direction = self.normal(tuple(out.shape), dtype=torch.float64)
-        length = -scale * float(np.log(self._uniform(out.numel())[0]).sum())
-        return out.add_(direction.mul_(length / float(torch.linalg.vector_norm(direction))).to(out))
+        n, k = out.shape
+        rows = max(1, 2 * _PAIRS // k)
+        for start in range(0, n, rows):
+            part = out[start : start + rows]
+            direction = self.normal(tuple(part.shape), dtype=torch.float64)
+            length = torch.from_numpy(np.log(self._uniform(part.numel())[0])).view(part.shape).sum(dim=1)
+            length /= torch.linalg.vector_norm(direction, dim=1)
+            part.add_(direction.mul_(length[:, None]).to(part), alpha=scale)
+        return out
 
     def gumbel(self, size: int) -> np.ndarray:
         """Independent standard Gumbel numbers, float64."""

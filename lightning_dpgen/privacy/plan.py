@@ -35,7 +35,7 @@ class Plan:
     """What a run promises: its stages in order, and the budget that they were calibrated to.
 
     `epsilon` is computed from `event`; it is `inf` for a run without privacy, whose event is one NonPrivateDpEvent.
-    Relation: add or remove one record.
+    Multipliers and epsilon are those of `relation`; see `access.Access`.
     """
 
     stages: tuple[Stage, ...]
@@ -61,7 +61,7 @@ class Plan:
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(self.event, self.delta)
+        return spent(self.event, self.delta, relation=self.relation)
 
     @property
     def epsilon(self) -> float:
@@ -119,7 +119,7 @@ class Plan:
 
         def fits(count: int) -> bool:
             event = shortened(count).event
-            return spent(event, self.delta).epsilon <= round_down(self.target_epsilon)
+            return spent(event, self.delta, relation=self.relation).epsilon <= round_down(self.target_epsilon)
 
         low, high = max(made.get(last.name, 0), 1), last.count
         if not fits(low):
@@ -150,7 +150,7 @@ class Plan:
         knots = []
         for count in steps:
             events = [event for _, event in stage_events([*before, (stage.access, count)])]
-            knots.append(spent(composed(events), self.delta, interval=1e-3).epsilon)
+            knots.append(spent(composed(events), self.delta, relation=self.relation, interval=1e-3).epsilon)
         return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
 
 

@@ -19,7 +19,9 @@ from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import SECURE
 
 FORMAT_VERSION = 1
-CERTIFICATE = "privacy.json"
+# Names of the files of a release.
+CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
+SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
@@ -34,6 +36,10 @@ ACCOUNTANTS = {
 _PACKAGES = (
     "lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn",
 )  # fmt: skip
+
+
+class NotARelease(ValueError):
+    """The folder holds no certificate, or no model, that can be read."""
 
 
 def canonical(value: Any) -> bytes:
@@ -72,6 +78,12 @@ def make_certificate(
     private = account.private
     accesses = plan.accesses if event == plan.event else account.accesses
     interval = spending.interval or None
+
+    def alone(stage: dp_accounting.DpEvent) -> float | None:
+        if not plan.private:
+            return None
+        return round_up(spent(stage, plan.delta, relation=plan.relation, interval=interval).epsilon)
+
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,
@@ -90,11 +102,11 @@ def make_certificate(
             {
                 "name": name,
                 "event": encode(stage),
-                "epsilon": round_up(spent(stage, plan.delta, interval=interval).epsilon) if plan.private else None,
+                "epsilon": alone(stage),
             }
             for name, stage in stage_events(accesses, pure=plan.delta == 0.0)
         ],
-        "also": also(event, round_up(spending.epsilon), plan.delta, interval) if plan.private else None,
+        "also": also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation) if plan.private else None,
         "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
         "declared": declared,
         "selection": SELECTION,
@@ -107,7 +119,9 @@ def make_certificate(
     return certificate | {"digest": digest(certificate)}
 
 
-def also(event: dp_accounting.DpEvent, epsilon: float, delta: float, interval: float | None) -> dict[str, Any]:
+def also(
+    event: dp_accounting.DpEvent, epsilon: float, delta: float, interval: float | None, relation: str
+) -> dict[str, Any]:
     """The same event, said in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
     `replace_one_epsilon` is null where no sound account is known. `gaussian_mu` belongs to the one Gaussian that is exactly
@@ -115,12 +129,15 @@ def also(event: dp_accounting.DpEvent, epsilon: float, delta: float, interval: f
     such a Gaussian nor a curve, and a replaced record is one removed and one added.
     """
     if delta == 0.0:
-        return {"replace_one_epsilon": round_up(2.0 * epsilon), "gaussian_mu": None, "curve": []}
+        replaced = epsilon if relation == REPLACE_ONE else round_up(2.0 * epsilon)
+        return {"replace_one_epsilon": replaced, "gaussian_mu": None, "curve": []}
     try:
         replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
     except Unaccountable:
         replaced = None
-    curve = [[10.0**-e, round_up(spent(event, 10.0**-e, interval=interval).epsilon)] for e in _EXPONENTS]
+    curve = [
+        [10.0**-e, round_up(spent(event, 10.0**-e, relation=relation, interval=interval).epsilon)] for e in _EXPONENTS
+    ]
     return {
         "replace_one_epsilon": replaced if replaced is not None and math.isfinite(replaced) else None,
         "gaussian_mu": round_up(gaussian_mu(epsilon, delta)),
@@ -142,15 +159,23 @@ def statement(certificate: dict[str, Any]) -> str:
         )
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
+    factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {_factor(epsilon)})"
+    if delta:
+        factor += f", except for a part of probability at most {delta:g}"
+    if certificate["relation"] == REPLACE_ONE:
+        what, reach = "The projected rows", "for whatever is computed from the projected rows"
+        change = f"{certificate['unit']} changes {factor}"
+    else:
+        what, reach = "The model, the synthetic records", "for any number of synthetic records drawn from the model"
+        change = (
+            f"for {certificate['unit']}, whether that one record was added to the data or removed from it changes {factor}"
+        )
     # The number of records is public knowledge, unless it was bought as a noisy count.
-    exception = f", except for a part of probability at most {delta:g}" if delta else ""
     number = "" if declared.get("n_share") else f"the number of records ({declared.get('n')}), "
     return (
-        f"The model, the synthetic records and everything else in this folder were made by a procedure that is "
-        f"({epsilon:g}, {delta:g})-differentially private. This means: for {certificate['unit']}, whether that one "
-        f"record was added to the data or removed from it changes the probability of any outcome by a factor of at most "
-        f"e^{epsilon:g} (about {_factor(epsilon)}){exception}. It holds against "
-        f"anybody, whatever else they know, and for any number of synthetic records drawn from the model. It does not "
+        f"{what} and everything else in this folder were made by a procedure that is "
+        f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "
+        f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. A person with several "
         f"records is protected less, and other releases from the same data add to this one. The following was assumed to "
         f"be public knowledge and is not protected: {number}the description of a record, and the "

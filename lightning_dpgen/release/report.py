@@ -1,8 +1,7 @@
-"""The report page and the model card, rendered from the certificate and the sheet of samples."""
+"""The report page and the card of a release, rendered from its certificate and what else it shows."""
 
 from __future__ import annotations
 
-import base64
 import math
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,19 @@ from lightning_dpgen.privacy.accountant import round_up
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_report(folder: Path, certificate: dict[str, Any]) -> None:
-    """Write ``report.html``: one self-contained page, no script, nothing loaded from elsewhere."""
-    picture = base64.b64encode((folder / "samples.png").read_bytes()).decode()
-    page = _environment(autoescape=True).get_template("report.html.jinja")
-    (folder / "report.html").write_text(
-        page.render(c=certificate, picture=picture, mechanisms=_mechanisms(certificate), curve=_curve(certificate)),
-        encoding="utf-8",
-    )
+def write_pages(folder: Path, certificate: dict[str, Any], kind: str, **shown: Any) -> None:
+    """Write ``report.html`` (one self-contained page, no script, nothing loaded from elsewhere) and the card ``README.md``.
 
-
-def write_card(folder: Path, certificate: dict[str, Any]) -> None:
-    """Write ``README.md``, the model card; it quotes no hash, since the certificate hashes it."""
-    page = _environment(autoescape=False).get_template("card.md.jinja")
-    text = page.render(c=certificate, mechanisms=_mechanisms(certificate))
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    Args:
+        folder: where.
+        certificate: its fields are shown, but no hash, since the certificate hashes both pages.
+        kind: of release: ``synthetic`` or ``projected``.
+        shown: what else the pages of this kind show.
+    """
+    for name, suffix in (("report.html", "html"), ("README.md", "md")):
+        page = _environment(autoescape=suffix == "html").get_template(f"{kind}.{suffix}.jinja")
+        text = page.render(c=certificate, mechanisms=_mechanisms(certificate), curve=_curve(certificate), **shown)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _environment(autoescape: bool) -> jinja2.Environment:

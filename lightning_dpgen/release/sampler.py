@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.verify import NotARelease
+from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 
-MODEL, WEIGHTS = "model.json", "model.safetensors"
 _CHUNK = 10_000
 
 
@@ -90,8 +90,8 @@ def write_model(folder: Path, mixture: Mixture) -> None:
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone, and this file is meant for others
 
 
-def load_release(path: str | Path) -> Release:
-    """The model of a release, from its folder.
+def load_release(path: str | Path) -> Release | ProjectedRows:
+    """What a release holds, from its folder: a model to sample from, or projected rows.
 
     Raises:
         NotARelease: if the folder does not hold a readable model.
@@ -101,10 +101,14 @@ def load_release(path: str | Path) -> Release:
         raise NotARelease(f"{folder} is not a folder: expected a release")
     for name in (MODEL, WEIGHTS):
         if not (folder / name).is_file():
-            raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen train")
+            raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
         description = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        if description["model"] == KIND:
+            return load_projected(folder)
         return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS)))
+    except NotARelease:
+        raise
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
 

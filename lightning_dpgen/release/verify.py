@@ -14,21 +14,32 @@ import dp_accounting
 import jsonschema
 from opacus.accountants import RDPAccountant
 
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, INTERVALS, gaussian_history, round_up, spent
+from lightning_dpgen.privacy.accountant import (
+    ADD_OR_REMOVE_ONE,
+    INTERVALS,
+    REPLACE_ONE,
+    gaussian_history,
+    round_up,
+    spent,
+)
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.projection.project import ROWS
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
     CERTIFICATE,
     FORMAT_VERSION,
+    PROJECTED,
     SELECTION,
+    NotARelease,
     also,
     canonical,
     digest,
     file_hash,
     statement,
 )
+from lightning_dpgen.release.projected import load_projected
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
@@ -56,10 +67,6 @@ class Verdict:
     @property
     def good(self) -> bool:
         return not self.problems
-
-
-class NotARelease(ValueError):
-    """The folder holds no certificate that can be read."""
 
 
 def read_certificate(folder: Path) -> dict[str, Any]:
@@ -132,6 +139,8 @@ def verify(folder: str | Path) -> Verdict:
     _check_digest(certificate, verdict)
     _check_files(folder, certificate, verdict)
     _check_privacy(certificate, verdict)
+    if PROJECTED in certificate["released"] and verdict.good:
+        _check_projection(folder, certificate, verdict)
     return verdict
 
 
@@ -191,8 +200,13 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the noise came from a known seed, so it can be removed")
     if certificate["noise"]["source"] not in (STANDARD, SECURE):
         verdict.problems.append("noise.source is none that this software draws private noise from")
-    if certificate["relation"] != ADD_OR_REMOVE_ONE:
-        verdict.problems.append(f"relation={certificate['relation']!r}: expected {ADD_OR_REMOVE_ONE!r}")
+    relation = certificate["relation"]
+    if (relation == REPLACE_ONE) != (PROJECTED in certificate["released"]):
+        # Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added.
+        verdict.problems.append(
+            f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
+            f"else under {ADD_OR_REMOVE_ONE!r}"
+        )
         return
     delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
     if delta and not _SMALLEST_DELTA <= delta < 1.0:
@@ -212,7 +226,7 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         return
     before = len(verdict.problems)
     try:
-        spending = spent(event, delta, interval=interval or None)
+        spending = spent(event, delta, relation=relation, interval=interval or None)
     except ValueError as error:
         verdict.problems.append(f"the event tree cannot be accounted for: {error}")
         return
@@ -224,17 +238,49 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         )
     _compare("epsilon", epsilon, verdict.epsilon, verdict)
     for name, stage, stated in stages:
-        _compare(f"epsilon of stage {name!r}", stated, spent(stage, delta, interval=interval or None).epsilon, verdict)
+        alone = spent(stage, delta, relation=relation, interval=interval or None).epsilon
+        _compare(f"epsilon of stage {name!r}", stated, alone, verdict)
     if len(verdict.problems) > before:
         return
-    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None)):
+    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
         verdict.checks.append(
             f"epsilon recomputed from the event tree: {round_up(verdict.epsilon):g} at delta {delta:g} "
-            f"(stated: {epsilon:g}), one record added or removed"
+            f"(stated: {epsilon:g}), one record {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
         )
-        verdict.notes.append(_second_opinion(event, delta))
+        verdict.notes.append(_second_opinion(event, delta, relation))
+
+
+def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
+    """Whether the noise is as large as the projection that was drawn, the neighbourhood and the event tree say."""
+    try:
+        projected = load_projected(folder)
+    except NotARelease as error:
+        verdict.problems.append(str(error))
+        return
+    projection, before = projected.projection, len(verdict.problems)
+    if certificate["unit"] != projection.neighbourhood.words:
+        verdict.problems.append("the unit of privacy is not the neighbourhood of the projection")
+    if certificate["declared"]["n"] != len(projected.rows):
+        verdict.problems.append(f"declared.n is not the number of projected rows, {len(projected.rows)}")
+    events = [stage["event"] for stage in certificate["stages"] if stage["name"] == ROWS]
+    kind = "GaussianDpEvent" if projection.noise == "gaussian" else "LaplaceDpEvent"
+    if [event["type"] for event in events] != [kind]:
+        verdict.problems.append(f"the event of stage {ROWS!r} is not one of {projection.noise} noise")
+        return
+    # A Gaussian under replace-one is written with twice its ratio.
+    ratio = events[0]["noise_multiplier"] / (2.0 if projection.noise == "gaussian" else 1.0)
+    if projected.scale < ratio * projection.sensitivity * (1.0 - _TOLERANCE):
+        verdict.problems.append(
+            f"the noise is too small: its scale is {projected.scale:.6g}, and this projection, whose rows move by up to "
+            f"{projection.sensitivity:.6g}, needs {ratio * projection.sensitivity:.6g}"
+        )
+    if len(verdict.problems) == before:
+        verdict.checks.append(
+            f"the projection that was drawn moves rows by at most {projection.sensitivity:.6g} between neighbours, and "
+            f"{projection.noise} noise of scale {projected.scale:.6g} is what the event tree needs"
+        )
 
 
 def _compare(name: str, stated: float | None, recomputed: float, verdict: Verdict) -> None:
@@ -255,11 +301,11 @@ def _agrees(stated: Any, recomputed: Any) -> bool:
     return stated == recomputed
 
 
-def _second_opinion(event: dp_accounting.DpEvent, delta: float) -> str:
+def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -> str:
     """What an accountant of other authors says: Opacus, by Renyi moments."""
-    history = gaussian_history(event)
+    history = None if relation == REPLACE_ONE else gaussian_history(event)
     if history is None:
-        return "no second accountant: Opacus knows no Laplace noise"
+        return "no second accountant: Opacus knows neither Laplace noise nor a replaced record"
     accountant = RDPAccountant()
     accountant.history = history
     with warnings.catch_warnings():

@@ -1,0 +1,46 @@
+"""Work in a run's folder that may be interrupted, or run out of disk: it ends in one line that says how to go on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake, describe_os_error
+from lightning_dpgen.cli.run_folder import RunFolder
+
+
+def guarded(
+    command: str, argv: Sequence[str], folder: RunFolder, work: Callable[[Interrupts], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `work` gives.
+
+    Args:
+        command: of dpgen, with its arguments `argv`, for the line that says how to go on.
+        folder: of the run.
+        work: is handed what the user has asked for by signals.
+
+    Raises:
+        Mistake: on an interrupt, or an error of the system.
+    """
+
+    def how_to_go_on() -> str:
+        words = [word for word in argv if not word.startswith("run_dir=")]
+        return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
+
+    interrupts = Interrupts()
+    with interrupts.caught():
+        try:
+            return work(interrupts)
+        except KeyboardInterrupt:
+            if folder.release.exists():
+                text = f"interrupted after the release was complete: {folder.release}"
+            elif folder.unfinished:
+                text = f"interrupted; nothing was released. {how_to_go_on()}"
+            else:
+                text = "interrupted; nothing was released, and nothing was spent"
+            raise Mistake(text, INTERRUPTED) from None
+        except OSError as error:
+            hint = f"; {how_to_go_on()}" if folder.unfinished else ""
+            raise Mistake(f"{describe_os_error(error)}{hint}") from None

@@ -1,0 +1,161 @@
+"""`dpgen project`: every row of a table, projected and perturbed, under pure epsilon."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import scipy.sparse
+import torch
+
+from lightning_dpgen.cli import run_folder, same_run
+from lightning_dpgen.cli.configuration import ProjectConf
+from lightning_dpgen.cli.guarded import guarded
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.projection_settings import ProjectionSettings, fill_projection, read_projection_conf
+from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.cli.warn import warn
+from lightning_dpgen.data.rows import blobs, read_rows
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.projection.project import check_rows
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.projected import ProjectedRows
+from lightning_dpgen.release.projected_content import ProjectedContent
+
+HELP = """usage: dpgen project [NAME=VALUE ...]
+
+Releases every row of a table, projected to fewer columns and perturbed, with a privacy certificate: whoever has it can
+compute distances, neighbours and clusters. One row (or one element) replaced; delta is 0.
+
+  dpgen project project.radius=3                     two simulated clusters; rows are pulled back to a radius of 3
+  dpgen project project.distance=1 data.d=100        the setting of the Johnson-Lindenstrauss paper
+  dpgen project data=array data.path=F.npy project.radius=1 project.k=20 privacy.epsilon=2
+  dpgen project ... project.unit=element             protects one number of one row, and no whole row
+  dpgen budget project project.radius=3              which k, which matrix and which noise; reads no record
+
+Settings: data=blobs|array, project.unit, project.radius or project.distance, project.k, project.matrix, project.noise,
+project.centre, project.typical, privacy.epsilon, privacy.delta (above 0 for Gaussian noise), run_dir, seed; all are
+listed in conf/project.yaml."""
+
+
+def run(argv: Sequence[str]) -> int:
+    if any(word in ("-h", "--help") for word in argv):
+        print(HELP)
+        return 0
+    conf = read_projection_conf(argv)
+    folder = run_folder.choose(conf.run_dir)
+    certificate = guarded("project", argv, folder, lambda interrupts: _run(conf, folder, interrupts))
+    _tell(certificate, folder)
+    return 0
+
+
+def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict[str, Any]:
+    simulated = conf.data.source == "blobs"
+    rows = check_rows(blobs(conf.data.n, conf.data.d, conf.seed)[0] if simulated else read_rows(conf.data.path))
+    n, d = rows.shape
+    if conf.data.source == "array" and conf.data.n not in (None, n):
+        raise Mistake(f"data.n={conf.data.n}: {conf.data.path} holds {n:,} rows")
+    settings = fill_projection(conf, d)
+    if settings.private and settings.projection.noise == "gaussian" and conf.privacy.delta >= 1.0 / n:
+        raise Mistake(f"privacy.delta={conf.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
+    _warn(settings)
+    stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
+    records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
+    asked = settings.asked(n)
+    if folder.unfinished:
+        account = Account.resume(folder.ledger, stream)
+    else:
+        plan = settings.plan()
+        print(budget_table(plan), flush=True)
+        run_folder.take(folder)
+        about = same_run.about_records(records) | same_run.about_settings(asked, n)
+        account = run_folder.open_account(plan, folder, stream, about)
+    try:
+        if account.resumed:
+            same_run.check(account.ledger.about, asked, records, folder)
+        projected = _released(settings, rows, account, folder, interrupts)
+        account.settle()
+        return write_release(
+            folder.release,
+            folder.staging,
+            ProjectedContent(projected, settings.typical),
+            account,
+            unit=settings.projection.neighbourhood.words,
+            declared=settings.declared(n),
+        )
+    finally:
+        account.ledger.close()
+
+
+def _released(
+    settings: ProjectionSettings, rows, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts
+) -> ProjectedRows:
+    """The released rows, drawn now or before an interruption."""
+    projection = settings.projection
+    if account.resumed:
+        shutil.rmtree(folder.staging, ignore_errors=True)
+        kept = durable.load(folder.projected, "head", "done", "rows", "count") if folder.projected.is_file() else None
+        account.go_on(kept["done"] if kept and account.ledger.knows(kept["head"]) else {})
+        if kept is None and account.ledger.accesses:
+            raise BudgetTooSmall(
+                f"run_dir={folder.root}: the budget was spent, and the rows were lost before they were saved; start a new "
+                "run, whose cost adds to what this one has spent"
+            )
+    else:
+        kept = None
+    if kept is None:
+        # A first interrupt waits until what was drawn is saved.
+        with interrupts.patient():
+            noisy, count = projection.release(rows, account)
+            kept = {"rows": torch.from_numpy(noisy), "count": count}
+            durable.save(folder.projected, kept | {"head": account.ledger.head, "done": account.done})
+        interrupts.stop_here()
+    _warn_if_clipped(kept["count"], len(kept["rows"]), settings)
+    scale = projection.scale(account.plan)
+    return ProjectedRows(kept["rows"].numpy(), projection, settings.chosen.matrix, scale, kept["count"])
+
+
+def _warn(settings: ProjectionSettings) -> None:
+    conf = settings.conf
+    if conf.debug.private_seed is not None:
+        warn(f"debug.private_seed={conf.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise")
+    if conf.project.unit == "element" and settings.private:
+        warn(
+            "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "
+            "row, it protects them as many times less; project.unit=row is for that"
+        )
+    if conf.project.distance is not None and settings.private:
+        warn(
+            f"project.distance={conf.project.distance:g}: is declared and not enforced; {conf.project.unit}s that differ "
+            "by more are protected less (project.radius covers any replacement)"
+        )
+
+
+def _warn_if_clipped(count: int | None, n: int, settings: ProjectionSettings) -> None:
+    if count is None or not settings.private:
+        return
+    radius = settings.conf.project.radius
+    print(f"about {count:,} of {n:,} rows were farther from the centre than {radius:g} and pulled back (noisy count)")
+    if count > n / 2:
+        warn(f"project.radius={radius:g}: pulls back most rows, so distances between them shrink; choose a larger one")
+
+
+def _tell(certificate: dict[str, Any], folder: run_folder.RunFolder) -> None:
+    print()
+    if certificate["private"]:
+        print(
+            f"done: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, "
+            f"one {certificate['declared']['projection']['unit']} replaced"
+        )
+    else:
+        print(f"done, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
+    print(f"  release (may be published{'' if certificate['private'] else ': NO'}):  {folder.release}")
+    print(f"  private (must not leave this machine):  {folder.private}")
+    print("next:")
+    print(f"  dpgen verify {folder.release}")
+    print(f"  open {folder.release / 'report.html'} in a browser; in Python: load_release({str(folder.release)!r})")

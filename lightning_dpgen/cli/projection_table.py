@@ -1,0 +1,56 @@
+"""What a projection would cost, and which k, matrix and noise keep distances best; no record is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.projection_settings import all_options, fill_projection, read_projection_conf
+from lightning_dpgen.cli.table import aligned, budget_table
+from lightning_dpgen.projection.choice import Option
+
+_HEADER = ("k", "matrix", "noise", "scale", "error of a squared distance", "relative")
+
+
+def projection_table(argv: Sequence[str]) -> str:
+    """The budget table of a projection, and its options: for each k the best, the best of all, and the raw rivals.
+
+    Raises:
+        Mistake: as `read_projection_conf` and `fill_projection`; and if the number of columns is not declared.
+    """
+    conf = read_projection_conf(argv)
+    if conf.data.d is None:
+        raise Mistake("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
+    settings = fill_projection(conf, conf.data.d)
+    found = all_options(conf, conf.data.d)
+    best = {option.k: option for option in reversed(found)}
+    rows = [_HEADER, *(_cells(best[k]) for k in sorted(best))]
+    raw = next((option for option in found if option.matrix == "identity"), None)
+    return "\n".join(
+        [
+            budget_table(settings.plan()),
+            "",
+            f"the best matrix and noise for each k, by the standard deviation of a recovered squared distance where the "
+            f"true distance is {settings.typical:.4g}:",
+            aligned(rows),
+            "",
+            _advice(settings.chosen, raw),
+        ]
+    )
+
+
+def _cells(option: Option) -> tuple[str, ...]:
+    relative = f"{option.relative:.0%}"
+    return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", f"{option.error:.3g}", relative)
+
+
+def _advice(chosen: Option, raw: Option | None) -> str:
+    best = f"best: project.k={chosen.k} project.matrix={chosen.matrix} project.noise={chosen.noise}"
+    if raw is None:
+        return best
+    if chosen.matrix == "identity":
+        return f"{best}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
+    if chosen.relative > 1.0:
+        best += " (no single distance survives at this budget, only averages over many pairs)"
+    gain = 1.0 - chosen.error / raw.error
+    return f"{best}: {gain:.0%} less error than {raw.noise} noise on the rows as they are"

@@ -1,0 +1,70 @@
+"""Whether a command asks for the run whose ledger it found: the same settings, the same records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.run_folder import RunFolder
+
+
+def about_records(records: Iterable[np.ndarray]) -> dict[str, Any]:
+    """What a ledger says about the records of its run: a fingerprint, and the key that it was made with. Private."""
+    key = secrets.token_hex(16)
+    return {"key": key, "records": _fingerprint(records, key)}
+
+
+def about_settings(asked: Mapping[str, Any], n: int) -> dict[str, Any]:
+    """What a ledger says about the settings of its run, nested at most once; public."""
+    return {"settings": _flat(asked), "n": n}
+
+
+def check(
+    about: Mapping[str, Any], asked: Mapping[str, Any], records: Iterable[np.ndarray], folder: RunFolder
+) -> None:
+    """Refuse to go on with other settings or other records.
+
+    Args:
+        about: `about_records` and `about_settings` of the run, from its ledger.
+        asked: the settings now.
+        records: the records now.
+        folder: of the run.
+
+    Raises:
+        Mistake: naming what is different.
+    """
+    before, now = about["settings"], _flat(asked)
+    different = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if different:
+        changes = "; ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in different[:3])
+        raise Mistake(
+            f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "
+            "or choose another run_dir"
+        )
+    if about["records"] != _fingerprint(records, about["key"]):
+        raise Mistake(
+            f"run_dir={folder.root}: holds an unfinished run on other records: what it has spent is about those; give the "
+            "same data to go on, or choose another run_dir"
+        )
+
+
+def _flat(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted name, as JSON would give them back."""
+    flat: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(asked)).items():
+        flat |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _fingerprint(records: Iterable[np.ndarray], key: str) -> str:
+    digest = hashlib.blake2b(key=bytes.fromhex(key), digest_size=16)
+    for array in records:
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()

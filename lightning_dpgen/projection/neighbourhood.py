@@ -1,0 +1,80 @@
+"""Which two tables are neighbours: one row, or one element of a row, replaced by another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+UNITS = ("row", "element")
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """One replaced row, or one replaced element, and how far it may move.
+
+    Either `radius` is given: rows (or elements) farther than that from a public centre are pulled back to it, so every
+    replacement is covered and moves by at most twice the radius. Or `distance` is given, as in the paper: replacements that
+    move by at most so much are covered, and nothing enforces it.
+
+    Args:
+        unit: ``row`` (distances are Euclidean), or ``element`` (one number of one row).
+        radius: public; chosen without looking at the records.
+        distance: public.
+
+    Raises:
+        ValueError: for another unit, neither or both of radius and distance, or one that is not positive and finite.
+
+    Example:
+        >>> Neighbourhood("row", radius=2.0).change
+        4.0
+    """
+
+    unit: str
+    radius: float | None = None
+    distance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"unit={self.unit!r}: expected row or element")
+        if (self.radius is None) == (self.distance is None):
+            raise ValueError(
+                f"radius={self.radius}, distance={self.distance}: give one of them. A radius: whatever is farther from the "
+                "centre is pulled back to it, and any replacement is covered. A distance: replacements within it are "
+                "covered, and nothing enforces it"
+            )
+        name, value = ("distance", self.distance) if self.radius is None else ("radius", self.radius)
+        if not (isinstance(value, (int, float)) and 1e-12 < value < 1e12 and math.isfinite(value)):
+            raise ValueError(f"{name}={value}: expected a positive finite number")
+
+    @property
+    def enforced(self) -> bool:
+        """Whether every replacement is covered, because values are pulled back."""
+        return self.radius is not None
+
+    @property
+    def change(self) -> float:
+        """By how much a row moves at most: in L2 where the unit is a row, in one coordinate where it is an element."""
+        return 2.0 * self.radius if self.enforced else float(self.distance)
+
+    @property
+    def words(self) -> str:
+        """The unit of privacy, as certificates say it: "with ... replaced by ..."."""
+        if self.unit == "row":
+            if self.enforced:
+                return (
+                    f"one row replaced by any other row (rows farther than {self.radius:g} from a public centre were "
+                    "pulled back to that distance)"
+                )
+            return (
+                f"one row replaced by another at a Euclidean distance of at most {self.distance:g} (declared, not "
+                "enforced: against a row m times as far away the protection is m times weaker)"
+            )
+        reach = (
+            f"any other value (values farther than {self.radius:g} from a public centre were pulled back to that distance)"
+            if self.enforced
+            else f"another at most {self.distance:g} away (declared, not enforced: m times as far, m times weaker)"
+        )
+        return (
+            f"one element of one row replaced by {reach}; a person whose row differs in m elements is protected m times "
+            "less, and a whole row is not the unit of this release"
+        )

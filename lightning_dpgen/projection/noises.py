@@ -1,0 +1,68 @@
+"""The noises of a projection: what each needs to be calibrated, and what it does to squared distances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.projection.sensitivity import l1_of_a_row, l2_of_a_row, largest_row
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise on a released row of k numbers.
+
+    Args:
+        kind: as in `Access.kinds`.
+        norm: 1 or 2, the norm in which a change counts.
+        add: adds it, by the mechanism of that name.
+        variance: of one coordinate, at scale 1, for k.
+        fourth: ``E |z|^4`` of a whole row, at scale 1, for k.
+    """
+
+    kind: str
+    norm: int
+    add: Callable[[OpenAccess, str, Tensor, float], Tensor]
+    variance: Callable[[int], float]
+    fourth: Callable[[int], float]
+
+    def sensitivity(self, matrix: np.ndarray, unit: str) -> float:
+        """The largest change of a released row where a row, or an element of it, moves by 1."""
+        if unit == "element":
+            return largest_row(matrix, self.norm)
+        return l1_of_a_row(matrix) if self.norm == 1 else l2_of_a_row(matrix)
+
+    def pair_variance(self, scale: float, k: int) -> float:
+        """The variance of ``|z - z'|^2`` of two rows' noises.
+
+        ``|z|^2 + |z'|^2 - 2 <z, z'>``: the cross terms vanish by symmetry, and ``E <z, z'>^2 = (E|z|^2)^2 / k`` where
+        coordinates are uncorrelated and alike.
+        """
+        second, fourth = scale**2 * k * self.variance(k), scale**4 * self.fourth(k)
+        return 2.0 * fourth - 2.0 * second**2 + 4.0 * second**2 / k
+
+
+def _laplace(access: OpenAccess, name: str, rows: Tensor, sensitivity: float) -> Tensor:
+    return mechanisms.laplace(access, name, rows, sensitivity=sensitivity)
+
+
+def _spherical(access: OpenAccess, name: str, rows: Tensor, sensitivity: float) -> Tensor:
+    return mechanisms.spherical(access, name, rows, sensitivity=sensitivity, by_row=True)
+
+
+def _gaussian(access: OpenAccess, name: str, rows: Tensor, sensitivity: float) -> Tensor:
+    return mechanisms.gaussian(access, name, rows, sensitivity=sensitivity)
+
+
+# Laplace of scale b: E z^2 = 2 b^2, E z^4 = 24 b^4. Spherical: |z| is a sum of k exponentials. Gaussian: of scale sigma.
+NOISES = {
+    "laplace": Noise(LAPLACE, 1, _laplace, lambda k: 2.0, lambda k: 24.0 * k + 4.0 * k * (k - 1.0)),
+    "spherical": Noise(PURE, 2, _spherical, lambda k: k + 1.0, lambda k: k * (k + 1.0) * (k + 2.0) * (k + 3.0)),
+    "gaussian": Noise(GAUSSIAN, 2, _gaussian, lambda k: 1.0, lambda k: k * (k + 2.0)),
+}

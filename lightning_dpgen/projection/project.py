@@ -1,0 +1,217 @@
+"""Every row, projected and perturbed: one access to the records, under replace-one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.privacy.access import GAUSSIAN, PURE
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import REPLACE_ONE
+from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.noises import NOISES
+
+# Stages of its plan: the released rows, and how many of them were pulled back.
+ROWS, CLIPPED = "rows", "clipped"
+# Numbers of the data looked at together.
+_CHUNK = 1 << 22
+
+# Beyond it sums, and what is released, may overflow.
+_LARGEST = 1e30
+
+Rows = np.ndarray | scipy.sparse.csr_array
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A projection that was drawn, and how its rows are protected. All of it is public.
+
+    Args:
+        matrix: (d, k), drawn without looking at a record.
+        neighbourhood: which tables are neighbours.
+        noise: ``laplace``, ``spherical`` or ``gaussian``.
+        centre: (d,), public: what is subtracted from every row, and what a radius is measured from; None is zero.
+
+    Raises:
+        ValueError: if the parts do not fit together.
+    """
+
+    matrix: np.ndarray
+    neighbourhood: Neighbourhood
+    noise: str
+    centre: np.ndarray | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISES:
+            raise ValueError(f"noise={self.noise!r}: expected one of {', '.join(NOISES)}")
+        if self.matrix.ndim != 2 or not np.isfinite(self.matrix).all() or not self.matrix.any():
+            raise ValueError(f"a matrix of shape {self.matrix.shape}: expected finite numbers (d, k), not all of them zero")
+        if self.centre is not None and (self.centre.shape != (self.d,) or not np.isfinite(self.centre).all()):
+            raise ValueError(f"a centre of shape {self.centre.shape}: expected {self.d} finite numbers, one a column")
+
+    @property
+    def d(self) -> int:
+        return self.matrix.shape[0]
+
+    @property
+    def k(self) -> int:
+        return self.matrix.shape[1]
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """The largest change of what is released, in the norm that the noise needs, between neighbours."""
+        return self.neighbourhood.change * NOISES[self.noise].sensitivity(self.matrix, self.neighbourhood.unit)
+
+    def plan(self, epsilon: float, delta: float = 0.0, *, count_share: float = 0.01) -> Plan:
+        """The plan of its release, under replace-one: the rows, and before them how many were pulled back.
+
+        Args:
+            epsilon: the budget; infinite for the non-private twin.
+            delta: 0 for Laplace and spherical noise, in (0, 1) for Gaussian noise.
+            count_share: share of the budget for the count; 0, or a neighbourhood that is not enforced, leaves it out.
+
+        Raises:
+            ValueError: for a budget that does not go with the noise.
+        """
+        if (self.noise == "gaussian") != (delta > 0.0):
+            raise ValueError(
+                f"delta={delta:g} with noise={self.noise!r}: Gaussian noise needs a delta above 0, and with Laplace or "
+                "spherical noise delta is 0"
+            )
+        if not 0.0 <= count_share < 1.0:
+            raise ValueError(f"count_share={count_share}: expected a share of the budget from 0 up to 1")
+        kind = NOISES[self.noise].kind
+        drafts = [Draft(ROWS, {"rows": 1.0}, 1, largest=np.inf, kinds={"rows": kind})]
+        if self.neighbourhood.enforced and count_share:
+            how = GAUSSIAN if delta else PURE
+            drafts.insert(0, Draft(CLIPPED, {"count": 1.0}, 1, largest=np.inf, share=count_share, kinds={"count": how}))
+        return make_plan(drafts, epsilon=epsilon, delta=delta, relation=REPLACE_ONE)
+
+    def scale(self, plan: Plan) -> float:
+        """The scale of the noise by a plan: b of Laplace and spherical noise, the standard deviation of Gaussian noise."""
+        multiplier = plan.stage(ROWS).access.multipliers["rows"]
+        return multiplier * self.sensitivity / (2.0 if self.noise == "gaussian" else 1.0)
+
+    def release(self, rows: Rows, account: Account) -> tuple[np.ndarray, int | None]:
+        """The projected rows with noise (n, k), float32, and how many rows were pulled back, with noise; both public.
+
+        Rounding comes after the noise, and takes off the digits in which floating-point noise is weakest.
+
+        Args:
+            rows: (n, d), an array or CSR.
+            account: an account of `plan`; this is all that it pays for.
+
+        Raises:
+            BadRecords: for another shape, or values that are not finite; nothing is spent then.
+            PlanMismatch: if the account has paid for a release already: a second one would need a budget of its own.
+        """
+        projected, clipped = self._exact(check_rows(rows, self.d))
+        count = None
+        if CLIPPED in [stage.name for stage in account.plan.stages]:
+            with account.open(CLIPPED) as access:
+                if access.access.kind("count") == PURE:
+                    exact = torch.tensor([clipped])
+                    count = int(discrete_laplace(access, "count", exact, sensitivity=1))
+                else:
+                    count = round(float(gaussian(access, "count", torch.tensor([float(clipped)]), sensitivity=1.0)))
+            # Between neighbours it changes by 1, and knowing n is no secret here: what is impossible is corrected.
+            count = min(max(count, 0), len(projected))
+        with account.open(ROWS) as access:
+            NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), self.sensitivity)
+        return projected.astype(np.float32), count
+
+    def _exact(self, rows: Rows) -> tuple[np.ndarray, int]:
+        """The projected rows without noise, and how many were pulled back: private."""
+        projected, clipped = np.empty((rows.shape[0], self.k)), 0
+        offset = None if self.centre is None else self.centre @ self.matrix
+        for part in _parts(rows):
+            chunk = rows[part]
+            if self.neighbourhood.enforced:
+                chunk, factors = self._pulled_back(chunk)
+                clipped += int((factors < 1.0).sum())
+            out = projected[part]
+            out[:] = chunk @ self.matrix
+            if offset is not None:
+                out -= offset
+            if self.neighbourhood.enforced and self.neighbourhood.unit == "row":
+                out *= factors[:, None]
+        return projected, clipped
+
+    def _pulled_back(self, chunk: Rows) -> tuple[Rows, np.ndarray]:
+        """Values within reach of the centre, and a factor below 1 for each row of which something was pulled back.
+
+        Of rows, only the factors are computed: what they do is linear, and done after the projection.
+        """
+        radius = self.neighbourhood.radius
+        if self.neighbourhood.unit == "row":
+            lengths = _lengths(chunk, self.centre)
+            return chunk, np.where(lengths > radius, radius / np.maximum(lengths, radius), 1.0)
+        if self.centre is None and scipy.sparse.issparse(chunk):
+            near = chunk.copy()
+            np.clip(near.data, -radius, radius, out=near.data)
+            changed = abs(chunk).max(axis=1).toarray().ravel() > radius
+        else:
+            dense = chunk.toarray() if scipy.sparse.issparse(chunk) else chunk
+            centre = 0.0 if self.centre is None else self.centre
+            near = np.clip(dense, centre - radius, centre + radius)
+            changed = (near != dense).any(axis=1)
+        return near, np.where(changed, 0.0, 1.0)
+
+
+def column_names(k: int) -> list[str]:
+    """Names of the released columns."""
+    return [f"projected_{i}" for i in range(k)]
+
+
+def check_rows(rows: Rows, d: int | None = None) -> Rows:
+    """Rows as float64, an array or CSR without duplicates.
+
+    Raises:
+        BadRecords: if they are not (n, d) finite numbers, n at least 1.
+    """
+    if scipy.sparse.issparse(rows):
+        rows = scipy.sparse.csr_array(rows, dtype=np.float64)
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+    else:
+        rows = np.asarray(rows)
+        if rows.dtype.kind not in "fiub":
+            raise BadRecords(f"rows are {rows.dtype}: expected numbers")
+        rows = rows.astype(np.float64, copy=False)
+    if len(rows.shape) != 2 or not all(rows.shape):
+        raise BadRecords(f"rows of shape {rows.shape}: expected (n, d), at least one row and one column")
+    if d is not None and rows.shape[1] != d:
+        raise BadRecords(f"rows have {rows.shape[1]} columns: expected {d}")
+    for part in _parts(rows):
+        values = rows[part].data if scipy.sparse.issparse(rows) else rows[part]
+        # NaN fails the comparison too.
+        if values.size and not (values.min() > -_LARGEST and values.max() < _LARGEST):
+            raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill them in or leave those rows out")
+    return rows
+
+
+def _parts(rows: Rows) -> Iterator[slice]:
+    step = max(1, _CHUNK // rows.shape[1])
+    for start in range(0, rows.shape[0], step):
+        yield slice(start, start + step)
+
+
+def _lengths(chunk: Rows, centre: np.ndarray | None) -> np.ndarray:
+    """Euclidean distance of each row from the centre, not too small by rounding."""
+    if scipy.sparse.issparse(chunk):
+        if centre is None:
+            return np.sqrt(chunk.multiply(chunk).sum(axis=1))
+        chunk = chunk.toarray()
+    if centre is not None:
+        chunk = chunk - centre
+    return np.sqrt(np.einsum("ij,ij->i", chunk, chunk))

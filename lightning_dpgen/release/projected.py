@@ -1,0 +1,126 @@
+"""A release of projected rows: written, read again, and held to the sensitivity that it states."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from lightning_dpgen.projection.matrices import MATRICES, distortion
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.noises import NOISES
+from lightning_dpgen.projection.project import Projection, column_names
+from lightning_dpgen.projection.recovery import Recovery
+from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
+
+KIND = "projection"
+
+
+@dataclass(frozen=True)
+class ProjectedRows:
+    """Released rows, and what can be computed from them.
+
+    Args:
+        rows: (n, k) float32, with noise.
+        projection: the matrix, the neighbourhood and the noise.
+        matrix: the kind of the matrix.
+        scale: of the noise; 0 in the non-private twin.
+        pulled_back: how many rows were farther from the centre than the radius, with noise; None if it was not counted.
+
+    Example:
+        >>> release = load_release(folder)                                       # doctest: +SKIP
+        >>> release.recovery.squared_distances(release.rows[:9], release.rows[9:18])   # doctest: +SKIP
+    """
+
+    rows: np.ndarray
+    projection: Projection
+    matrix: str
+    scale: float
+    pulled_back: int | None
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        """Distances, their errors, neighbours and kernels; see `projection.recovery`."""
+        projection = self.projection
+        return Recovery(projection.k, projection.noise, self.scale, distortion(self.matrix, projection.d, projection.k))
+
+    def whitened(self, variance: float = 1.0) -> np.ndarray:
+        """The rows (n, k) with the distortion by matrix and noise taken out: for clustering.
+
+        If the columns of the data have this variance within a cluster and do not correlate, those of what is returned
+        have variance 1 there and do not correlate.
+        """
+        matrix = self.projection.matrix
+        covariance = variance * matrix.T @ matrix + self.recovery.coordinate_variance * np.eye(self.projection.k)
+        values, vectors = np.linalg.eigh(covariance)
+        return self.rows @ (vectors / np.sqrt(values)) @ vectors.T
+
+
+def write_projected(folder: Path, projected: ProjectedRows) -> None:
+    """Write rows, matrix and description into a folder."""
+    projection = projected.projection
+    around = projection.neighbourhood
+    description = {
+        "model": KIND,
+        "matrix": projected.matrix,
+        "d": projection.d,
+        "k": projection.k,
+        "unit": around.unit,
+        "radius": around.radius,
+        "distance": around.distance,
+        "noise": projection.noise,
+        "scale": projected.scale,
+        "pulled_back": projected.pulled_back,
+    }
+    (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    centre = np.zeros(projection.d) if projection.centre is None else projection.centre
+    safetensors.numpy.save_file({"matrix": projection.matrix, "centre": centre}, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod(0o644)
+    columns = np.asfortranarray(projected.rows)
+    arrays = [pa.array(columns[:, i]) for i in range(projection.k)]
+    pa.parquet.write_table(pa.table(arrays, names=column_names(projection.k)), folder / PROJECTED, compression="zstd")
+
+
+def load_projected(folder: Path) -> ProjectedRows:
+    """What `write_projected` has written.
+
+    Raises:
+        NotARelease: if it cannot be read, or its parts do not fit together.
+    """
+    try:
+        description = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        tensors = safetensors.numpy.load_file(folder / WEIGHTS)
+        table = pa.parquet.read_table(folder / PROJECTED)
+        return _checked(description, tensors, table)
+    except (ValueError, KeyError, TypeError, OSError, SafetensorError, pa.ArrowException) as error:
+        raise NotARelease(f"the projection in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
+
+
+def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table: pa.Table) -> ProjectedRows:
+    if description["model"] != KIND or description["matrix"] not in MATRICES or description["noise"] not in NOISES:
+        raise ValueError(f"model={description['model']!r}, matrix={description['matrix']!r}: unknown")
+    matrix, centre = tensors["matrix"], tensors["centre"]
+    if matrix.dtype != np.float64 or centre.dtype != np.float64:
+        raise ValueError(f"matrix and centre are {matrix.dtype} and {centre.dtype}: expected float64")
+    neighbourhood = Neighbourhood(description["unit"], description["radius"], description["distance"])
+    projection = Projection(matrix, neighbourhood, description["noise"], centre)
+    if (projection.d, projection.k) != (description["d"], description["k"]):
+        raise ValueError(f"a matrix of shape {matrix.shape} with d={description['d']} and k={description['k']}")
+    if table.column_names != column_names(projection.k):
+        raise ValueError(f"{PROJECTED} has other columns than {column_names(projection.k)[0]}, ...")
+    rows = np.column_stack([column.to_numpy() for column in table.columns])
+    scale = description["scale"]
+    if rows.dtype != np.float32 or not np.isfinite(rows).all():
+        raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float32")
+    if type(scale) not in (int, float) or not 0.0 <= scale < math.inf:
+        raise ValueError(f"scale={scale!r}: expected a finite number, 0 or more")
+    return ProjectedRows(rows, projection, description["matrix"], float(scale), description["pulled_back"])
