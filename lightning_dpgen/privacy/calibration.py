@@ -57,6 +57,9 @@ class Draft:
     noise: float | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
+
     def access(self, multiplier: float) -> Access:
         """The access whose noises together cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
         total = sum(self.weights.values())

@@ -30,6 +30,8 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
 _PAIRS = 1 << 17
+# Uniforms whose product stays above the smallest float64.
+_MULTIPLIED = 8
 # How normals are made of words: the words' type, the bits that give a radius, and below what these are continued by 53
 # more. For float32 that is 2^16 of 2^31, a radius above 4.5.
 _WORDS = {torch.float32: (np.int32, 31, 2.0**16), torch.float64: (np.int64, 63, 2.0**43)}
@@ -112,10 +114,12 @@ class PrivateStream:
         rows = max(1, 2 * _PAIRS // k)
         for start in range(0, n, rows):
             part = out[start : start + rows]
-            direction = self.normal(tuple(part.shape), dtype=torch.float64)
-            length = torch.from_numpy(np.log(self._uniform(part.numel())[0])).view(part.shape).sum(dim=1)
-            length /= torch.linalg.vector_norm(direction, dim=1)
-            part.add_(direction.mul_(length[:, None]).to(part), alpha=scale)
+            direction = self.normal(tuple(part.shape), dtype=part.dtype)
+            uniforms = self._uniform(part.numel())[0].reshape(-1, k)
+            # A few of them multiplied have one logarithm for all; none is below 2^-116, so nothing underflows.
+            length = np.log(np.multiply.reduceat(uniforms, np.arange(0, k, _MULTIPLIED), axis=1)).sum(axis=1)
+            factor = torch.from_numpy(length).to(part) / torch.linalg.vector_norm(direction, dim=1)
+            part.addcmul_(direction, factor[:, None], value=scale)
         return out
 
     def gumbel(self, size: int) -> np.ndarray:

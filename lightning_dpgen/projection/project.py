@@ -134,7 +134,7 @@ class Projection:
         projected, clipped = np.empty((rows.shape[0], self.k)), 0
         offset = None if self.centre is None else self.centre @ self.matrix
         for part in _parts(rows):
-            chunk = rows[part]
+            chunk = rows[part] if scipy.sparse.issparse(rows) else _dense(rows[part])
             if self.neighbourhood.enforced:
                 chunk, factors = self._pulled_back(chunk)
                 clipped += int((factors < 1.0).sum())
@@ -173,7 +173,7 @@ def column_names(k: int) -> list[str]:
 
 
 def check_rows(rows: Rows, d: int | None = None) -> Rows:
-    """Rows as float64, an array or CSR without duplicates.
+    """Rows as they are, an array (numbers of any kind, perhaps on disk) or CSR in float64 without duplicates.
 
     Raises:
         BadRecords: if they are not (n, d) finite numbers, n at least 1.
@@ -184,20 +184,23 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
             rows = rows.copy()
             rows.sum_duplicates()
     else:
-        rows = np.asarray(rows)
+        rows = rows if isinstance(rows, np.memmap) else np.asarray(rows)
         if rows.dtype.kind not in "fiub":
             raise BadRecords(f"rows are {rows.dtype}: expected numbers")
-        rows = rows.astype(np.float64, copy=False)
     if len(rows.shape) != 2 or not all(rows.shape):
         raise BadRecords(f"rows of shape {rows.shape}: expected (n, d), at least one row and one column")
     if d is not None and rows.shape[1] != d:
         raise BadRecords(f"rows have {rows.shape[1]} columns: expected {d}")
     for part in _parts(rows):
-        values = rows[part].data if scipy.sparse.issparse(rows) else rows[part]
-        # NaN fails the comparison too.
-        if values.size and not (values.min() > -_LARGEST and values.max() < _LARGEST):
+        flat = rows[part].data if scipy.sparse.issparse(rows) else _dense(rows[part]).reshape(-1)
+        # One quick pass that most rows satisfy; NaN fails every comparison.
+        if not flat @ flat < _LARGEST**2 and not (flat.min() > -_LARGEST and flat.max() < _LARGEST):
             raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill them in or leave those rows out")
     return rows
+
+
+def _dense(chunk: np.ndarray) -> np.ndarray:
+    return np.asarray(chunk, dtype=np.float64)
 
 
 def _parts(rows: Rows) -> Iterator[slice]:
