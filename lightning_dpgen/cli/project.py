@@ -20,7 +20,6 @@ from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
@@ -101,11 +100,6 @@ def _released(
         shutil.rmtree(folder.staging, ignore_errors=True)
         kept = durable.load(folder.projected, "head", "done", "rows", "count") if folder.projected.is_file() else None
         account.go_on(kept["done"] if kept and account.ledger.knows(kept["head"]) else {})
-        if kept is None and account.ledger.accesses:
-            raise BudgetTooSmall(
-                f"run_dir={folder.root}: the budget was spent, and the rows were lost before they were saved; start a new "
-                "run, whose cost adds to what this one has spent"
-            )
     else:
         kept = None
     if kept is None:

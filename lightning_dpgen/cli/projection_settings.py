@@ -109,6 +109,8 @@ def read_projection_conf(overrides: Sequence[str]) -> ProjectConf:
                 raise Mistake(f"{name}={value}: expected a whole number from 1 to {most:,}")
     elif conf.data.source != "array":
         raise Mistake(f"data.source={conf.data.source}: expected blobs or array")
+    elif not conf.data.path:
+        raise Mistake("data=array needs data.path=FILE (.npy, .npz or .parquet)")
     return conf
 
 

@@ -151,20 +151,20 @@ def test_fit_looks_at_no_row():
 
 @pytest.mark.parametrize("unit", ["row", "element"])
 def test_the_expected_error_is_the_error(unit):
-    """Of several options, over draws of matrix and noise; 10 % is four standard errors of a standard deviation here."""
+    """Of several options, over draws of matrix and noise; 20 % is four standard errors of a standard deviation of 400."""
     d, a = 20, np.random.default_rng(0).normal(size=20)
     a *= 5.0 / np.linalg.norm(a)
     neighbourhood = Neighbourhood(unit, distance=1.0)
     for option in options(d, neighbourhood, 4.0, ks=[5, 20], typical=5.0)[::2]:
         errors = []
-        for seed in range(1000):
+        for seed in range(400):
             matrix = make_matrix(option.matrix, d, option.k, seed)
             projection = Projection(matrix, neighbourhood, option.noise)
             plan = projection.plan(4.0)
             released, _ = projection.release(np.stack([a, 0 * a]), Account(plan, stream=PrivateStream(seed=seed)))
             recovery = Recovery(option.k, option.noise, projection.scale(plan), distortion(option.matrix, d, option.k))
             errors.append(float(recovery.squared_distances(released[:1], released[1:])[0]) - 25.0)
-        assert np.std(errors) == pytest.approx(option.error, rel=0.15), option
+        assert np.std(errors) == pytest.approx(option.error, rel=0.2), option
 
 
 def test_the_raw_rivals_are_recommended_where_they_win():

@@ -1,0 +1,307 @@
+"""`dpgen project`: rows in, projected rows with a certificate out, in one command that spends once."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import safetensors.numpy
+import scipy.sparse
+
+from lightning_dpgen.cli import project
+from lightning_dpgen.data.rows import blobs
+from lightning_dpgen.release.certificate import digest, file_hash, statement
+from lightning_dpgen.release.sampler import load_release
+
+SETTINGS = ["data.n=300", "data.d=12", "project.radius=6", "project.k=5"]
+
+
+@pytest.fixture(scope="module")
+def projected(tmp_path_factory):
+    from lightning_dpgen.cli.main import main
+
+    folder = tmp_path_factory.mktemp("project") / "run"
+    assert main(["project", *SETTINGS, f"run_dir={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def release(projected, tmp_path):
+    return shutil.copytree(projected / "release", tmp_path / "release")
+
+
+def _one_line(err):
+    (line,) = [line for line in err.splitlines() if line.startswith("dpgen:") and not line.startswith("dpgen: warning")]
+    return line
+
+
+def test_a_release_is_whole_consistent_and_useful(dpgen, projected):
+    release = projected / "release"
+    names = {"README.md", "model.json", "model.safetensors", "privacy.json", "projected.parquet", "report.html"}
+    assert {path.name for path in release.iterdir()} == names
+    certificate = json.loads((release / "privacy.json").read_text())
+    assert certificate["relation"] == "replace_one" and certificate["delta"] == 0.0 and certificate["epsilon"] == 4.0
+    assert certificate["also"] == {"replace_one_epsilon": 4.0, "gaussian_mu": None, "curve": []}
+    assert "one row replaced by any other row" in certificate["statement"]
+    status, out, err = dpgen("verify", release)
+    assert status == 0 and "the projection that was drawn moves rows by at most" in out and not err
+    table = pyarrow.parquet.read_table(release / "projected.parquet")
+    assert table.shape == (300, 5) and table.column_names[4] == "projected_4"
+    loaded = load_release(release)
+    assert np.array_equal(loaded.rows, np.column_stack([c.to_numpy() for c in table.columns]))
+    assert loaded.recovery.squared_distances(loaded.rows[:9], loaded.rows[9:18]).shape == (9,)
+    assert loaded.whitened().shape == (300, 5)
+
+
+def test_whitened_rows_are_round():
+    from lightning_dpgen.projection.matrices import make_matrix
+    from lightning_dpgen.projection.neighbourhood import Neighbourhood
+    from lightning_dpgen.projection.project import Projection
+    from lightning_dpgen.release.projected import ProjectedRows
+
+    random = np.random.default_rng(0)
+    matrix = make_matrix("gaussian", 12, 4, 0)
+    rows = random.normal(size=(50_000, 12)) @ matrix + random.laplace(scale=0.7, size=(50_000, 4))
+    projection = Projection(matrix, Neighbourhood("row", distance=1.0), "laplace")
+    white = ProjectedRows(rows, projection, "gaussian", 0.7, None).whitened()
+    np.testing.assert_allclose(np.cov(white.T), np.eye(4), atol=0.05)
+
+
+def test_sample_and_evaluate_are_not_for_it(dpgen, release):
+    for command in ("sample", "evaluate"):
+        status, _, err = dpgen(command, release)
+        assert status == 2 and "projected rows" in _one_line(err)
+
+
+def _sealed(release, change=lambda c: None):
+    certificate = json.loads((release / "privacy.json").read_text())
+    change(certificate)
+    certificate["files"] = {name: file_hash(release / name) for name in certificate["files"]}
+    certificate["statement"] = statement(certificate)
+    certificate["digest"] = digest(certificate)
+    (release / "privacy.json").write_text(json.dumps(certificate))
+
+
+def _description(release, **changes):
+    path = release / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _tensors(release, change):
+    path = release / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    change(tensors)
+    safetensors.numpy.save_file(tensors, path)
+
+
+FORGERIES = {
+    "less noise": (lambda r: _description(r, scale=0.01), "the noise is too small"),
+    "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(3.0)), "the noise is too small"),
+    "a larger radius": (lambda r: _description(r, radius=60.0), "unit of privacy is not the neighbourhood"),
+    "an element for a row": (lambda r: _description(r, unit="element"), "unit of privacy is not the neighbourhood"),
+    "a distance": (lambda r: _description(r, radius=None, distance=1.0), "unit of privacy is not the neighbourhood"),
+    "another noise": (lambda r: _description(r, noise="gaussian"), "not one of gaussian noise"),
+    "no such matrix": (lambda r: _description(r, matrix="magic"), "cannot be read"),
+    "infinite numbers": (lambda r: _tensors(r, lambda t: t["matrix"].__setitem__((0, 0), np.inf)), "cannot be read"),
+    "another k": (lambda r: _description(r, k=4), "cannot be read"),
+    "a scale that is none": (lambda r: _description(r, scale="large"), "cannot be read"),
+    "no centre": (lambda r: _tensors(r, lambda t: t.pop("centre")), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("forge", "words"), FORGERIES.values(), ids=FORGERIES.keys())
+def test_forgeries_with_new_hashes_are_refused(dpgen, release, forge, words):
+    forge(release)
+    _sealed(release)
+    status, out, err = dpgen("verify", release)
+    assert status == 2 and words in out and not err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c.update(relation="add_or_remove_one"), "relation"),
+        (lambda c: c["declared"].update(n=299), "number of projected rows"),
+        (lambda c: c.update(unit="one person, whatever happens"), "unit of privacy is not the neighbourhood"),
+        (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
+        (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
+        (lambda c: c["stages"][1].update(name="something"), "event of stage 'rows'"),
+    ],
+)
+def test_forged_certificates_are_refused(dpgen, release, change, words):
+    _sealed(release, change)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and words in out
+
+
+def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_path):
+    folder = shutil.copytree(trained / "release", tmp_path / "other")
+    _sealed(folder, lambda c: c.update(relation="replace_one"))
+    assert dpgen("verify", folder)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["project.radius=null"], "give one of them"),
+        (["project.distance=1"], "give one of them"),
+        (["project.radius=-2"], "radius=-2"),
+        (["project.k=13"], "expected 1 to 12"),
+        (["project.k=0"], "expected 1 to 12"),
+        (["project.unit=cell"], "unit='cell'"),
+        (["project.matrix=magic"], "expected one of gaussian"),
+        (["project.matrix=identity"], "expected k=12"),
+        (["project.noise=uniform"], "expected one of laplace"),
+        (["project.noise=gaussian"], "needs a delta above 0"),
+        (["project.centre=[1,2]"], "a list of 12 numbers"),
+        (["project.centre=here"], "project.centre=here"),
+        (["project.typical=-1"], "project.typical"),
+        (["project.count_share=2"], "count_share"),
+        (["privacy.epsilon=-1"], "privacy.epsilon=-1"),
+        (["privacy.epsilon=null"], "privacy.epsilon=None"),
+        (["privacy.delta=2"], "privacy.delta=2"),
+        (["privacy.delta=0.01"], "less than 1/n"),
+        (["privacy.unit=me"], "privacy.unit"),
+        (["privacy=off", "privacy.epsilon=1"], "takes no epsilon"),
+        (["privacy.noise=some"], "privacy.noise=some"),
+        (["privacy.noise=secure", "debug.private_seed=1"], "takes no seed"),
+        (["data.n=0"], "data.n=0"),
+        (["data=array"], "data.path"),
+        (["data=array", "data.path=nowhere.npy"], "no file nowhere.npy"),
+        (["data=array", f"data.path={__file__}"], "expected a name that ends in"),
+        (["seed=-1"], "seed=-1"),
+        (["project.nothing=1"], "no setting"),
+        (["-m"], "sweeps"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_and_leaves_nothing(dpgen, tmp_path, arguments, words):
+    status, _, err = dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'run'}", *arguments)
+    assert status == 2 and words in _one_line(err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_says_where_rows_belong(dpgen):
+    status, _, err = dpgen("train", "data=blobs")
+    assert status == 2 and "is for dpgen project" in _one_line(err)
+    status, _, err = dpgen("project", "data=digits")
+    assert status == 2 and "is for dpgen train" in _one_line(err)
+
+
+def test_files_of_rows(dpgen, tmp_path):
+    rows = blobs(80, 4, seed=0)[0]
+    np.save(tmp_path / "f.npy", rows.astype(np.float32))
+    scipy.sparse.save_npz(tmp_path / "f.npz", scipy.sparse.csr_array(np.maximum(rows, 0.0)))
+    columns = {name: rows[:, i] for i, name in enumerate("abcd")}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "f.parquet")
+    for suffix in ("npy", "npz", "parquet"):
+        run = tmp_path / suffix
+        arguments = ["data=array", f"data.path={tmp_path / 'f'}.{suffix}", "project.radius=4", f"run_dir={run}"]
+        status, _, err = dpgen("project", *arguments)
+        assert status == 0, err
+        assert dpgen("verify", run / "release")[0] == 0
+        assert json.loads((run / "release" / "privacy.json").read_text())["declared"]["n"] == 80
+
+
+def test_files_that_are_no_rows(dpgen, tmp_path):
+    np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
+    np.save(tmp_path / "nan.npy", np.full((9, 2), np.nan))
+    np.save(tmp_path / "text.npy", np.array([["a", "b"]]))
+    np.savez(tmp_path / "plain.npz", images=np.zeros((3, 3)))
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1.0], "name": ["x"]}), tmp_path / "names.parquet")
+    for path, words in [
+        ("cube.npy", "expected (n, d)"),
+        ("nan.npy", "NaN"),
+        ("text.npy", "expected numbers"),
+        ("plain.npz", "cannot be read as rows"),
+        ("empty.parquet", "cannot be read as rows"),
+        ("table.csv", "expected a name that ends in"),
+        ("names.parquet", "column 'name'"),
+    ]:
+        run = tmp_path / "run"
+        status, _, err = dpgen("project", "data=array", f"data.path={tmp_path / path}", "project.radius=1", f"run_dir={run}")
+        assert status == 2 and words in _one_line(err), path
+        assert not run.exists()
+
+
+def test_a_radius_that_pulls_back_most_rows_is_warned_about(dpgen, tmp_path):
+    arguments = ["data.n=5000", "data.d=12", "project.radius=1", "project.k=5", f"run_dir={tmp_path / 'r'}"]
+    status, out, err = dpgen("project", *arguments)
+    assert status == 0 and "noisy count" in out and "pulls back most rows" in err
+
+
+def test_an_element_protects_no_row_and_says_so(dpgen, tmp_path):
+    status, _, err = dpgen("project", *SETTINGS, "project.unit=element", f"run_dir={tmp_path / 'r'}")
+    assert status == 0 and "protects one number of one row" in err
+    text = json.loads((tmp_path / "r" / "release" / "privacy.json").read_text())["statement"]
+    assert "a whole row is not the unit of this release" in text
+
+
+def test_a_declared_distance_says_that_it_is_not_enforced(dpgen, tmp_path):
+    arguments = ["data.n=300", "data.d=12", "project.distance=1", f"run_dir={tmp_path / 'r'}"]
+    status, _, err = dpgen("project", *arguments)
+    assert status == 0 and "declared and not enforced" in err
+    assert "not enforced" in json.loads((tmp_path / "r" / "release" / "privacy.json").read_text())["unit"]
+
+
+@pytest.mark.parametrize("switch", [["privacy=off"], ["debug.private_seed=3"]])
+def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch):
+    status, out, _ = dpgen("project", *SETTINGS, *switch, f"run_dir={tmp_path / 'r'}")
+    assert status == 0 and "NOT A PRIVATE RELEASE" in out
+    assert dpgen("verify", tmp_path / "r" / "release")[0] == 2
+
+
+def test_gaussian_noise_with_a_delta(dpgen, tmp_path):
+    status, out, _ = dpgen("project", *SETTINGS, "privacy.delta=1e-5", f"run_dir={tmp_path / 'r'}")
+    assert status == 0 and "delta 1e-05" in out
+    status, out, _ = dpgen("verify", tmp_path / "r" / "release")
+    assert status == 0 and "gaussian noise" in out
+
+
+def test_the_budget_says_which_k_without_reading(dpgen):
+    status, out, _ = dpgen("budget", "project", "data=array", "data.path=nowhere.npy", "data.d=40", "project.radius=2")
+    assert status == 0 and "best: project.k=" in out and "one record replaced" in out
+    status, _, err = dpgen("budget", "project", "data=array", "data.path=nowhere.npy", "project.radius=2")
+    assert status == 2 and "data.d=null" in _one_line(err)
+    status, out, _ = dpgen("budget", "project", "project.unit=element", "project.distance=1")
+    assert "noise on the rows as they are" in out
+
+
+class Crash(BaseException):
+    """Ends the process as far as this program can tell."""
+
+
+@pytest.mark.parametrize("at", ["before the draw", "after the draw", "after saving", "while writing"])
+def test_an_interrupted_projection_goes_on_or_says_what_is_lost(dpgen, tmp_path, monkeypatch, at):
+    def crash(*_, **__):
+        raise Crash
+
+    save = project.durable.save
+
+    def save_and_crash(*arguments):
+        save(*arguments)
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        where = {
+            "before the draw": (project, "_released", crash),
+            "after the draw": (project.durable, "save", crash),
+            "after saving": (project.durable, "save", save_and_crash),
+            "while writing": (project, "write_release", crash),
+        }[at]
+        patch.setattr(*where)
+        with pytest.raises(Crash):
+            dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
+    status, _, err = dpgen("project", *SETTINGS, "privacy.epsilon=5", f"run_dir={tmp_path / 'r'}")
+    assert status == 2 and "other settings" in _one_line(err)
+    status, _, err = dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
+    if at == "after the draw":
+        assert status == 3 and "no room for stage 'rows'" in _one_line(err) and not (tmp_path / "r" / "release").exists()
+    else:
+        assert status == 0, err
+        assert dpgen("verify", tmp_path / "r" / "release")[0] == 0
+        status, _, err = dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
+        assert status == 2 and "finished release" in _one_line(err)
