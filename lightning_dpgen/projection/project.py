@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,7 @@ ROWS, CLIPPED = "rows", "clipped"
 # Numbers of the data looked at together.
 _CHUNK = 1 << 22
 
+_GRID_BITS = 20
 # Beyond it sums, and what is released, may overflow.
 _LARGEST = 1e30
 
@@ -104,7 +106,8 @@ class Projection:
     def release(self, rows: Rows, account: Account) -> tuple[np.ndarray, int | None]:
         """The projected rows with noise (n, k), float32, and how many rows were pulled back, with noise; both public.
 
-        Rounding comes after the noise, and takes off the digits in which floating-point noise is weakest.
+        Released numbers are rounded to multiples of about a millionth of the scale, after the noise: a grid that does not
+        hang on the records, far coarser than float64, in whose last digits noise of floating point is weak.
 
         Args:
             rows: (n, d), an array or CSR.
@@ -127,6 +130,10 @@ class Projection:
             count = min(max(count, 0), len(projected))
         with account.open(ROWS) as access:
             NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), self.sensitivity)
+        if account.plan.private:
+            grid = 2.0 ** (math.floor(math.log2(self.scale(account.plan))) - _GRID_BITS)
+            np.rint(np.divide(projected, grid, out=projected), out=projected)
+            projected *= grid
         return projected.astype(np.float32), count
 
     def _exact(self, rows: Rows) -> tuple[np.ndarray, int]:

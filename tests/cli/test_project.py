@@ -222,7 +222,8 @@ def test_files_that_are_no_rows(dpgen, tmp_path):
         ("names.parquet", "column 'name'"),
     ]:
         run = tmp_path / "run"
-        status, _, err = dpgen("project", "data=array", f"data.path={tmp_path / path}", "project.radius=1", f"run_dir={run}")
+        arguments = ["data=array", f"data.path={tmp_path / path}", "project.radius=1", f"run_dir={run}"]
+        status, _, err = dpgen("project", *arguments)
         assert status == 2 and words in _one_line(err), path
         assert not run.exists()
 

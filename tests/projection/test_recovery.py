@@ -37,7 +37,7 @@ def _estimates(kind, noise, d, k, scale, a):
 
 
 def _within(sample, mean, variance):
-    """Whether mean and variance fit, each by a test of false-alarm chance 1e-5 (normal, standard errors from the sample)."""
+    """Whether mean and variance fit, each by a test of false-alarm chance 1e-5 (normal, with the sample's own error)."""
     z = 4.4
     spread = sample.var()
     error = math.sqrt(max(((sample - sample.mean()) ** 4).mean() - spread**2, 0.0) / len(sample))
