@@ -59,7 +59,8 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "ComposedDpEvent":
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":
-        return f"Laplace noise, multiplier {tree['noise_multiplier']:.4g}"
+        # What is pure in another way (spherical or discrete noise, a noisy maximum) is written so too.
+        return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind
