@@ -28,6 +28,9 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account, OpenAccess
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.projection import sensitivity
+from lightning_dpgen.projection.noises import Noise
+from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release import certificate
 
 
@@ -73,6 +76,7 @@ constant_divisor = laws.without_privacy_it_is_descent_on_the_sum_over_the_expect
 inclusion = laws.inclusion_is_independent_with_the_public_rate
 planned_rate = laws.the_rate_is_the_plans_however_many_records_there_are
 line_first = laws.the_line_is_on_disk_before_the_noise_is_drawn
+replaced = laws.a_replaced_row_costs_at_most_epsilon
 stopping_early = laws.stopping_early_does_not_lower_what_is_certified
 
 BROKEN = {
@@ -271,6 +275,32 @@ BROKEN = {
     "several noises of a lot paid as the largest alone": Broken(
         Access.multiplier.fget, {"return 1.0 / math.sqrt(squares)": "return min(self.multipliers.values())"},
         (lot_costs_with_a_histogram,),
+    ),
+    "rows of a projection not pulled back": Broken(
+        Projection._exact, {"out *= factors[:, None]": "pass"}, (replaced, functools.partial(replaced, "spherical"))
+    ),
+    "elements of a projection not cut": Broken(
+        Projection._pulled_back, {"near = np.clip(dense, centre - radius, centre + radius)": "near = dense"},
+        (functools.partial(replaced, "laplace", "element"),),
+    ),
+    "projection calibrated in the wrong norm": Broken(
+        Noise.sensitivity, {"return l1_of_a_row(matrix) if self.norm == 1 else l2_of_a_row(matrix)":
+                            "return l2_of_a_row(matrix)"},
+        (replaced,),
+    ),
+    "projection calibrated on the mean row": Broken(
+        sensitivity.largest_row, {".max()": ".mean()"}, (functools.partial(replaced, "gaussian", "element"),)
+    ),
+    "Laplace noise half as large": Broken(
+        PrivateStream.add_laplace_, {"alpha=scale": "alpha=scale / 2"},
+        (replaced, functools.partial(replaced, "laplace", "element")),
+    ),
+    "spherical noise of the length of one number": Broken(
+        PrivateStream.add_spherical_, {"length = np.log(": "length = 1 / k * np.log("},
+        (functools.partial(replaced, "spherical"),),
+    ),
+    "Gaussian noise under replace-one halved twice": Broken(
+        mechanisms.gaussian, {"multiplier /= 2.0": "multiplier /= 4.0"}, (functools.partial(replaced, "gaussian"),)
     ),
     "certificate reads an odometer at the stop": Broken(
         Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)

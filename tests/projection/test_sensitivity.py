@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse
+from contracts import laws
 
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
@@ -76,6 +77,12 @@ def test_neighbours(kind, noise, unit, how):
     norm = NOISES[noise].norm
     moved = [_moved(projection, *pair, norm) for pair in _pairs(projection, norm, random)]
     assert 0.95 * projection.sensitivity < max(moved) <= projection.sensitivity
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("unit", ["row", "element"])
+def test_the_noise_is_as_large_as_the_worst_neighbours_need(noise, unit):
+    laws.a_replaced_row_costs_at_most_epsilon(noise, unit)
 
 
 def test_a_row_that_is_not_pulled_back_would_be_noticed():
