@@ -8,7 +8,7 @@ _EXPORTS = {
     "data.lots": ["Lot", "LotBlocks", "PoissonLots"],
     "data.records": ["BadRecords", "Records", "encode_images"],
     "data.schema": ["ImageSchema"],
-    "gradients.clipping": ["DPNorm", "Fixed"],
+    "gradients.clipping": ["Decay", "DPNorm", "Fixed", "Normalised", "Quantile", "Schedule", "Smoothed"],
     "gradients.engines": ["per_record_gradients"],
     "gradients.terms": ["DataFree", "PerRecord"],
     "optim.private": ["PrivateOptimizer"],

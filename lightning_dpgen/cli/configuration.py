@@ -53,6 +53,14 @@ class ClippingConf:
     c_max: float | None = None
     bins: int | None = None
     share: float | None = None
+    factor: float | None = None
+    every: int | None = None
+    target: float | None = None
+    lr: float | None = None
+    least: float | None = None
+    most: float | None = None
+    stability: float | None = None
+    smooth: float = 0.0
 
 
 @dataclass

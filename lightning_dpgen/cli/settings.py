@@ -15,7 +15,7 @@ from lightning_dpgen.cli.defaults import defaults
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.schema import ImageSchema
-from lightning_dpgen.gradients.clipping import ClippingRule, DPNorm, Fixed
+from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
@@ -26,6 +26,7 @@ _SMALLEST_DELTA = 1e-30
 _MOST, _WIDEST = 10**9, 2**16
 # The stage that buys the number of records, where it is not declared.
 COUNT = "count"
+_RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 
@@ -177,7 +178,7 @@ def fill(conf: Conf) -> Settings:
         split = SplitSettings(**dataclasses.asdict(conf.split))
     except ValueError as error:
         raise Mistake(str(error)) from None
-    return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max))
+    return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n))
 
 
 def check_privacy(conf: Conf) -> None:
@@ -271,19 +272,25 @@ def _check_accelerator(name: str) -> None:
         raise Mistake(f"trainer.accelerator={name}: expected one that this machine has ({usable})")
 
 
-def _clipping(conf: ClippingConf, c_max: float) -> ClippingRule:
+def _clipping(conf: ClippingConf, c_max: float, expected_lot: float) -> ClippingRule:
+    """The rule; what is left open is the rule's own default, or follows from `c_max`, the default largest bound."""
+    if conf.rule not in _RULES:
+        raise Mistake(f"clipping.rule={conf.rule}: expected one of {', '.join(_RULES)}")
+    made = _RULES[conf.rule]
+    names = [f.name for f in dataclasses.fields(made)]
+    given = {name: value for name, value in dataclasses.asdict(conf).items() if value is not None}
+    unused = sorted(given.keys() - {*names, "rule", "smooth"})
+    if unused:
+        raise Mistake(
+            f"clipping.{unused[0]}={given[unused[0]]}: clipping.rule={conf.rule} has no such setting; clipping={conf.rule} "
+            "picks the file that goes with it"
+        )
+    derived = {"c": 1.0, "c_max": c_max, "expected_lot": expected_lot}
     try:
-        if conf.rule == "fixed":
-            return Fixed(1.0 if conf.c is None else conf.c)
-        if conf.rule == "dpnorm":
-            return DPNorm(
-                c_max=c_max if conf.c_max is None else conf.c_max,
-                bins=20 if conf.bins is None else conf.bins,
-                share=0.05 if conf.share is None else conf.share,
-            )
+        rule = made(**{name: (derived | given)[name] for name in names if name in derived or name in given})
+        return Smoothed(rule, conf.smooth) if conf.smooth else rule
     except ValueError as error:
         raise Mistake(f"clipping.{error}") from None
-    raise Mistake(f"clipping.rule={conf.rule}: expected dpnorm or fixed")
 
 
 def _check_seed(name: str, value: int) -> None:

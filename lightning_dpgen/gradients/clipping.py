@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.account import OpenAccess
-from lightning_dpgen.privacy.mechanisms import noisy_histogram
+from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
 _SHAVE = 1.0 - 1e-5
@@ -19,23 +19,36 @@ _SHAVE = 1.0 - 1e-5
 _SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
 
 
-class ClippingRule(Protocol):
-    """Chooses the bound of a lot.
+class ClippingRule(ABC):
+    """Chooses the bound of a lot, and what becomes of a gradient that is longer.
 
-    `weights` names the extra noises that it draws in each access and the share of the access's inverse squared noise
-    that each may use; the gradient gets the rest.
+    A rule holds public settings and nothing else. What it remembers is the bound of the lot before, which the optimizer
+    keeps and hands to it.
     """
 
     @property
-    def weights(self) -> Mapping[str, float]: ...
+    def weights(self) -> Mapping[str, float]:
+        """The extra noises that it draws in each access, and the share of the access's inverse squared noise that each may
+        use; the gradient gets the rest."""
+        return {}
 
-    def bound(self, access: OpenAccess, norms: Tensor) -> float:
-        """The public bound C of this lot from the private norms (B,)."""
-        ...
+    @abstractmethod
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+        """The public bound C of this lot.
+
+        Args:
+            access: open; the rule draws from it the noises that it lists, once each.
+            norms: (B,) private.
+            before: the bound of the lot before; None for the first.
+        """
+
+    def factors(self, norms: Tensor, bound: float) -> Tensor:
+        """(B,) what each gradient is multiplied by, so that none is longer than the bound; 0 where a norm is not finite."""
+        return clip_weights(norms, bound)
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(ClippingRule):
     """One bound for the whole run.
 
     Args:
@@ -51,16 +64,67 @@ class Fixed:
     def __post_init__(self) -> None:
         _check_bound("c", self.c)
 
-    @property
-    def weights(self) -> Mapping[str, float]:
-        return {}
-
-    def bound(self, access: OpenAccess, norms: Tensor) -> float:
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
         return self.c
 
 
 @dataclass(frozen=True)
-class DPNorm:
+class Decay(ClippingRule):
+    """A bound that shrinks by a factor every so many lots (dp-GAN, "clipping decay").
+
+    Args:
+        c: the first bound.
+        factor: of one decay, in (0, 1].
+        every: lots between two; the lots of an epoch, for a decay by epoch.
+        least: the bound that it does not fall below.
+
+    Example:
+        >>> Decay(1.0, factor=0.5, every=10).at(25)
+        0.25
+    """
+
+    c: float
+    factor: float = 0.99
+    every: int = 1
+    least: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_bound("c", self.c)
+        _check_bound("least", self.least)
+        if not 0.0 < self.factor <= 1.0:
+            raise ValueError(f"factor={self.factor}: expected a number above 0, at most 1")
+        if self.every < 1 or self.least > self.c:
+            raise ValueError(f"every={self.every}, least={self.least:g}: expected 1 or more, and at most c={self.c:g}")
+
+    def at(self, lot: int) -> float:
+        """The bound of the lot of that number, from 0."""
+        return max(self.c * self.factor ** (lot // self.every), self.least)
+
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+        return self.at(access.number)
+
+
+@dataclass(frozen=True)
+class Schedule(ClippingRule):
+    """Any bound that follows from the number of the lot alone.
+
+    Args:
+        at: gives the bound of the lot of that number, from 0. It must not look at records, nor at anything made from them.
+
+    Raises:
+        ValueError: during a run, if it gives what is no bound; nothing has been released from that lot then.
+    """
+
+    at: Callable[[int], float]
+
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+        bound = float(self.at(access.number))
+        _check_bound(f"the schedule's bound of lot {access.number}", bound)
+        return bound
+
+
+@dataclass(frozen=True)
+class DPNorm(ClippingRule):
     """The noisy mode of a histogram of the lot's norms (DPGM, TKDE, Algorithm 3).
 
     ``(0, c_max]`` is cut into `bins` equal intervals; the bound is the upper end of the fullest one after noise.
@@ -87,18 +151,123 @@ class DPNorm:
         if self.bins < 2:
             raise ValueError(f"bins={self.bins}: expected 2 or more")
         _check_bound(f"c_max={self.c_max:g} over bins={self.bins}", self.c_max / self.bins)
-        if not 0.0 < self.share < 1.0:
-            raise ValueError(f"share={self.share}: expected a number between 0 and 1")
+        _check_share(self.share)
 
     @property
     def weights(self) -> Mapping[str, float]:
         return {"norms": self.share}
 
-    def bound(self, access: OpenAccess, norms: Tensor) -> float:
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
         width = self.c_max / self.bins
         finite = norms[torch.isfinite(norms)]
         places = (torch.ceil(finite / width) - 1).clamp(0, self.bins - 1).long()
         return (int(noisy_histogram(access, "norms", places, self.bins).argmax()) + 1) * width
+
+
+@dataclass(frozen=True)
+class Quantile(ClippingRule):
+    """A bound that follows a quantile of the norms (Andrew, Thakkar, McMahan and Ramaswamy 2021, Algorithm 1).
+
+    From the noisy share s of this lot's norms that are at most the bound C of the lot before, it takes
+    ``C exp(-lr (s - target))``, for this lot already: both are one access. Each finite record counts as +1/2 or -1/2, so
+    the sensitivity is 1/2.
+
+    Args:
+        c: the first bound.
+        expected_lot: the public divisor of the count, as for the optimizer.
+        target: share of the norms that the bound should be above.
+        lr: learning rate.
+        least, most: public limits of the bound.
+        share: of the lot's inverse squared noise that the count uses.
+    """
+
+    c: float
+    expected_lot: float
+    target: float = 0.5
+    lr: float = 0.2
+    least: float = 1e-3
+    most: float = 1e3
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("c", "least", "most"):
+            _check_bound(name, getattr(self, name))
+        if not self.least <= self.c <= self.most:
+            raise ValueError(f"c={self.c:g}: expected a number from least={self.least:g} to most={self.most:g}")
+        if not 0.0 < self.target < 1.0:
+            raise ValueError(f"target={self.target}: expected a number between 0 and 1")
+        if not (self.expected_lot > 0.0 and 0.0 < self.lr < 100.0):
+            raise ValueError(f"expected_lot={self.expected_lot}, lr={self.lr}: expected positive numbers, lr below 100")
+        _check_share(self.share)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {"below": self.share}
+
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+        current = self.c if before is None else before
+        finite = norms[torch.isfinite(norms)]
+        signs = torch.where(finite <= current, 0.5, -0.5).sum(dtype=torch.float64)
+        noisy = gaussian(access, "below", signs.reshape(1), sensitivity=0.5)
+        below = min(max(0.5 + float(noisy) / self.expected_lot, 0.0), 1.0)
+        return min(max(current * math.exp(-self.lr * (below - self.target)), self.least), self.most)
+
+
+@dataclass(frozen=True)
+class Normalised(ClippingRule):
+    """Every gradient is brought near one length, long or short: "automatic clipping" (Bu et al. 2023, AUTO-S).
+
+    ``C g / (|g| + stability)``, which is shorter than C.
+
+    Args:
+        c: the bound C; the learning rate may take its part.
+        stability: added to the norm, so that gradients of almost nothing stay small.
+    """
+
+    c: float = 1.0
+    stability: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_bound("c", self.c)
+        _check_bound("stability", self.stability)
+
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+        return self.c
+
+    def factors(self, norms: Tensor, bound: float) -> Tensor:
+        return torch.where(norms < _LARGEST_NORM, _SHAVE * bound / (norms + self.stability), 0.0)
+
+
+@dataclass(frozen=True)
+class Smoothed(ClippingRule):
+    """Another rule, whose bounds are averaged over lots: ``keep`` of the one before, and the rest of the new one.
+
+    Args:
+        of: the rule.
+        keep: in [0, 1).
+
+    Example:
+        >>> Smoothed(DPNorm(c_max=10.0), keep=0.9).weights
+        {'norms': 0.05}
+    """
+
+    of: ClippingRule
+    keep: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.keep < 1.0:
+            raise ValueError(f"keep={self.keep}: expected a number from 0, below 1")
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return self.of.weights
+
+    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+        new = self.of.bound(access, norms, before)
+        return new if before is None else self.keep * before + (1.0 - self.keep) * new
+
+    def factors(self, norms: Tensor, bound: float) -> Tensor:
+        return self.of.factors(norms, bound)
 
 
 def clip_weights(norms: Tensor, bound: float) -> Tensor:
@@ -115,3 +284,8 @@ def clip_weights(norms: Tensor, bound: float) -> Tensor:
 def _check_bound(name: str, value: float) -> None:
     if not _SMALLEST_BOUND <= value < _LARGEST_NORM:
         raise ValueError(f"{name}={value:g}: expected a number from {_SMALLEST_BOUND:g} to {_LARGEST_NORM:g}")
+
+
+def _check_share(share: float) -> None:
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share={share}: expected a number between 0 and 1")

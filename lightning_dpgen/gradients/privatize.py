@@ -2,7 +2,9 @@
 
     norms   <-  |gradient_i|                                     private, one a record
     C       <-  rule(noisy statistics of the norms)              public
-    mean    <-  sum_i min(1, C / norm_i) gradient_i / L          private, sensitivity C / L (add or remove one record)
+    mean    <-  sum_i factor_i gradient_i / L                    private, sensitivity C / L (add or remove one record),
+                factor_i = min(1, C / norm_i) or what the rule   since no factor_i norm_i is above C
+                has in its place
     public  <-  mean + N(0, (multiplier C / L)^2)                public; the expected lot L is a constant of the plan
 
 Records outside the lot, and records with a non-finite gradient, add exact zeros. A lot of no records is noised like
@@ -43,6 +45,7 @@ def privatize(
     rule: ClippingRule,
     expected_lot: float,
     out: GradientBuffer,
+    before: float | None = None,
 ) -> float:
     """Write the private mean gradient of a lot into `out`; gives the bound C that was used.
 
@@ -52,14 +55,18 @@ def privatize(
         rule: chooses the bound.
         expected_lot: the public divisor: sampling rate times the declared number of records.
         out: overwritten.
+        before: the bound of the lot before; None for the first.
 
     Guarantee:
         What `out` holds and the bound, together, are one Gaussian mechanism with the access's merged multiplier on the
         records of the lot, for one record added or removed.
     """
     norms = gradients.norms()
-    bound = rule.bound(access, norms) if access.private else math.inf
-    weights = clip_weights(norms, bound).to(out.flat.dtype)
+    if access.private:
+        bound = rule.bound(access, norms, before)
+        weights = rule.factors(norms, bound).to(out.flat.dtype)
+    else:
+        bound, weights = math.inf, clip_weights(norms, math.inf).to(out.flat.dtype)
     gradients.weighted_sum(weights / expected_lot, out.views)
     gaussian(access, "gradient", out.flat, sensitivity=bound / expected_lot)
     return bound

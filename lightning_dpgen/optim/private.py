@@ -79,6 +79,14 @@ class PrivateOptimizer(DPOptimizer):
     def last_bound(self) -> float | None:
         return self._state_of_step["bound"]
 
+    def state_dict(self) -> dict:
+        """That of the torch optimizer, and the last bound, which rules may go on from."""
+        return super().state_dict() | {"last_bound": self.last_bound}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self._state_of_step["bound"] = state_dict.get("last_bound")
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bound"})
+
     def take(self, gradients: RecordGradients) -> None:
         """Hand over the per-record gradients of the lot that the next `step` is for."""
         self._state_of_step["gradients"] = gradients
@@ -106,7 +114,9 @@ class PrivateOptimizer(DPOptimizer):
         self._check_parameters(gradients)
         self._account.claim(gradients.draw, self._stage)
         with self._account.open(self._stage) as access:
-            bound = privatize(gradients, access, self._clipping, self.expected_batch_size, self._buffer)
+            bound = privatize(
+                gradients, access, self._clipping, self.expected_batch_size, self._buffer, self.last_bound
+            )
         self._state_of_step["bound"] = bound
         for p in self.params:
             p.grad = self._buffer.views[p]

@@ -31,10 +31,16 @@ class Draw(Protocol):
 
 
 class OpenAccess:
-    """An access whose ledger line is written: each of its noises may be drawn once, until it is closed."""
+    """An access whose ledger line is written: each of its noises may be drawn once, until it is closed.
 
-    def __init__(self, access: Access, stream: PrivateStream, relation: str = ADD_OR_REMOVE_ONE) -> None:
-        self.access, self.stream, self.relation = access, stream, relation
+    Attributes:
+        number: how many accesses of its stage came before and left their mark; public.
+    """
+
+    def __init__(
+        self, access: Access, stream: PrivateStream, relation: str = ADD_OR_REMOVE_ONE, number: int = 0
+    ) -> None:
+        self.access, self.stream, self.relation, self.number = access, stream, relation, number
         self._left = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 
@@ -214,8 +220,8 @@ class Account:
         elif not self.ledger.accesses:
             # One line says it all: the run is not private, whatever else is read.
             self.ledger.write(access)
+        opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage])
         self._done[stage] += 1
-        opened = OpenAccess(access, self.stream, self.plan.relation)
         try:
             yield opened
         finally:

@@ -101,3 +101,13 @@ def test_interruption_before_anything_is_spent(tmp_path):
     # A shell shows 130 for both: an exit, and the signal itself when it falls into the start of the interpreter.
     assert process.returncode in (130, -signal.SIGINT) and err.startswith("dpgen: interrupted; nothing was released"), err
     assert len(err.splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [["clipping=decay"], ["clipping=quantile", "clipping.smooth=0.5"], ["clipping=normalised", "clipping.c=0.5"]],
+    ids=" ".join,
+)
+def test_every_clipping_rule_trains(dpgen, tmp_path, clipping):
+    assert dpgen("train", *QUICK, *clipping, f"run_dir={tmp_path / 'r'}")[0] == 0
+    assert dpgen("verify", tmp_path / "r" / "release")[0] == 0

@@ -24,8 +24,17 @@ from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
 from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.schema import ImageSchema
-from lightning_dpgen.gradients import privatize
-from lightning_dpgen.gradients.clipping import DPNorm, Fixed, clip_weights
+from lightning_dpgen.gradients import clipping, privatize
+from lightning_dpgen.gradients.clipping import (
+    Decay,
+    DPNorm,
+    Fixed,
+    Normalised,
+    Quantile,
+    Schedule,
+    Smoothed,
+    clip_weights,
+)
 from lightning_dpgen.gradients.engines import ENGINES, per_record_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
@@ -166,7 +175,7 @@ class Door:
     def __enter__(self):
         self._patches = ExitStack()
         patch = self._patches.enter_context(pytest.MonkeyPatch.context())
-        for module in (mechanisms, privatize, kmeans):
+        for module in (mechanisms, clipping, privatize, kmeans):
             patch.setattr(module, "gaussian", self)
         return self
 
@@ -199,7 +208,15 @@ def overspent(run, first, second) -> list[float]:
     return [math.sqrt(square) * opened.access.multiplier for opened, square in moves.items()]
 
 
-RULES = {"fixed": Fixed(0.5), "dpnorm": DPNorm(c_max=2.0, bins=10, share=0.2)}
+RULES = {
+    "fixed": Fixed(0.5),
+    "dpnorm": DPNorm(c_max=2.0, bins=10, share=0.2),
+    "decay": Decay(0.5, factor=0.5, least=0.25),
+    "schedule": Schedule(lambda lot: 0.5 / (1 + lot)),
+    "quantile": Quantile(0.5, expected_lot=5.0, share=0.2),
+    "normalised": Normalised(0.5),
+    "smoothed": Smoothed(DPNorm(c_max=2.0, bins=10, share=0.2), keep=0.8),
+}
 ROWS = torch.randn(9, 3, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -294,7 +311,7 @@ def given_the_answers_a_split_is_the_same_for_any_records() -> None:
 def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf, 9.0, 0.0)) -> None:
     rule = DPNorm(c_max=2.0, bins=8)
     with Door() as door, account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
-        rule.bound(access, torch.tensor(norms))
+        rule.bound(access, torch.tensor(norms), None)
         assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
         access.take("gradient")
     assert len(door.walk) == 1
@@ -383,13 +400,13 @@ def network_of_two_layers():
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(clipping=RULES["fixed"], inner=torch.optim.SGD) -> None:
+def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["fixed"], inner=torch.optim.SGD) -> None:
     """A plan from `make_plan(epsilon=math.inf)`: not private, so neither noise nor bound, whatever the rule says."""
-    draft = Draft("training", {"gradient": 0.95, **clipping.weights}, 4, largest=10, rate=0.5)
+    draft = Draft("training", {"gradient": 0.95, **rule.weights}, 4, largest=10, rate=0.5)
     account = Account(make_plan([draft], epsilon=math.inf, delta=1e-5))
     private, plain = network_of_two_layers(), network_of_two_layers()
     optimizer = PrivateOptimizer(
-        inner(private.parameters(), lr=0.05), account=account, clipping=clipping, expected_lot=4.0
+        inner(private.parameters(), lr=0.05), account=account, clipping=rule, expected_lot=4.0
     )
     twin = inner(plain.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(1)

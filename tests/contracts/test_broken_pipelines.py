@@ -125,18 +125,18 @@ BROKEN = {
     ),
     "missing clip": Broken(
         privatize.privatize,
-        {"weights = clip_weights(norms, bound)": "weights = torch.ones_like(norms)"},
+        {"rule.factors(norms, bound)": "torch.ones_like(norms)"},
         (lot_costs, lot_costs_with_a_histogram),
     ),
     "missing clip of the records of the split": Broken(
         kmeans.private_split, {"_sum(_clip(records, radius), ": "_sum(records, "}, (split_costs,)
     ),
     "clip by twice the bound": Broken(
-        privatize.privatize, {"clip_weights(norms, bound)": "clip_weights(norms, 2 * bound)"}, (lot_costs,)
+        privatize.privatize, {"rule.factors(norms, bound)": "rule.factors(norms, 2 * bound)"}, (lot_costs,)
     ),
     "clip by the largest bound and not by the one that was chosen": Broken(
         privatize.privatize,
-        {"clip_weights(norms, bound)": 'clip_weights(norms, getattr(rule, "c_max", bound))'},
+        {"rule.factors(norms, bound)": 'rule.factors(norms, getattr(rule, "c_max", bound))'},
         (lot_costs_with_a_histogram,),
     ),
     "clip by a norm without the bias": Broken(

@@ -8,9 +8,18 @@ from contracts import laws
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_dpgen.gradients.clipping import DPNorm, Fixed, clip_weights
+from lightning_dpgen.gradients.clipping import (
+    Decay,
+    DPNorm,
+    Fixed,
+    Normalised,
+    Quantile,
+    Schedule,
+    Smoothed,
+    clip_weights,
+)
 
-RULES = {"fixed": Fixed(0.5), "dpnorm": DPNorm(c_max=2.0, bins=8), "two bins": DPNorm(c_max=1e-3, bins=2, share=0.5)}
+RULES = laws.RULES | {"two bins": DPNorm(c_max=1e-3, bins=2, share=0.5)}
 NORMS = {
     "none": [],
     "zeros": [0.0, 0.0],
@@ -27,9 +36,9 @@ NORMS = {
 def rule_on(account_of):
     """The bound that a rule gives for some norms, at one noise multiplier."""
 
-    def apply(rule, norms, multiplier=1.0):
+    def apply(rule, norms, multiplier=1.0, before=None):
         with account_of({**dict.fromkeys(rule.weights, multiplier), "gradient": 1.0}).open("training") as access:
-            bound = rule.bound(access, torch.tensor(norms))
+            bound = rule.bound(access, torch.tensor(norms), before)
             assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
             access.take("gradient")
         return bound
@@ -67,6 +76,72 @@ def test_a_weight_never_lets_a_norm_pass_the_bound(norms, bound):
     assert (weights[inside] == 1.0).all(), "a record within the bound is kept whole"
 
 
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS.keys())
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_no_factor_lets_a_norm_pass_the_bound(rule, norms):
+    norms = torch.tensor(norms)
+    for bound in (1e-6, 0.37, 1e6):
+        factors = rule.factors(norms, bound)
+        finite = torch.isfinite(norms)
+        assert ((factors >= 0) & torch.isfinite(factors)).all() and (factors[~finite] == 0).all()
+        assert (factors[finite].double() * norms[finite].double() <= bound).all()
+
+
+def test_a_bound_may_fall_with_the_lots(account_of):
+    account = account_of({"gradient": 1.0}, count=4)
+    for rule in (Decay(0.8, factor=0.5, every=2, least=0.3), Schedule(lambda lot: 0.8 if lot < 2 else 0.4)):
+        assert rule.bound(type("Access", (), {"number": 3}), None, None) == 0.4
+    seen = []
+    for _ in range(4):
+        with account.open("training") as access:
+            seen.append(Decay(0.8, factor=0.5, every=2, least=0.5).bound(access, torch.zeros(0), None))
+            access.take("gradient")
+    assert seen == [0.8, 0.8, 0.5, 0.5]
+    with pytest.raises(ValueError, match="bound of lot 3"):
+        Schedule(lambda lot: -1.0).bound(type("Access", (), {"number": 3}), None, None)
+
+
+def test_a_quantile_is_found_and_followed(rule_on):
+    rule, norms = Quantile(0.01, expected_lot=400.0, target=0.7, lr=0.5), [i / 100 for i in range(400)]
+    bound = None
+    for _ in range(60):
+        bound = rule_on(rule, norms, multiplier=1e-6, before=bound)
+    assert bound == pytest.approx(2.8, rel=0.05), "70 % of 0 to 4"
+    far = Quantile(1.0, expected_lot=1.0, least=0.5, most=2.0)
+    assert rule_on(far, [9.0] * 500, multiplier=1e-6) <= 2.0 and rule_on(far, [0.0] * 500, multiplier=1e-6) >= 0.5
+
+
+def test_the_count_of_a_quantile_moves_by_half_a_record():
+    """Of a record more, on either side of the bound: this is what its noise is calibrated to."""
+    taken = []
+
+    class Access:
+        number, private = 0, True
+
+    def exact(access, name, values, *, sensitivity):
+        taken.append((float(values), sensitivity))
+        return values
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_dpgen.gradients.clipping.gaussian", exact)
+        for norms in ([0.1, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 5.0], [0.1, 0.9, math.nan]):
+            Quantile(0.5, expected_lot=2.0).bound(Access, torch.tensor(norms), None)
+    values, sensitivities = zip(*taken, strict=True)
+    assert values == (0.0, 0.5, -0.5, 0.0) and set(sensitivities) == {0.5}
+
+
+def test_normalised_gradients_have_one_length():
+    norms = torch.tensor([1e-3, 1.0, 1e3, math.inf])
+    lengths = norms * Normalised(0.5, stability=1e-6).factors(norms, 0.5)
+    assert lengths[:3] == pytest.approx([0.5] * 3, rel=2e-3) and Normalised(0.5).factors(norms, 0.5)[3] == 0.0
+
+
+def test_a_smoothed_bound_is_an_average(rule_on):
+    rule = Smoothed(Fixed(1.0), keep=0.75)
+    assert rule_on(rule, []) == 1.0 and rule_on(rule, [], before=2.0) == 1.75
+    assert Smoothed(Normalised(1.0)).factors(torch.tensor([2.0]), 1.0) == Normalised(1.0).factors(torch.tensor([2.0]), 1.0)
+
+
 @pytest.mark.parametrize("bound", [1.0, math.inf])
 def test_a_norm_that_is_not_finite_has_weight_zero(bound):
     assert clip_weights(torch.tensor([math.nan, math.inf, 0.0]), bound).tolist() == [0.0, 0.0, 1.0]
@@ -83,6 +158,15 @@ def test_an_infinite_bound_clips_nothing():
         *(lambda c=c: DPNorm(c) for c in (0.0, -1.0, math.nan)),
         lambda: DPNorm(1.0, bins=1),
         *(lambda s=s: DPNorm(1.0, share=s) for s in (0.0, 1.0, -0.1, math.nan)),
+        *(lambda f=f: Decay(1.0, factor=f) for f in (0.0, 1.1, math.nan)),
+        lambda: Decay(1.0, every=0),
+        lambda: Decay(1.0, least=2.0),
+        *(lambda q=q: Quantile(1.0, 10.0, target=q) for q in (0.0, 1.0, math.nan)),
+        lambda: Quantile(1.0, 0.0),
+        lambda: Quantile(1.0, 10.0, least=2.0),
+        lambda: Quantile(1.0, 10.0, share=0.0),
+        lambda: Normalised(1.0, stability=0.0),
+        *(lambda k=k: Smoothed(Fixed(1.0), keep=k) for k in (1.0, -0.1, math.nan)),
     ],
 )
 def test_impossible_settings_are_refused(make):

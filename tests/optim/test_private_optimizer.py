@@ -11,7 +11,7 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import nn
 
 from lightning_dpgen.data.lots import Lot, PoissonLots
-from lightning_dpgen.gradients.clipping import DPNorm, Fixed
+from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Smoothed
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.records import Materialised
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
@@ -218,7 +218,7 @@ def test_several_backward_passes_are_refused(account_of):
 
 def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of):
     class Broken(Fixed):
-        def bound(self, access, norms):
+        def bound(self, access, norms, before):
             raise ArithmeticError
 
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=3)
@@ -232,3 +232,21 @@ def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of
     optimizer.zero_grad()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
+
+
+def test_the_last_bound_is_part_of_the_state(account_of):
+    """A rule that follows the bound of the lot before goes on where it was."""
+    rule = Smoothed(Decay(1.0, factor=0.5), keep=0.5)
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=4)
+    optimizer = _sgd([weight], account, rule)
+    for _ in range(2):
+        optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+        optimizer.step()
+    assert optimizer.last_bound == 0.75
+    again = _sgd([weight], account, rule)
+    again.load_state_dict(optimizer.state_dict())
+    again.take(Materialised({weight: torch.ones(1, 2)}))
+    again.step()
+    assert again.last_bound == 0.5 * 0.75 + 0.5 * 0.25
+    plain = torch.optim.SGD([weight], lr=1.0)
+    _sgd([weight], account, rule).load_state_dict(plain.state_dict())
