@@ -20,6 +20,7 @@ from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
@@ -96,12 +97,14 @@ def _released(
 ) -> ProjectedRows:
     """The released rows, drawn now or before an interruption."""
     projection = settings.projection
+    shutil.rmtree(folder.staging, ignore_errors=True)
+    kept = None
     if account.resumed:
-        shutil.rmtree(folder.staging, ignore_errors=True)
-        kept = durable.load(folder.projected, "head", "done", "rows", "count") if folder.projected.is_file() else None
-        account.go_on(kept["done"] if kept and account.ledger.knows(kept["head"]) else {})
-    else:
-        kept = None
+        if folder.projected.is_file():
+            kept = durable.load(folder.projected, "head", "done", "rows", "count")
+            if not account.ledger.knows(kept["head"]):
+                raise LedgerError(f"{folder.projected}: knows of lines that the ledger does not hold; some of it is missing")
+        account.go_on(kept["done"] if kept else {})
     if kept is None:
         # A first interrupt waits until what was drawn is saved.
         with interrupts.patient():

@@ -96,7 +96,7 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Rows, y: object = None) -> PrivateProjection:
         """Draw the matrix for as many columns as X has; no row is looked at."""
-        d = X.shape[1]
+        d = np.shape(X)[1]
         neighbourhood = Neighbourhood(self.unit, self.radius, self.distance)
         chosen = options(
             d,

@@ -123,4 +123,7 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
         raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float32")
     if type(scale) not in (int, float) or not 0.0 <= scale < math.inf:
         raise ValueError(f"scale={scale!r}: expected a finite number, 0 or more")
-    return ProjectedRows(rows, projection, description["matrix"], float(scale), description["pulled_back"])
+    pulled_back = description["pulled_back"]
+    if pulled_back is not None and type(pulled_back) is not int:
+        raise ValueError(f"pulled_back={pulled_back!r}: expected a whole number, or null")
+    return ProjectedRows(rows, projection, description["matrix"], float(scale), pulled_back)
