@@ -103,7 +103,7 @@ def _released(
         if folder.projected.is_file():
             kept = durable.load(folder.projected, "head", "done", "rows", "count")
             if not account.ledger.knows(kept["head"]):
-                raise LedgerError(f"{folder.projected}: knows of lines that the ledger does not hold; some of it is missing")
+                raise LedgerError(f"{folder.projected}: knows of lines that the ledger does not hold; some is missing")
         account.go_on(kept["done"] if kept else {})
     if kept is None:
         # A first interrupt waits until what was drawn is saved.
