@@ -1,0 +1,1 @@
+"""Every row, projected and perturbed: the Johnson-Lindenstrauss release."""
