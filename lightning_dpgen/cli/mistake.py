@@ -22,4 +22,4 @@ def describe_os_error(error: OSError) -> str:
     """The file and what is wrong with it, without Python's error number."""
     if error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return error.strerror or str(error)

@@ -87,7 +87,7 @@ def read_projection_conf(overrides: Sequence[str]) -> ProjectConf:
     else:
         if privacy.unit is not None:
             raise Mistake("privacy.unit: the unit of a projection follows from project.unit; leave it out")
-        if privacy.epsilon is None or not (privacy.epsilon > 0.0 and math.isfinite(privacy.epsilon)):
+        if privacy.epsilon is None or not 1e-6 <= privacy.epsilon < math.inf:
             raise Mistake(f"privacy.epsilon={privacy.epsilon}: expected a positive finite number, or privacy=off")
         if privacy.delta != 0.0 and not 1e-30 <= privacy.delta < 1.0:
             raise Mistake(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")

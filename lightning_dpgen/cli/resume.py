@@ -10,7 +10,7 @@ from lightning_dpgen.cli.configuration import Conf
 from lightning_dpgen.cli.count import with_count
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings, fill
+from lightning_dpgen.cli.settings import COUNT, Settings, fill
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -20,20 +20,29 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 
 
-def settings_of(conf: Conf, about: dict[str, Any], folder: RunFolder) -> Settings:
+def counted(account: Account, folder: RunFolder) -> int:
+    """The number of records that a run has bought and not yet made its plan from.
+
+    Raises:
+        Mistake: if the run ended before it was saved.
+    """
+    if folder.count.is_file():
+        kept = durable.load(folder.count, "head", "n")
+        if account.ledger.knows(kept["head"]):
+            return kept["n"]
+    raise Mistake(
+        f"run_dir={folder.root}: the run was interrupted while its records were counted; choose another run_dir (what the "
+        "count has cost adds to the cost of the new run)"
+    )
+
+
+def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
     """The settings of the run, with the number of records that it has bought, if it did.
 
     Raises:
-        Mistake: if the run ended before that was known; or as `settings.fill`.
+        Mistake: as `settings.fill`.
     """
-    if conf.data.n is not None:
-        return fill(conf)
-    if "n" not in about:
-        raise Mistake(
-            f"run_dir={folder.root}: the run was interrupted while its records were counted; choose another run_dir (what "
-            "the count has cost adds to the cost of the new run)"
-        )
-    return with_count(conf, about["n"])
+    return fill(conf) if conf.data.n is not None else with_count(conf, about["n"])
 
 
 def restore(account: Account, data: PrivateSplitDataModule, module: VAE, folder: RunFolder) -> Path | None:
@@ -50,7 +59,8 @@ def restore(account: Account, data: PrivateSplitDataModule, module: VAE, folder:
         if not account.ledger.knows(checkpoint[LEDGER]["head"]):
             raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]
-    account.go_on(done)
+    # What was counted stands in the ledger, and is not lost.
+    account.go_on(({COUNT: 1} if account.ledger.count(COUNT) else {}) | done)
     if path is None and not account.remaining("training"):
         raise BudgetTooSmall(
             f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "

@@ -9,7 +9,6 @@ from typing import Any
 
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 
@@ -43,6 +42,10 @@ class RunFolder:
     @property
     def checkpoint(self) -> Path:
         return self.private / "checkpoint.ckpt"
+
+    @property
+    def count(self) -> Path:
+        return self.private / "count.pt"
 
     @property
     def projected(self) -> Path:
@@ -90,9 +93,16 @@ def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: di
     """The account of a new run.
 
     Raises:
-        Mistake: if another run has taken the folder.
+        Mistake: if another run has taken the folder, or was here and its ledger is gone.
+        LedgerError: if another run is taking it.
     """
+    for state in (folder.split, folder.checkpoint, folder.projected, folder.count):
+        if state.exists() and not folder.ledger.exists():
+            raise Mistake(
+                f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "
+                "known; choose another run_dir, and add what that run may have cost"
+            )
     try:
         return Account(plan, folder.ledger, stream, about=about)
-    except (FileExistsError, LedgerError):
+    except FileExistsError:
         raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
 
 # Below it nothing can be computed soundly.
-_SMALLEST_DELTA = 1e-30
+_SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST = 10**9, 2**16
 # The stage that buys the number of records, where it is not declared.
@@ -147,7 +147,6 @@ def fill(conf: Conf) -> Settings:
     """Fill in defaults and check values; see `read_settings`."""
     check_privacy(conf)
     data = conf.data
-    _within("data.n", data.n, 1, _MOST)
     schema = make_schema(conf)
     _check_two_of_three(conf)
     epsilon = None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
@@ -184,6 +183,8 @@ def fill(conf: Conf) -> Settings:
 def check_privacy(conf: Conf) -> None:
     """Check the budget, as far as the number of records is known."""
     epsilon, delta = conf.privacy.epsilon, conf.privacy.delta
+    if conf.data.n is not None:
+        _within("data.n", conf.data.n, 1, _MOST)
     if not conf.privacy.unit.strip():
         raise Mistake("privacy.unit is empty: expected words that say whose presence is protected")
     if conf.privacy.noise not in ("standard", "secure", "off"):
@@ -201,8 +202,10 @@ def check_privacy(conf: Conf) -> None:
                 "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
                 "follows, or privacy=off"
             )
-    elif not (math.isfinite(epsilon) and epsilon > 0):
-        raise Mistake(f"privacy.epsilon={epsilon}: expected a positive finite number, or privacy=off")
+    elif not (math.isfinite(epsilon) and epsilon >= _SMALLEST_EPSILON):
+        raise Mistake(
+            f"privacy.epsilon={epsilon}: expected a positive finite number, {_SMALLEST_EPSILON:g} or more, or privacy=off"
+        )
     if not _SMALLEST_DELTA <= delta < 1:
         raise Mistake(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
     if conf.privacy.noise != "off" and conf.data.n and delta >= 1.0 / conf.data.n:

@@ -10,6 +10,7 @@ from lightning_dpgen.privacy.accountant import REPLACE_ONE, round_up, spent
 from lightning_dpgen.privacy.plan import Plan
 
 _KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace", PURE: "pure"}
+_METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}
 _HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon alone")
 
 
@@ -45,5 +46,5 @@ def _total(plan: Plan) -> str:
     if not plan.private or math.isinf(plan.epsilon):
         return "total: NOT PRIVATE (privacy=off): no noise, no bound; do not publish what this makes"
     how = "one record replaced" if plan.relation == REPLACE_ONE else "one record added or removed"
-    by = "privacy loss distributions" if plan.delta else "a sum"
+    by = _METHODS[plan.spent.method] if plan.delta else "a sum"
     return f"total: epsilon {round_up(plan.epsilon):g} of {plan.target_epsilon:g} at delta {plan.delta:g}, {how} ({by})"

@@ -25,6 +25,7 @@ from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.vae import VAE
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
@@ -76,7 +77,9 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
     account = run_folder.open_account(plan, folder, stream, about)
     try:
         if settings is None:
-            settings = with_count(conf, noisy_count(records, account))
+            n = noisy_count(records, account)
+            durable.save(folder.count, {"head": account.ledger.head, "n": n})
+            settings = with_count(conf, n)
             print(f"counted, with noise: {settings.conf.data.n:,} records")
             account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
         return _train(settings, records, account, folder, interrupts)
@@ -86,7 +89,10 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
 
 def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
     try:
-        settings = resume.settings_of(conf, account.ledger.about, folder)
+        if conf.data.n is None and "n" not in account.ledger.about:
+            settings = with_count(conf, resume.counted(account, folder))
+            account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
+        settings = resume.settings_of(conf, account.ledger.about)
         records = load(conf.data.source, settings.schema, path=conf.data.path)
         same_run.check(account.ledger.about, settings.asked(), [records.encoded.numpy()], folder)
         return _train(settings, records, account, folder, interrupts)

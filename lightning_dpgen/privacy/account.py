@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -141,7 +142,7 @@ class Account:
         self.resumed = self._waits = False
         self._done: Counter[str] = Counter()
         self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
-        self._process = os.getpid()
+        self._process, self._lock = os.getpid(), threading.Lock()
 
     @property
     def done(self) -> dict[str, int]:
@@ -213,15 +214,16 @@ class Account:
             )
         if self._waits:
             raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
-        access, remaining = self._next(stage)
-        if access.private:
-            block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
-            self.ledger.write(access, ahead=min(block, remaining))
-        elif not self.ledger.accesses:
-            # One line says it all: the run is not private, whatever else is read.
-            self.ledger.write(access)
-        opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage])
-        self._done[stage] += 1
+        with self._lock:
+            access, remaining = self._next(stage)
+            if access.private:
+                block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
+                self.ledger.write(access, ahead=min(block, remaining))
+            elif not self.ledger.accesses:
+                # One line says it all: the run is not private, whatever else is read.
+                self.ledger.write(access)
+            opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage])
+            self._done[stage] += 1
         try:
             yield opened
         finally:

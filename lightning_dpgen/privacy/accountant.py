@@ -19,10 +19,10 @@ from scipy.special import log_ndtr
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
 
 # Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
-# below 1e-14 a composition, rounding is as large as the tail itself, in either direction.
+# below 1e-13 a composition, rounding is as large as the tail itself, in either direction.
 INTERVALS = (*(1e-3 * 0.5**halvings for halvings in range(8)), 5e-6)
 _SETTLED = 1e-3
-_ROUNDING = 1e-14
+_ROUNDING = 1e-13
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0
 _RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
@@ -54,7 +54,8 @@ def spent(
     """Epsilon of `event` at `delta`, by privacy loss distributions.
 
     The interval starts at 1e-3 and is halved while the answer moves by more than 0.1 %, never below 5e-6.
-    Every answer on the way is an upper bound (pessimistic rounding), so the smallest is kept. One Gaussian, and any number
+    Every answer on the way is an upper bound (pessimistic rounding of losses), but for rounding in the FFT, which is small
+    where delta is not; so the smallest is kept. One Gaussian, and any number
     of them, has a closed form. At delta = 0 epsilon is the sum of the inverse multipliers, exactly. Where delta is so
     small that rounding of the numerical composition could hide it, Renyi moments answer instead.
 

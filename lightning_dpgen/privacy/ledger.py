@@ -62,7 +62,9 @@ class Ledger:
         noise: str | None = None,
     ) -> None:
         self.path = None if path is None else Path(path)
-        self.promise, self.plan, self.about, self.noise, self.head = plan, plan, dict(about or {}), noise, ""
+        self.promise, self.plan, self.noise, self.head = plan, plan, noise, ""
+        # As it will be read again: of JSON, keys are text.
+        self.about = json.loads(json.dumps(dict(about or {})))
         self._heads: set[str] = set()
         self._broken = False
         self._ahead: list[tuple[str, Access]] = []
@@ -78,6 +80,12 @@ class Ledger:
         if self.path.exists():
             self._lock.release()
             raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
+        if len(_heads(self.path)) > 1:
+            self._lock.release()
+            raise LedgerError(
+                f"{self.path}: is missing, and {_witness(self.path)} names lines that it held: what they have spent is not "
+                "known. Begin elsewhere, and add what this run may have cost"
+            )
         # Under its own name the file appears with its first line, or not at all.
         part = self.path.with_suffix(".part")
         self._file = open(part, "wb", buffering=0)  # noqa: SIM115
@@ -209,7 +217,6 @@ class Ledger:
         for number, line in self._checked(whole):
             if header is None:
                 header = line
-                self._check_version(line)
                 self.promise, self.plan, self.about = line["plan"], line["plan"], line["about"]
                 self.noise = line.get("noise")
             elif "id" in line:
@@ -224,8 +231,10 @@ class Ledger:
                     raise self._damaged(number, f"names an entry {identity!r} that is not there")
         if header is None:
             raise LedgerError(f"{self.path}: holds no whole line, and was not made so: its content is lost")
-        for head in witness.decode(errors="replace").split():
-            if len(head) == chain.LENGTH and not self.knows(head):
+        heads = _whole_heads(witness)
+        # The first one was there before the ledger had its name.
+        for head in heads or [""]:
+            if not self.knows(head):
                 raise LedgerError(
                     f"{self.path}: lines are missing at its end that were there once. What the run has spent is not known "
                     "for certain, so it cannot go on; the file is left as it is"
@@ -246,6 +255,8 @@ class Ledger:
                 check = line.pop("check")
             except (ValueError, KeyError, AttributeError, TypeError):
                 raise self._damaged(number, "is not a line of a ledger") from None
+            if not self.head:
+                self._check_version(line)
             if check != chain.check(self.head, line):
                 raise self._damaged(number, "does not follow from the lines before it: one was changed, removed or added")
             self.head = check
@@ -275,6 +286,17 @@ class Ledger:
 def _witness(path: str | Path) -> Path:
     """The file that knows how far a ledger reached."""
     return Path(f"{path}.heads")
+
+
+def _whole_heads(witness: bytes) -> list[str]:
+    return [head for head in witness.decode(errors="replace").split() if len(head) == chain.LENGTH]
+
+
+def _heads(path: Path) -> list[str]:
+    try:
+        return _whole_heads(_witness(path).read_bytes())
+    except FileNotFoundError:
+        return []
 
 
 def _write(file: FileIO, text: str) -> None:

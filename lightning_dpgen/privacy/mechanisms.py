@@ -24,7 +24,8 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
     Args:
         access: an open access; its ledger line is on disk already.
         name: which of its noises to use up; the multiplier comes from the plan and not from the caller.
-        values: a contiguous float tensor, exact and private; after the call it is noisy and public.
+        values: a contiguous float tensor, exact and private; after the call it is noisy and public. Noise is added in its
+            own precision, and is lost beside numbers 10^7 times as large in float32: give large ones as float64.
         sensitivity: the largest L2 change of all of `values` between neighbours. Stacked blocks of
             which a record touches one have the sensitivity of one block.
 

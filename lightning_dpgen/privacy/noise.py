@@ -12,8 +12,10 @@ claimed (docs/PRIVACY.md, "The tail"). Here a radius beyond 4.5 takes another 53
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -37,6 +39,17 @@ _MULTIPLIED = 8
 _WORDS = {torch.float32: (np.int32, 31, 2.0**16), torch.float64: (np.int64, 63, 2.0**43)}
 
 _streams: weakref.WeakSet[PrivateStream] = weakref.WeakSet()
+
+
+def _one_at_a_time(draw):
+    """Two threads that used a generator and its scratch memory at once would draw the same numbers."""
+
+    @functools.wraps(draw)
+    def drawn(self, *arguments, **keywords):
+        with self._lock:
+            return draw(self, *arguments, **keywords)
+
+    return drawn
 
 
 class PrivateStream:
@@ -69,6 +82,8 @@ class PrivateStream:
         _streams.add(self)
 
     def _key(self) -> None:
+        # Anew in a forked child too, where the thread that may have held it is gone.
+        self._lock = threading.RLock()
         self._bits = Keystream() if self.secure else np.random.PCG64DXSM(self._seed)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
@@ -85,6 +100,7 @@ class PrivateStream:
         """Fill a contiguous float32 or float64 tensor with independent standard normals, tail included."""
         return self.add_normal_(out.zero_(), 1.0)
 
+    @_one_at_a_time
     def add_normal_(self, out: Tensor, deviation: float) -> Tensor:
         """Add independent normals of that standard deviation, in place, in one pass over a contiguous tensor."""
         if out.dtype not in _WORDS:
@@ -94,6 +110,7 @@ class PrivateStream:
             self._box_muller(flat[start : start + 2 * _PAIRS], deviation)
         return out
 
+    @_one_at_a_time
     def add_laplace_(self, out: Tensor, scale: float) -> Tensor:
         """Add independent Laplace noise of that scale, in place; drawn in float64, an exponential and a sign."""
         flat = out.view(-1)
@@ -105,6 +122,7 @@ class PrivateStream:
             part.add_(torch.from_numpy(uniform).to(part), alpha=scale)
         return out
 
+    @_one_at_a_time
     def add_spherical_(self, out: Tensor, scale: float) -> Tensor:
         """Add to each row of (n, k) a vector of density proportional to ``exp(-|z| / scale)``, in place.
 
@@ -122,6 +140,7 @@ class PrivateStream:
             part.addcmul_(direction, factor[:, None], value=scale)
         return out
 
+    @_one_at_a_time
     def gumbel(self, size: int) -> np.ndarray:
         """Independent standard Gumbel numbers, float64."""
         # Minus the logarithm of an exponential -ln u. Half of the u are measured from 1 and half from 0: from one end
@@ -130,6 +149,7 @@ class PrivateStream:
         end = 0.5 * uniform
         return -np.log(np.where(sign > 0, -np.log(end), -np.log1p(-end)))
 
+    @_one_at_a_time
     def discrete_laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
         """Independent whole numbers of probability proportional to ``exp(-|x| / scale)``: a difference of geometrics."""
         count = math.prod(shape)
@@ -139,6 +159,7 @@ class PrivateStream:
         """Independent standard normals of that shape."""
         return self.normal_(torch.empty(shape, dtype=dtype, device=device))
 
+    @_one_at_a_time
     def poisson_sample(self, population: int, rate: float) -> np.ndarray:
         """The sorted positions of a Poisson sample: each of `population` records independently with probability `rate`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import json
 import math
 import warnings
@@ -21,6 +22,7 @@ from lightning_dpgen.privacy.accountant import (
     gaussian_history,
     round_up,
     spent,
+    spent_by_rdp,
 )
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
@@ -44,6 +46,8 @@ from lightning_dpgen.release.projected import load_projected
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
 _LARGEST_FILE = 16 * 2**20
+# Of a loss distribution: far more than the rule for the interval ever takes, and still quick.
+_MOST_POINTS = 4e6
 # Below it nothing is computed soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
 
@@ -96,11 +100,12 @@ def read_certificate(folder: Path) -> dict[str, Any]:
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers differ in which of two equal keys they take, so a text that has them says two things."""
-    keys = [key for key, _ in pairs]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise ValueError(f"the key {twice[0]!r} stands twice")
-    return dict(pairs)
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice")
+        found[key] = value
+    return found
 
 
 def _no_constant(name: str) -> float:
@@ -180,6 +185,11 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
             verdict.problems.append(f"{name} is not an ordinary file")
         elif file_hash(path) != files[name]:
             verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
+    said = certificate["statement"]
+    for name in sorted(set(ABOUT) & present & set(files)):
+        text = (folder / name).read_bytes()[:_LARGEST_FILE].decode("utf-8", errors="replace")
+        if said not in text and said not in html.unescape(text):
+            verdict.problems.append(f"{name} does not hold the certificate's statement")
     if len(verdict.problems) == before:
         verdict.checks.append(f"all {len(files)} files have the hashes in the certificate, and there are no others")
 
@@ -223,6 +233,9 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     interval = certificate["accountant"]["value_discretization_interval"]
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
+        return
+    if interval and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
+        verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
         return
     before = len(verdict.problems)
     try:

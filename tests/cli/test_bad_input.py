@@ -47,6 +47,8 @@ MISTAKES = {
     "a setting of another rule": (["clipping.rule=fixed"], "clipping=fixed picks the file that goes with it"),
     "an unknown rule": (["clipping.rule=mean"], "clipping.rule=mean"),
     "no smoothing": (["clipping.smooth=1"], "clipping.keep=1.0"),
+    "next to no epsilon": (["privacy.epsilon=1e-320"], "privacy.epsilon=1e-320"),
+    "fewer records than none": (["data.n=-3"], "data.n=-3"),
     "an infinite bound": (["clipping.c_max=inf"], "clipping.c_max=inf"),
     "a seed below 0": (["seed=-1"], "seed=-1"),
     "a seed beyond 64 bits": (["seed=99999999999999999999"], "seed=9999"),

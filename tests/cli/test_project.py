@@ -122,8 +122,8 @@ def test_forgeries_with_new_hashes_are_refused(dpgen, release, forge, words):
     ("change", "words"),
     [
         (lambda c: c.update(relation="add_or_remove_one"), "relation"),
-        (lambda c: c["declared"].update(n=299), "number of projected rows"),
-        (lambda c: c.update(unit="one person, whatever happens"), "unit of privacy is not the neighbourhood"),
+        (lambda c: c["declared"].update(n=299), "does not hold the certificate's statement"),
+        (lambda c: c.update(unit="one person, whatever happens"), "does not hold the certificate's statement"),
         (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
         (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
         (lambda c: c["stages"][1].update(name="something"), "event of stage 'rows'"),

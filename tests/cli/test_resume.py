@@ -113,6 +113,16 @@ def test_a_damaged_ledger_is_refused_and_left_alone(dpgen, run, trained, damage)
     assert path.read_bytes().startswith(b"".join(spoilt)) and not (run / "release").exists()
 
 
+def test_a_ledger_that_is_gone_is_missed(dpgen, run):
+    (run / "private" / "ledger.jsonl").unlink()
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "whose ledger is missing" in _one_line(err)
+    for state in ("checkpoint.ckpt", "split.pt"):
+        (run / "private" / state).unlink()
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "names lines that it held" in _one_line(err)
+
+
 def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypatch):
     """Also where all steps are made, and nothing is left but to write the release."""
     from lightning_dpgen.release import synthetic

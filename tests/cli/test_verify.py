@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.certificate import digest, statement
+from lightning_dpgen.release.certificate import digest, file_hash, statement
 from lightning_dpgen.release.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -63,7 +63,7 @@ SEALED = {
     "stage too small": (lambda c: c["stages"][0].update(epsilon=0.1), "stage"),
     "delta 1/n": (lambda c: c.update(delta=0.001), "1/n"),
     "less noise": (_leaf(0.5), "costs"),
-    "tiny noise": (_leaf(1e-9), "costs inf"),
+    "tiny noise": (_leaf(1e-9), "too fine for an event"),
     "no noise to speak of": (_leaf(1e-300), "accounted for"),
     "a stage left out": (lambda c: c["stages"].pop(), "composition of the stages"),
     "another relation": (lambda c: c.update(relation="replace_one"), "relation"),
@@ -157,6 +157,28 @@ def test_files(dpgen, release, spoil, words):
     spoil(release)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and words in out
+
+
+@pytest.mark.parametrize("name", ["README.md", "report.html"])
+def test_a_page_that_says_something_else(dpgen, release, name):
+    text = (release / name).read_text()
+    (release / name).write_text(text.replace("differentially private", "perfectly private"))
+    _rewrite(release, lambda c: c["files"].update({name: file_hash(release / name)}))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and f"{name} does not hold the certificate's statement" in out
+
+
+def test_what_would_take_forever_is_refused(dpgen, release):
+    noise = {**GAUSSIAN, "noise_multiplier": 0.0351}
+    event = {"type": "PoissonSampledDpEvent", "sampling_probability": 0.9, "event": noise}
+
+    def expensive(c):
+        _event(event)(c)
+        c["accountant"]["value_discretization_interval"] = 5e-6
+
+    _rewrite(release, expensive)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "too fine for an event" in out
 
 
 def test_a_name_cannot_look_like_a_verdict(dpgen, release):

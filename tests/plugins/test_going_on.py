@@ -118,7 +118,8 @@ def test_a_checkpoint_without_its_ledger_is_refused(crashed, broken):
         # Put back from a copy, with what vouches for its length.
         lines = (crashed / "ledger").read_bytes().splitlines(keepends=True)
         (crashed / "ledger").write_bytes(b"".join(lines[:8]))
-        (crashed / "ledger.heads").write_bytes(b"")
+        heads = (crashed / "ledger.heads").read_bytes().split()
+        (crashed / "ledger.heads").write_bytes(heads[0] + b"\n")
         account = Account.resume(crashed / "ledger")
     else:
         account = Account.resume(crashed / "ledger")

@@ -142,4 +142,4 @@ def test_no_rounding_makes_epsilon_too_small(count, delta):
     answer = spent(dp_accounting.SelfComposedDpEvent(step, count), delta)
     assert exact * (1 - 1e-6) <= answer.epsilon <= exact * 1.15
     if answer.method == "rdp":
-        assert delta < 1e-14 * count
+        assert delta < 1e-13 * count

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import Draft, make_plan
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -223,14 +224,57 @@ def test_lines_lost_at_the_end_are_noticed(tmp_path):
     _heads(path).unlink()
     with pytest.raises(LedgerError, match="is missing, so nobody can tell"):
         Ledger.reopen(path)
+    first = len(heads) - len(heads.lstrip(b"\n")) + 17
+    for nothing in (b"", b"\n", heads[: first - 2]):
+        _heads(path).write_bytes(nothing)
+        with pytest.raises(LedgerError, match="missing at its end"):
+            Ledger.reopen(path)
     # The file that vouches is cut by crashes as well, and says less then, and nothing wrong.
-    for cut in range(len(heads)):
+    for cut in range(first, len(heads)):
         path.write_bytes(whole)
         _heads(path).write_bytes(heads[:cut])
         for _ in range(2):
             ledger = Ledger.reopen(path)
             assert ledger.count("training") == 10
             ledger.close()
+
+
+def test_a_ledger_that_is_gone_is_not_begun_again(tmp_path):
+    path = tmp_path / "ledger"
+    _crashed(path, ("first", 1))
+    path.unlink()
+    with pytest.raises(LedgerError, match=r"is missing, and .* names lines that it held"):
+        Account(PLAN, path)
+    # Of a crash before the first line had its name, nothing was drawn.
+    _heads(path).write_bytes(_heads(path).read_bytes()[:18])
+    Account(PLAN, path).ledger.close()
+
+
+def test_threads_draw_each_noise_once(tmp_path):
+    """Four at a time on one account: as many accesses as planned, and no number twice."""
+    account, drawn = Account(make_plan(DRAFTS[1:2], epsilon=2.0, delta=1e-5)), []
+
+    def work():
+        try:
+            while True:
+                with account.open("split") as access:
+                    for name in access.access.multipliers:
+                        drawn.append(gaussian(access, name, torch.zeros(300_000), sensitivity=1.0))
+        except PlanMismatch:
+            pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    account.settle()
+    numbers = torch.cat(drawn)
+    assert len(numbers) == 4 * 2 * 300_000 and torch.isfinite(numbers).all()
+    # Of float32 normals some are equal by chance, at their own places; whole stretches are not.
+    assert not any(torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+    pairs = [(a == b).sum() for i, a in enumerate(drawn) for b in drawn[:i]]
+    assert max(pairs) < 100
 
 
 def test_stages_lost_after_later_ones_began_are_made_again(tmp_path):
