@@ -32,11 +32,11 @@ HELP = """usage: dpgen project [NAME=VALUE ...]
 Releases every row of a table, projected to fewer columns and perturbed, with a privacy certificate: whoever has it can
 compute distances, neighbours and clusters. One row (or one element) replaced; delta is 0.
 
-  dpgen project project.radius=3                     two simulated clusters; rows are pulled back to a radius of 3
+  dpgen project project.radius=10                    two simulated clusters; farther rows are pulled back to that radius
   dpgen project project.distance=1 data.d=100        the setting of the Johnson-Lindenstrauss paper
   dpgen project data=array data.path=F.npy project.radius=1 project.k=20 privacy.epsilon=2
   dpgen project ... project.unit=element             protects one number of one row, and no whole row
-  dpgen budget project project.radius=3              which k, which matrix and which noise; reads no record
+  dpgen budget project project.radius=10             which k, which matrix and which noise; reads no record
 
 Settings: data=blobs|array, project.unit, project.radius or project.distance, project.k, project.matrix, project.noise,
 project.centre, project.typical, privacy.epsilon, privacy.delta (above 0 for Gaussian noise), run_dir, seed; all are

@@ -156,7 +156,7 @@ def _options(conf: ProjectConf, neighbourhood: Neighbourhood, d: int, typical: f
         d,
         neighbourhood,
         conf.privacy.epsilon if private else 4.0,
-        conf.privacy.delta if private else 0.0,
+        conf.privacy.delta if private else (1e-5 if project.noise == "gaussian" else 0.0),
         ks=None if project.k is None else [project.k],
         matrices=[project.matrix] if project.matrix else TRIED,
         noises=[project.noise] if project.noise else None,
@@ -172,7 +172,7 @@ def _plan(projection: Projection, conf: ProjectConf, epsilon: float) -> Plan:
     try:
         return projection.plan(epsilon, delta, count_share=conf.project.count_share)
     except ValueError as error:
-        raise Mistake(f"project.{error}") from None
+        raise Mistake(str(error)) from None
 
 
 def _neighbourhood(conf: ProjectConf) -> Neighbourhood:
@@ -184,10 +184,18 @@ def _neighbourhood(conf: ProjectConf) -> Neighbourhood:
 
 
 def _typical(conf: ProjectConf, neighbourhood: Neighbourhood, d: int) -> float:
-    if conf.project.typical is not None:
-        return conf.project.typical
-    # Of the simulated clusters it is known: 2 d within a cluster, 16 more between two.
-    return math.sqrt(2.0 * d + 8.0) if conf.data.source == "blobs" else typical_distance(neighbourhood)
+    usual, asked = typical_distance(neighbourhood, d), conf.project.typical
+    if neighbourhood.enforced and asked is not None:
+        most = 2.0 * neighbourhood.radius * (1.0 if neighbourhood.unit == "row" else math.sqrt(d))
+        if asked > most:
+            raise Mistake(f"project.typical={asked:g}: within project.radius rows are at most {most:g} apart")
+    if asked is not None:
+        return asked
+    if conf.data.source != "blobs":
+        return usual
+    # Of the simulated clusters it is known: 2 d within a cluster, 16 more between two; unless they are pulled back.
+    known = math.sqrt(2.0 * d + 8.0)
+    return min(known, usual) if neighbourhood.enforced else known
 
 
 def _centre(centre: Any, d: int) -> np.ndarray | None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.projection_settings import all_options, fill_projection, read_projection_conf
 from lightning_dpgen.cli.table import aligned, budget_table
-from lightning_dpgen.projection.choice import Option
+from lightning_dpgen.projection.choice import PAIRS, Option
 
-_HEADER = ("k", "matrix", "noise", "scale", "error of a squared distance", "relative")
+_HEADER = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
 
 
 def projection_table(argv: Sequence[str]) -> str:
@@ -30,8 +30,8 @@ def projection_table(argv: Sequence[str]) -> str:
         [
             budget_table(settings.plan()),
             "",
-            f"the best matrix and noise for each k, by the standard deviation of a recovered squared distance where the "
-            f"true distance is {settings.typical:.4g}:",
+            "the best matrix and noise for each k, by the standard deviation of recovered squared distances, relative, "
+            f"where the true distance is {settings.typical:.4g}:",
             aligned(rows),
             "",
             _advice(settings.chosen, raw),
@@ -40,8 +40,8 @@ def projection_table(argv: Sequence[str]) -> str:
 
 
 def _cells(option: Option) -> tuple[str, ...]:
-    relative = f"{option.relative:.0%}"
-    return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", f"{option.error:.3g}", relative)
+    errors = (f"{option.error:.0%}", f"{option.error_of_mean:.1%}")
+    return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", *errors)
 
 
 def _advice(chosen: Option, raw: Option | None) -> str:
@@ -50,7 +50,9 @@ def _advice(chosen: Option, raw: Option | None) -> str:
         return best
     if chosen.matrix == "identity":
         return f"{best}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
-    if chosen.relative > 1.0:
+    if chosen.error_of_mean > 1.0:
+        best += f" (at this budget not even the mean of {PAIRS:,} distances survives: more epsilon, or a smaller radius)"
+    elif chosen.error > 1.0:
         best += " (no single distance survives at this budget, only averages over many pairs)"
-    gain = 1.0 - chosen.error / raw.error
-    return f"{best}: {gain:.0%} less error than {raw.noise} noise on the rows as they are"
+    gain = 1.0 - chosen.error_of_mean / raw.error_of_mean
+    return f"{best}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"

@@ -49,7 +49,7 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
         if path.suffix == ".npy":
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
         elif path.suffix == ".npz":
-            rows = scipy.sparse.csr_array(scipy.sparse.load_npz(path))
+            rows = scipy.sparse.load_npz(path)
         else:
             rows = _table(pa.parquet.read_table(path), path)
     except _UNREADABLE as error:

@@ -13,6 +13,8 @@ from lightning_dpgen.projection.recovery import Recovery
 
 # Ties are common at k = d, where a projection only rotates: the simplest comes first.
 TRIED = ("identity", "hashed", "orthonormal")
+# What is computed from such a release is computed from many rows: clusters, neighbourhoods, mean distances.
+PAIRS = 1000
 PURE_NOISES, APPROXIMATE_NOISES = ("laplace", "spherical"), ("gaussian",)
 
 
@@ -23,9 +25,10 @@ class Option:
     Attributes:
         matrix, k, noise: what to ask for.
         scale: of the noise.
-        error: standard deviation of a recovered squared distance, over the draws of projection and noise, where the true
-            one is the typical one.
-        relative: the same, over the typical squared distance.
+        error: standard deviation of a recovered squared distance over the typical one, over the draws of projection and
+            noise, where that is the true one.
+        error_of_mean: the same of the mean over many pairs: their noises average out, and the distortion that all of them
+            share, since the projection is drawn once, does not.
     """
 
     matrix: str
@@ -33,16 +36,18 @@ class Option:
     noise: str
     scale: float
     error: float
-    relative: float
+    error_of_mean: float
 
 
-def typical_distance(neighbourhood: Neighbourhood) -> float:
+def typical_distance(neighbourhood: Neighbourhood, d: int) -> float:
     """The distance between two rows that errors are computed for, where nobody says a better one.
 
-    Of rows within a radius, that of two at right angles on its border. Of a declared distance, four times that, as in the
-    paper's clusters.
+    Of rows within a radius, that of two at right angles on its border; of elements within a radius, that of two rows
+    uniform within it. Of a declared distance, four times that, as in the paper's clusters.
     """
-    return math.sqrt(2.0) * neighbourhood.radius if neighbourhood.enforced else 4.0 * neighbourhood.distance
+    if not neighbourhood.enforced:
+        return 4.0 * neighbourhood.distance
+    return neighbourhood.radius * math.sqrt(2.0 if neighbourhood.unit == "row" else 2.0 * d / 3.0)
 
 
 def options(
@@ -58,7 +63,7 @@ def options(
     count_share: float = 0.01,
     seed: int = 0,
 ) -> list[Option]:
-    """All ways to release rows of d columns at a budget, the best first.
+    """All ways to release rows of d columns at a budget, the best first: by the error of a mean over `PAIRS` pairs.
 
     Each is a draw from the public seed, with the sensitivity that this draw has. The identity stands for the raw rivals:
     noise on the rows as they are.
@@ -78,7 +83,7 @@ def options(
         ('identity', 50, 'laplace')
     """
     noises = noises or (APPROXIMATE_NOISES if delta else PURE_NOISES)
-    squared = (typical or typical_distance(neighbourhood)) ** 2
+    squared = (typical or typical_distance(neighbourhood, d)) ** 2
     found = []
     if ks is None:
         ks = [d] if tuple(matrices) == ("identity",) else ladder(d)
@@ -90,9 +95,11 @@ def options(
             for noise in noises:
                 projection = Projection(matrix, neighbourhood, noise)
                 scale = projection.scale(projection.plan(epsilon, delta, count_share=count_share))
-                error = math.sqrt(Recovery(k, noise, scale, distortion(kind, d, k)).variance(squared))
-                found.append(Option(kind, k, noise, scale, error, error / squared))
-    return sorted(found, key=lambda option: option.error)
+                shared = distortion(kind, d, k) * squared**2
+                own = Recovery(k, noise, scale, 0.0).variance(squared)
+                errors = (math.sqrt(shared + own / pairs) / squared for pairs in (1, PAIRS))
+                found.append(Option(kind, k, noise, scale, *errors))
+    return sorted(found, key=lambda option: option.error_of_mean)
 
 
 def ladder(d: int) -> list[int]:

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+_STREAM = 1
 MATRICES = ("gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity")
 
 
@@ -34,9 +35,10 @@ def make_matrix(kind: str, d: int, k: int, seed: int) -> np.ndarray:
     """
     if kind not in MATRICES:
         raise ValueError(f"matrix={kind!r}: expected one of {', '.join(MATRICES)}")
-    if not 1 <= k <= d:
+    if not isinstance(k, (int, np.integer)) or not 1 <= k <= d:
         raise ValueError(f"k={k}: expected 1 to d={d}, the number of columns")
-    random = np.random.default_rng(seed)
+    # A stream of its own: simulated rows are drawn from the same public seed.
+    random = np.random.default_rng([seed, _STREAM])
     if kind == "identity":
         if k != d:
             raise ValueError(f"k={k} with matrix='identity': expected k={d}, as many as the data have columns")

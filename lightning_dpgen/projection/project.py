@@ -29,6 +29,8 @@ _CHUNK = 1 << 22
 _GRID_BITS = 20
 # Beyond it sums, and what is released, may overflow.
 _LARGEST = 1e30
+# Times a declared distance: farther from the centre, rounding in float64 would be no small part of it.
+_FAR = 1e6
 
 Rows = np.ndarray | scipy.sparse.csr_array
 
@@ -104,7 +106,7 @@ class Projection:
         return multiplier * self.sensitivity / (2.0 if self.noise == "gaussian" else 1.0)
 
     def release(self, rows: Rows, account: Account) -> tuple[np.ndarray, int | None]:
-        """The projected rows with noise (n, k), float32, and how many rows were pulled back, with noise; both public.
+        """The projected rows with noise (n, k), and how many rows were pulled back, with noise; both public.
 
         Released numbers are rounded to multiples of about a millionth of the scale, after the noise: a grid that does not
         hang on the records, far coarser than float64, in whose last digits noise of floating point is weak.
@@ -125,7 +127,8 @@ class Projection:
                     exact = torch.tensor([clipped])
                     count = int(discrete_laplace(access, "count", exact, sensitivity=1))
                 else:
-                    count = round(float(gaussian(access, "count", torch.tensor([float(clipped)]), sensitivity=1.0)))
+                    exact = torch.tensor([clipped], dtype=torch.float64)
+                    count = round(float(gaussian(access, "count", exact, sensitivity=1.0)))
             # Between neighbours it changes by 1, and knowing n is no secret here: what is impossible is corrected.
             count = min(max(count, 0), len(projected))
         with account.open(ROWS) as access:
@@ -134,43 +137,48 @@ class Projection:
             grid = 2.0 ** (math.floor(math.log2(self.scale(account.plan))) - _GRID_BITS)
             np.rint(np.divide(projected, grid, out=projected), out=projected)
             projected *= grid
-        return projected.astype(np.float32), count
+        return projected, count
 
     def _exact(self, rows: Rows) -> tuple[np.ndarray, int]:
         """The projected rows without noise, and how many were pulled back: private."""
         projected, clipped = np.empty((rows.shape[0], self.k)), 0
-        offset = None if self.centre is None else self.centre @ self.matrix
         for part in _parts(rows):
-            chunk = rows[part] if scipy.sparse.issparse(rows) else _dense(rows[part])
+            chunk = rows[part]
+            if self.centre is not None or not scipy.sparse.issparse(chunk):
+                chunk = _dense(chunk)
+            if self.centre is not None:
+                # First of all: of two large numbers, a difference that is taken later is mostly rounding.
+                chunk = chunk - self.centre
             if self.neighbourhood.enforced:
                 chunk, factors = self._pulled_back(chunk)
                 clipped += int((factors < 1.0).sum())
+            elif abs(chunk).max() > _FAR * self.neighbourhood.change:
+                raise BadRecords(
+                    f"rows hold values more than {_FAR:g} times the declared distance {self.neighbourhood.change:g} away "
+                    "from the centre, beside which it is lost in rounding: give a centre (public) near the rows"
+                )
             out = projected[part]
             out[:] = chunk @ self.matrix
-            if offset is not None:
-                out -= offset
             if self.neighbourhood.enforced and self.neighbourhood.unit == "row":
                 out *= factors[:, None]
         return projected, clipped
 
     def _pulled_back(self, chunk: Rows) -> tuple[Rows, np.ndarray]:
-        """Values within reach of the centre, and a factor below 1 for each row of which something was pulled back.
+        """Values less the centre, within its reach, and a factor below 1 for each row of which something was pulled back.
 
         Of rows, only the factors are computed: what they do is linear, and done after the projection.
         """
         radius = self.neighbourhood.radius
         if self.neighbourhood.unit == "row":
-            lengths = _lengths(chunk, self.centre)
+            lengths = _lengths(chunk)
             return chunk, np.where(lengths > radius, radius / np.maximum(lengths, radius), 1.0)
-        if self.centre is None and scipy.sparse.issparse(chunk):
+        if scipy.sparse.issparse(chunk):
             near = chunk.copy()
             np.clip(near.data, -radius, radius, out=near.data)
             changed = abs(chunk).max(axis=1).toarray().ravel() > radius
         else:
-            dense = chunk.toarray() if scipy.sparse.issparse(chunk) else chunk
-            centre = 0.0 if self.centre is None else self.centre
-            near = np.clip(dense, centre - radius, centre + radius)
-            changed = (near != dense).any(axis=1)
+            near = np.clip(chunk, -radius, radius)
+            changed = (near != chunk).any(axis=1)
         return near, np.where(changed, 0.0, 1.0)
 
 
@@ -186,6 +194,12 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
         BadRecords: if they are not (n, d) finite numbers, n at least 1.
     """
     if scipy.sparse.issparse(rows):
+        if rows.format in ("csr", "csc", "bsr"):
+            try:
+                # Indices from a file may point anywhere, and nobody looks before memory is read there.
+                rows.check_format(full_check=True)
+            except (ValueError, TypeError) as error:
+                raise BadRecords(f"the sparse rows are damaged: {error}") from None
         rows = scipy.sparse.csr_array(rows, dtype=np.float64)
         if not rows.has_canonical_format:
             rows = rows.copy()
@@ -206,8 +220,8 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
     return rows
 
 
-def _dense(chunk: np.ndarray) -> np.ndarray:
-    return np.asarray(chunk, dtype=np.float64)
+def _dense(chunk: Rows) -> np.ndarray:
+    return np.asarray(chunk.toarray() if scipy.sparse.issparse(chunk) else chunk, dtype=np.float64)
 
 
 def _parts(rows: Rows) -> Iterator[slice]:
@@ -216,12 +230,8 @@ def _parts(rows: Rows) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _lengths(chunk: Rows, centre: np.ndarray | None) -> np.ndarray:
-    """Euclidean distance of each row from the centre, not too small by rounding."""
+def _lengths(chunk: Rows) -> np.ndarray:
+    """Euclidean length of each row."""
     if scipy.sparse.issparse(chunk):
-        if centre is None:
-            return np.sqrt(chunk.multiply(chunk).sum(axis=1))
-        chunk = chunk.toarray()
-    if centre is not None:
-        chunk = chunk - centre
+        return np.sqrt(chunk.multiply(chunk).sum(axis=1))
     return np.sqrt(np.einsum("ij,ij->i", chunk, chunk))

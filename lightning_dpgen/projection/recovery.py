@@ -121,6 +121,9 @@ class Recovery:
 
     def _pairwise(self, rows: np.ndarray, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Recovered squared distances (some queries, n), a chunk of queries at a time."""
+        # In float64, and near the origin: squares of large numbers that nearly cancel would leave nothing else.
+        offset = rows.mean(axis=0, dtype=np.float64)
+        rows, queries = rows - offset, queries - offset
         squares = np.einsum("ij,ij->i", rows, rows)
         step = max(1, _CHUNK // len(rows))
         for start in range(0, len(queries), step):

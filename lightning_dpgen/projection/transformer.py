@@ -23,7 +23,8 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
 
     `fit` takes the number of columns from the data and nothing else; `transform` spends the budget. A fitted projection
     transforms one table: a second time it refuses, for that would need a budget of its own. What comes out is public, so a
-    Pipeline may do anything with it.
+    Pipeline may do anything with it. A search over parameters, or cross-validation, fits anew each time: every fit that
+    transforms releases the same rows once more, and what they cost adds up without anybody adding it.
 
     Args:
         n_components: k; None for the one with the least expected error of distances (`projection.choice`).
@@ -120,7 +121,7 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Rows) -> np.ndarray:
-        """The released rows (n, k), float32."""
+        """The released rows (n, k)."""
         check_is_fitted(self)
         if self.account_.ledger.accesses:
             raise LedgerError(

@@ -171,7 +171,8 @@ def statement(certificate: dict[str, Any]) -> str:
             f"for {certificate['unit']}, whether that one record was added to the data or removed from it changes {factor}"
         )
     # The number of records is public knowledge, unless it was bought as a noisy count.
-    number = "" if declared.get("n_share") else f"the number of records ({declared.get('n')}), "
+    bought = certificate["relation"] != REPLACE_ONE and declared.get("n_share")
+    number = "" if bought else f"the number of records ({declared.get('n')}), "
     return (
         f"{what} and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "

@@ -21,8 +21,10 @@ from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
+from lightning_dpgen.release.strict_json import read_json
 
 KIND = "projection"
+_FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ProjectedRows:
     """Released rows, and what can be computed from them.
 
     Args:
-        rows: (n, k) float32, with noise.
+        rows: (n, k) float64, with noise.
         projection: the matrix, the neighbourhood and the noise.
         matrix: the kind of the matrix.
         scale: of the noise; 0 in the non-private twin.
@@ -53,6 +55,19 @@ class ProjectedRows:
         projection = self.projection
         return Recovery(projection.k, projection.noise, self.scale, distortion(self.matrix, projection.d, projection.k))
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was asked for, or chosen, as it stands in a certificate's ``declared.projection``."""
+        around = self.projection.neighbourhood
+        return {
+            "matrix": self.matrix,
+            "k": self.projection.k,
+            "unit": around.unit,
+            "radius": around.radius,
+            "distance": around.distance,
+            "noise": self.projection.noise,
+        }
+
     def whitened(self, variance: float = 1.0) -> np.ndarray:
         """The rows (n, k) with the distortion by matrix and noise taken out: for clustering.
 
@@ -68,16 +83,7 @@ class ProjectedRows:
 def write_projected(folder: Path, projected: ProjectedRows) -> None:
     """Write rows, matrix and description into a folder."""
     projection = projected.projection
-    around = projection.neighbourhood
-    description = {
-        "model": KIND,
-        "matrix": projected.matrix,
-        "d": projection.d,
-        "k": projection.k,
-        "unit": around.unit,
-        "radius": around.radius,
-        "distance": around.distance,
-        "noise": projection.noise,
+    description = {"model": KIND, "d": projection.d, **projected.settings} | {
         "scale": projected.scale,
         "pulled_back": projected.pulled_back,
     }
@@ -97,17 +103,19 @@ def load_projected(folder: Path) -> ProjectedRows:
         NotARelease: if it cannot be read, or its parts do not fit together.
     """
     try:
-        description = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        description = read_json(folder / MODEL)
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
         table = pa.parquet.read_table(folder / PROJECTED)
         return _checked(description, tensors, table)
-    except (ValueError, KeyError, TypeError, OSError, SafetensorError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, SafetensorError, pa.ArrowException) as error:
         raise NotARelease(f"the projection in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
 
 
 def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table: pa.Table) -> ProjectedRows:
     if description["model"] != KIND or description["matrix"] not in MATRICES or description["noise"] not in NOISES:
         raise ValueError(f"model={description['model']!r}, matrix={description['matrix']!r}: unknown")
+    if set(description) != _FIELDS or set(tensors) != {"matrix", "centre"}:
+        raise ValueError(f"{MODEL} or {WEIGHTS} holds less or more than a projection has")
     matrix, centre = tensors["matrix"], tensors["centre"]
     if matrix.dtype != np.float64 or centre.dtype != np.float64:
         raise ValueError(f"matrix and centre are {matrix.dtype} and {centre.dtype}: expected float64")
@@ -119,11 +127,11 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
         raise ValueError(f"{PROJECTED} has other columns than {column_names(projection.k)[0]}, ...")
     rows = np.column_stack([column.to_numpy() for column in table.columns])
     scale = description["scale"]
-    if rows.dtype != np.float32 or not np.isfinite(rows).all():
-        raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float32")
+    if rows.dtype != np.float64 or not np.isfinite(rows).all():
+        raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float64")
     if type(scale) not in (int, float) or not 0.0 <= scale < math.inf:
         raise ValueError(f"scale={scale!r}: expected a finite number, 0 or more")
     pulled_back = description["pulled_back"]
-    if pulled_back is not None and type(pulled_back) is not int:
-        raise ValueError(f"pulled_back={pulled_back!r}: expected a whole number, or null")
+    if pulled_back is not None and not (type(pulled_back) is int and 0 <= pulled_back <= len(rows)):
+        raise ValueError(f"pulled_back={pulled_back!r}: expected a whole number up to {len(rows)}, or null")
     return ProjectedRows(rows, projection, description["matrix"], float(scale), pulled_back)

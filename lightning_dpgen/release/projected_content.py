@@ -56,9 +56,11 @@ class ProjectedContent:
         )
 
     def _distances(self) -> list[dict[str, float]]:
-        rows = []
+        rows, around = [], self.projected.projection.neighbourhood
         for factor in (0.5, 1.0, 2.0, 4.0):
             squared = (factor * self.typical) ** 2
+            if around.enforced and around.unit == "row" and factor * self.typical > 2.0 * around.radius:
+                continue  # no two rows are so far apart
             error = math.sqrt(self.projected.recovery.variance(squared))
             # Of the estimate around the truth; an analyst's interval for the truth is `Recovery.interval`.
             low, high = squared - 1.645 * error, squared + 1.645 * error

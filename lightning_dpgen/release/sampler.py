@@ -17,6 +17,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
+from lightning_dpgen.release.strict_json import read_json
 
 _CHUNK = 10_000
 
@@ -103,7 +104,7 @@ def load_release(path: str | Path) -> Release | ProjectedRows:
         if not (folder / name).is_file():
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
-        description = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        description = read_json(folder / MODEL)
         if description["model"] == KIND:
             return load_projected(folder)
         return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import dp_accounting
 import jsonschema
+import numpy as np
 from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.privacy.accountant import (
@@ -26,22 +27,24 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.projection.project import ROWS
+from lightning_dpgen.projection.matrices import make_matrix
+from lightning_dpgen.projection.project import CLIPPED, ROWS
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
     CERTIFICATE,
     FORMAT_VERSION,
+    MODEL,
     PROJECTED,
     SELECTION,
     NotARelease,
     also,
-    canonical,
     digest,
     file_hash,
     statement,
 )
-from lightning_dpgen.release.projected import load_projected
+from lightning_dpgen.release.projected import KIND, load_projected
+from lightning_dpgen.release.strict_json import read_json
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
@@ -84,32 +87,10 @@ def read_certificate(folder: Path) -> dict[str, Any]:
         raise NotARelease(f"{folder} is not a folder: expected a release")
     if path.is_symlink() or not path.is_file():
         raise NotARelease(f"{folder} is not a release: it holds no {CERTIFICATE} that is an ordinary file")
-    if path.stat().st_size > _LARGEST_FILE:
-        raise NotARelease(f"{path} is larger than any certificate")
     try:
-        certificate = json.loads(
-            path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant
-        )
-        canonical(certificate)  # numbers too large for a float, and text that is no text, are found here
-    except (ValueError, RecursionError) as error:
-        raise NotARelease(f"{path} is not JSON: {error}") from None
-    if not isinstance(certificate, dict):
-        raise NotARelease(f"{path} is not a certificate: expected a JSON object")
-    return certificate
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers differ in which of two equal keys they take, so a text that has them says two things."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r} stands twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
+        return read_json(path)
+    except ValueError as error:
+        raise NotARelease(f"{path} is no certificate: {error}") from None
 
 
 def verify(folder: str | Path) -> Verdict:
@@ -143,6 +124,7 @@ def verify(folder: str | Path) -> Verdict:
         return verdict
     _check_digest(certificate, verdict)
     _check_files(folder, certificate, verdict)
+    _check_kind(folder, certificate, verdict)
     _check_privacy(certificate, verdict)
     if PROJECTED in certificate["released"] and verdict.good:
         _check_projection(folder, certificate, verdict)
@@ -211,13 +193,6 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if certificate["noise"]["source"] not in (STANDARD, SECURE):
         verdict.problems.append("noise.source is none that this software draws private noise from")
     relation = certificate["relation"]
-    if (relation == REPLACE_ONE) != (PROJECTED in certificate["released"]):
-        # Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added.
-        verdict.problems.append(
-            f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
-            f"else under {ADD_OR_REMOVE_ONE!r}"
-        )
-        return
     delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
     if delta and not _SMALLEST_DELTA <= delta < 1.0:
         verdict.problems.append(f"delta={delta:g}: expected 0, or a number from {_SMALLEST_DELTA:g} to 1")
@@ -265,6 +240,21 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.notes.append(_second_opinion(event, delta, relation))
 
 
+def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
+    """Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added."""
+    relation, projected = certificate["relation"], PROJECTED in certificate["released"]
+    try:
+        described = MODEL in certificate["files"] and read_json(folder / MODEL).get("model") == KIND
+    except (ValueError, OSError) as error:
+        verdict.problems.append(f"{MODEL} cannot be read: {error}")
+        return
+    if not (relation == REPLACE_ONE) == projected == described:
+        verdict.problems.append(
+            f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
+            f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
+        )
+
+
 def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
     """Whether the noise is as large as the projection that was drawn, the neighbourhood and the event tree say."""
     try:
@@ -275,12 +265,26 @@ def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None
     projection, before = projected.projection, len(verdict.problems)
     if certificate["unit"] != projection.neighbourhood.words:
         verdict.problems.append("the unit of privacy is not the neighbourhood of the projection")
-    if certificate["declared"]["n"] != len(projected.rows):
+    declared = certificate["declared"]
+    if declared["n"] != len(projected.rows):
         verdict.problems.append(f"declared.n is not the number of projected rows, {len(projected.rows)}")
+    seed, stated = declared.get("seed"), declared.get("projection")
+    if not isinstance(stated, dict) or any(stated.get(name) != value for name, value in projected.settings.items()):
+        verdict.problems.append(f"declared.projection does not say what {MODEL} says")
+    elif type(seed) is not int or not 0 <= seed < 2**63:
+        verdict.problems.append(f"declared.seed={seed!r}: expected the seed that the matrix was drawn from")
+    elif not np.allclose(
+        make_matrix(projected.matrix, projection.d, projection.k, seed), projection.matrix, rtol=0.0, atol=1e-9
+    ):
+        verdict.problems.append("the matrix is not the one that declared.seed draws, so it may depend on the records")
+    names = [stage["name"] for stage in certificate["stages"]]
+    if sorted(names) != sorted([ROWS] if projected.pulled_back is None else [ROWS, CLIPPED]):
+        verdict.problems.append(f"stages {names}: expected {ROWS!r}, and {CLIPPED!r} exactly if {MODEL} gives a count")
     events = [stage["event"] for stage in certificate["stages"] if stage["name"] == ROWS]
     kind = "GaussianDpEvent" if projection.noise == "gaussian" else "LaplaceDpEvent"
     if [event["type"] for event in events] != [kind]:
         verdict.problems.append(f"the event of stage {ROWS!r} is not one of {projection.noise} noise")
+    if len(verdict.problems) > before:
         return
     # A Gaussian under replace-one is written with twice its ratio.
     ratio = events[0]["noise_multiplier"] / (2.0 if projection.noise == "gaussian" else 1.0)
@@ -291,8 +295,8 @@ def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None
         )
     if len(verdict.problems) == before:
         verdict.checks.append(
-            f"the projection that was drawn moves rows by at most {projection.sensitivity:.6g} between neighbours, and "
-            f"{projection.noise} noise of scale {projected.scale:.6g} is what the event tree needs"
+            f"the matrix is what the public seed draws; it moves rows by at most {projection.sensitivity:.6g} between "
+            f"neighbours, and {projection.noise} noise of scale {projected.scale:.6g} is what the event tree needs"
         )
 
 

@@ -45,7 +45,7 @@ def test_a_release_is_whole_consistent_and_useful(dpgen, projected):
     assert certificate["also"] == {"replace_one_epsilon": 4.0, "gaussian_mu": None, "curve": []}
     assert "one row replaced by any other row" in certificate["statement"]
     status, out, err = dpgen("verify", release)
-    assert status == 0 and "the projection that was drawn moves rows by at most" in out and not err
+    assert status == 0 and "it moves rows by at most" in out and not err
     table = pyarrow.parquet.read_table(release / "projected.parquet")
     assert table.shape == (300, 5) and table.column_names[4] == "projected_4"
     loaded = load_release(release)
@@ -97,10 +97,15 @@ def _tensors(release, change):
 
 FORGERIES = {
     "less noise": (lambda r: _description(r, scale=0.01), "the noise is too small"),
-    "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(3.0)), "the noise is too small"),
+    "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(3.0)), "not the one that declared.seed draws"),
+    "more than a projection": (lambda r: _tensors(r, lambda t: t.update(raw=t["centre"])), "less or more than"),
+    "a count of another table": (lambda r: _description(r, pulled_back=301), "expected a whole number up to 300"),
+    "no count": (lambda r: _description(r, pulled_back=None), "exactly if model.json gives a count"),
+    "an overflow": (lambda r: _description(r, scale=10**400), "cannot be read"),
+    "another kind": (lambda r: _description(r, model="vae_mixture"), "must agree on what this is"),
+    "a distance": (lambda r: _description(r, radius=None, distance=1.0), "unit of privacy is not the neighbourhood"),
     "a larger radius": (lambda r: _description(r, radius=60.0), "unit of privacy is not the neighbourhood"),
     "an element for a row": (lambda r: _description(r, unit="element"), "unit of privacy is not the neighbourhood"),
-    "a distance": (lambda r: _description(r, radius=None, distance=1.0), "unit of privacy is not the neighbourhood"),
     "another noise": (lambda r: _description(r, noise="gaussian"), "not one of gaussian noise"),
     "no such matrix": (lambda r: _description(r, matrix="magic"), "cannot be read"),
     "infinite numbers": (lambda r: _tensors(r, lambda t: t["matrix"].__setitem__((0, 0), np.inf)), "cannot be read"),
@@ -124,9 +129,11 @@ def test_forgeries_with_new_hashes_are_refused(dpgen, release, forge, words):
         (lambda c: c.update(relation="add_or_remove_one"), "relation"),
         (lambda c: c["declared"].update(n=299), "does not hold the certificate's statement"),
         (lambda c: c.update(unit="one person, whatever happens"), "does not hold the certificate's statement"),
+        (lambda c: c["declared"].update(seed=5), "not the one that declared.seed draws"),
+        (lambda c: c["declared"]["projection"].update(radius=1.0), "declared.projection does not say"),
         (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
         (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
-        (lambda c: c["stages"][1].update(name="something"), "event of stage 'rows'"),
+        (lambda c: c["stages"][1].update(name="something"), "expected 'rows'"),
     ],
 )
 def test_forged_certificates_are_refused(dpgen, release, change, words):
@@ -202,6 +209,16 @@ def test_files_of_rows(dpgen, tmp_path):
         assert status == 0, err
         assert dpgen("verify", run / "release")[0] == 0
         assert json.loads((run / "release" / "privacy.json").read_text())["declared"]["n"] == 80
+
+
+def test_sparse_files_whose_indices_point_elsewhere(dpgen, tmp_path):
+    for name, indices, indptr, shape in [("far", [0, 99], [0, 1, 2], (2, 12)), ("long", [0, 1], [0, 5, 1, 2], (3, 12))]:
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, format=b"csr", shape=shape, data=np.ones(2), indices=indices, indptr=indptr)
+        arguments = ["data=array", f"data.path={path}", "project.radius=1", "project.k=3", f"run_dir={tmp_path / 'r'}"]
+        status, _, err = dpgen("project", *arguments)
+        assert status == 2 and ("damaged" in _one_line(err) or "cannot be read" in _one_line(err))
+        assert not (tmp_path / "r").exists()
 
 
 def test_files_that_are_no_rows(dpgen, tmp_path):

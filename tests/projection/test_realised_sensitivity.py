@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 from contracts import laws
 
+from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
@@ -23,8 +24,12 @@ def _moved(projection, before, after, norm):
 
 
 def _worst_direction(matrix, norm, random):
-    """Ascent on |vP| over |v|_2 = 1, from several starts."""
-    best = None
+    """Of |vP| over |v|_2 = 1: over all sign vectors where they are few, else by ascent from several starts."""
+    best, k = None, matrix.shape[1]
+    if norm == 1 and k <= 12:
+        signs = np.array(list(itertools.product([-1.0, 1.0], repeat=k)))
+        v = matrix @ signs[np.linalg.norm(signs @ matrix.T, axis=1).argmax()]
+        return v / np.linalg.norm(v)
     for _ in range(30):
         v = random.normal(size=len(matrix))
         for _ in range(60):
@@ -146,3 +151,23 @@ def test_sparse_rows_are_treated_like_dense_ones(unit, centre):
         np.testing.assert_allclose(again, exact, atol=1e-12)
         assert count == clipped
 
+
+
+@pytest.mark.parametrize("unit", ["row", "element"])
+@pytest.mark.parametrize("far", [1e9, 1e15, 1e20])
+def test_a_far_centre_widens_nothing(unit, far):
+    centre = np.full(30, far)
+    projection = Projection(make_matrix("orthonormal", 30, 7, 2), Neighbourhood(unit, radius=1.0), "laplace", centre)
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        pair = centre + 10.0 ** random.uniform(-1, 20) * random.normal(size=(2, 30))
+        if unit == "element":
+            pair[1, 1:] = pair[0, 1:]
+        moved = _moved(projection, *pair, 1)
+        assert moved <= projection.sensitivity
+
+
+def test_a_declared_distance_among_numbers_too_large_for_it_is_refused():
+    projection = Projection(make_matrix("orthonormal", 30, 7, 2), Neighbourhood("row", distance=1.0), "laplace")
+    with pytest.raises(BadRecords, match="lost in rounding"):
+        projection._exact(np.full((2, 30), 1e7))

@@ -131,3 +131,11 @@ def test_what_is_released_has_the_noise_that_recovery_takes_off(noise):
         recovery = Recovery(d, noise, factor * projection.scale(plan), 0.0)
         sample = recovery.squared_distances(released[: n // 2], released[n // 2 :])
         assert (_within(sample, 4.0, recovery.variance(4.0)) == (True, True)) == fits
+
+
+def test_neighbours_far_from_the_origin_are_found():
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(400, 5))
+    recovery = Recovery(5, "laplace", 0.2, distortion=0.0)
+    near = recovery.neighbours(rows, rows, 4)[0]
+    assert np.array_equal(recovery.neighbours(rows + 1e6, rows + 1e6, 4)[0], near)
