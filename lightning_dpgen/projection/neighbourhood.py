@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import numbers
 from dataclasses import dataclass
 
+_LEAST, _MOST = 1e-12, 1e12
 UNITS = ("row", "element")
 
 
@@ -43,8 +44,10 @@ class Neighbourhood:
                 "covered, and nothing enforces it"
             )
         name, value = ("distance", self.distance) if self.radius is None else ("radius", self.radius)
-        if not (isinstance(value, (int, float)) and 1e-12 < value < 1e12 and math.isfinite(value)):
-            raise ValueError(f"{name}={value}: expected a positive finite number")
+        if not (isinstance(value, numbers.Real) and _LEAST <= value <= _MOST):
+            raise ValueError(f"{name}={value}: expected a number from {_LEAST:g} to {_MOST:g}; scale the rows otherwise")
+        # As it is written into certificates.
+        object.__setattr__(self, name, float(value))
 
     @property
     def enforced(self) -> bool:
@@ -54,7 +57,7 @@ class Neighbourhood:
     @property
     def change(self) -> float:
         """By how much a row moves at most: in L2 where the unit is a row, in one coordinate where it is an element."""
-        return 2.0 * self.radius if self.enforced else float(self.distance)
+        return 2.0 * self.radius if self.enforced else self.distance
 
     @property
     def words(self) -> str:

@@ -97,6 +97,8 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Rows, y: object = None) -> PrivateProjection:
         """Draw the matrix for as many columns as X has; no row is looked at."""
+        if not isinstance(self.random_state, (int, np.integer)):
+            raise ValueError(f"random_state={self.random_state!r}: expected a whole number, for the matrix is public")
         d = np.shape(X)[1]
         neighbourhood = Neighbourhood(self.unit, self.radius, self.distance)
         chosen = options(

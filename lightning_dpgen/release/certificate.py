@@ -153,9 +153,12 @@ def statement(certificate: dict[str, Any]) -> str:
             "seed can remove it. Do not publish anything in this folder."
         )
     if not certificate["private"]:
+        made = "The model was trained without noise and without bounding what one record contributes"
+        if certificate["relation"] == REPLACE_ONE:
+            made = "The rows were projected without noise"
         return (
-            "THIS IS NOT A PRIVATE RELEASE. The model was trained without noise and without bounding what one record "
-            "contributes. Nothing limits what it reveals about a person. Do not publish anything in this folder."
+            f"THIS IS NOT A PRIVATE RELEASE. {made}. Nothing limits what it reveals about a person. Do not publish "
+            "anything in this folder."
         )
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
