@@ -280,7 +280,7 @@ BROKEN = {
         Projection._exact, {"out *= factors[:, None]": "pass"}, (replaced, functools.partial(replaced, "spherical"))
     ),
     "elements of a projection not cut": Broken(
-        Projection._pulled_back, {"near = np.clip(dense, centre - radius, centre + radius)": "near = dense"},
+        Projection._pulled_back, {"near = np.clip(chunk, -radius, radius)": "near = chunk"},
         (functools.partial(replaced, "laplace", "element"),),
     ),
     "projection calibrated in the wrong norm": Broken(
