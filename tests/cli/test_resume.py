@@ -241,6 +241,19 @@ def test_a_bought_number_of_records_is_remembered(dpgen, tmp_path, monkeypatch):
     assert str(counted) not in certificate["statement"] and certificate["epsilon"] <= 4.0
 
 
+def test_a_kill_between_count_and_plan_loses_no_count(dpgen, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments)[0] == 130
+    counts = [line for line in _lines(run) if line.startswith(b'{"id"') and b'"stage": "count"' in line]
+    status, _, err = dpgen("train", *arguments)
+    assert status == 0, err
+    assert [x for x in _lines(run) if x.startswith(b'{"id"') and b'"stage": "count"' in x] == counts and len(counts) == 1
+    assert dpgen("verify", run / "release")[0] == 0
+
+
 def test_what_went_wrong_before_a_number_was_known_cannot_go_on(dpgen, tmp_path, monkeypatch):
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
