@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from lightning_dpgen.cli.mistake import INTERRUPTED
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """Within it, a signal ends the program there and then: for imports, some of which swallow a KeyboardInterrupt."""
+
+    def leave(*_) -> None:
+        os.write(sys.__stderr__.fileno(), b"dpgen: interrupted; nothing was released\n")
+        os._exit(INTERRUPTED)
+
+    with _handled_by(leave):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[..., None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {which: signal.signal(which, handler) for which in _SIGNALS}
+    try:
+        yield
+    finally:
+        for which, handler_before in before.items():
+            signal.signal(which, handler_before)
 
 
 class Interrupts:
@@ -24,15 +53,8 @@ class Interrupts:
     @contextmanager
     def caught(self) -> Iterator[Interrupts]:
         """Within it, a signal becomes a KeyboardInterrupt, at once or (see `patient`) at the next safe place."""
-        if threading.current_thread() is not threading.main_thread():
+        with _handled_by(self._receive):
             yield self
-            return
-        before = {which: signal.signal(which, self._receive) for which in _SIGNALS}
-        try:
-            yield self
-        finally:
-            for which, handler in before.items():
-                signal.signal(which, handler)
 
     @contextmanager
     def patient(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from lightning_dpgen.cli.interrupts import leaving_at_once
 from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, Mistake, describe_os_error
 
 COMMANDS = {
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[0] not in COMMANDS:
         return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}", MISTAKE)
     try:
-        command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
+        with leaving_at_once():
+            command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
         return command.run(argv[1:])
     except KeyboardInterrupt:
         return _complain("interrupted; nothing was released", INTERRUPTED)
