@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.privacy.account import Account
 
@@ -28,20 +30,36 @@ class Lot:
     """The records of one step, sorted by the component that they belong to. Everything in it is private.
 
     Args:
-        records: (B, m); B is random and may be 0.
+        records: (B, m), or a tuple or dict of tensors (B, ...); B is random and may be 0.
         offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
         draw: its identity; copies of a lot share it.
     """
 
-    records: Tensor
+    records: Any
     offsets: tuple[int, ...]
     draw: Draw = field(default_factory=Draw, repr=False, compare=False)
 
     def __len__(self) -> int:
-        return self.records.shape[0]
+        return self.offsets[-1]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the records consist of."""
+        return tree_leaves(self.records)
+
+    def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
+        """With `change` done to each tensor."""
+        return Lot(tree_map(change, self.records), self.offsets if offsets is None else offsets, self.draw)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Lot:
-        return Lot(self.records.to(device, dtype), self.offsets, self.draw)
+        """On that device; real numbers in that precision."""
+        return self.mapped(lambda x: x.to(device, dtype if x.is_floating_point() else None))
+
+    def padded(self, more: int) -> Lot:
+        """With as many records of zeros behind the others."""
+        return self.mapped(
+            lambda x: torch.cat([x, x.new_zeros(more, *x.shape[1:])]), (*self.offsets[:-1], self.offsets[-1] + more)
+        )
 
 
 class PoissonLots:

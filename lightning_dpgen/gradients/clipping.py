@@ -1,15 +1,17 @@
-"""Clipping rules: how the bound of a lot is chosen, and what that costs."""
+"""Clipping rules: how the bounds of a lot are chosen, and what that costs."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 
@@ -20,11 +22,17 @@ _SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
 
 
 class ClippingRule(ABC):
-    """Chooses the bound of a lot, and what becomes of a gradient that is longer.
+    """Chooses the bounds of a lot, and what becomes of a gradient that is longer.
 
-    A rule holds public settings and nothing else. What it remembers is the bound of the lot before, which the optimizer
-    keeps and hands to it.
+    A rule holds public settings and nothing else. What it remembers are the bounds of the lot before, which the optimizer
+    keeps and hands to it. Settings are those of a bound on a whole gradient; where layers have a bound each, these are
+    smaller by the square root of their number, so that all of them together are as long.
+
+    Attributes:
+        scope: what a bound is for: the whole gradient, unless a wrapper (`PerLayer`, `PerComponent`) says otherwise.
     """
+
+    scope: ClassVar[Scope] = Flat()
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -32,14 +40,23 @@ class ClippingRule(ABC):
         use; the gradient gets the rest."""
         return {}
 
+    def known(self, number: int) -> float | None:
+        """The bound of the lot of that number, from 0, if it follows from the number alone; otherwise None."""
+        return None
+
+    def ahead(self, number: int, norms: LotNorms) -> tuple[float, ...] | None:
+        """The bounds of the lot of that number, where they do not depend on its norms; otherwise None."""
+        known = self.known(number)
+        return None if known is None else (known / math.sqrt(norms.touched),) * len(norms.columns)
+
     @abstractmethod
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
-        """The public bound C of this lot.
+    def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        """The public bounds of this lot, one for each column of norms.
 
         Args:
             access: open; the rule draws from it the noises that it lists, once each.
-            norms: (B,) private.
-            before: the bound of the lot before; None for the first.
+            norms: private.
+            before: the bounds of the lot before; None for the first.
         """
 
     def factors(self, norms: Tensor, bound: float) -> Tensor:
@@ -47,8 +64,15 @@ class ClippingRule(ABC):
         return clip_weights(norms, bound)
 
 
+class _Known(ClippingRule):
+    """A rule whose bound follows from the number of the lot."""
+
+    def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        return self.ahead(access.number, norms)
+
+
 @dataclass(frozen=True)
-class Fixed(ClippingRule):
+class Fixed(_Known):
     """One bound for the whole run.
 
     Args:
@@ -64,12 +88,12 @@ class Fixed(ClippingRule):
     def __post_init__(self) -> None:
         _check_bound("c", self.c)
 
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+    def known(self, number: int) -> float:
         return self.c
 
 
 @dataclass(frozen=True)
-class Decay(ClippingRule):
+class Decay(_Known):
     """A bound that shrinks by a factor every so many lots (dp-GAN, "clipping decay").
 
     Args:
@@ -79,7 +103,7 @@ class Decay(ClippingRule):
         least: the bound that it does not fall below.
 
     Example:
-        >>> Decay(1.0, factor=0.5, every=10).at(25)
+        >>> Decay(1.0, factor=0.5, every=10).known(25)
         0.25
     """
 
@@ -96,16 +120,12 @@ class Decay(ClippingRule):
         if self.every < 1 or self.least > self.c:
             raise ValueError(f"every={self.every}, least={self.least:g}: expected 1 or more, and at most c={self.c:g}")
 
-    def at(self, lot: int) -> float:
-        """The bound of the lot of that number, from 0."""
-        return max(self.c * self.factor ** (lot // self.every), self.least)
-
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
-        return self.at(access.number)
+    def known(self, number: int) -> float:
+        return max(self.c * self.factor ** (number // self.every), self.least)
 
 
 @dataclass(frozen=True)
-class Schedule(ClippingRule):
+class Schedule(_Known):
     """Any bound that follows from the number of the lot alone.
 
     Args:
@@ -117,9 +137,9 @@ class Schedule(ClippingRule):
 
     at: Callable[[int], float]
 
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
-        bound = float(self.at(access.number))
-        _check_bound(f"the schedule's bound of lot {access.number}", bound)
+    def known(self, number: int) -> float:
+        bound = float(self.at(number))
+        _check_bound(f"the schedule's bound of lot {number}", bound)
         return bound
 
 
@@ -129,13 +149,15 @@ class DPNorm(ClippingRule):
 
     ``(0, c_max]`` is cut into `bins` equal intervals; the bound is the upper end of the fullest one after noise.
     Norms above `c_max` count in the last bin and a norm of 0 in the first, so each finite record counts exactly once:
-    sensitivity 1 under add-or-remove-one. The bound is never below ``c_max / bins``.
+    sensitivity 1 under add-or-remove-one. Over groups a record moves a norm from one bin to another: sqrt 2. With a
+    histogram for each of J layers, a record counts in all of them: sqrt J. The bound is never below ``c_max / bins``.
 
     Args:
         c_max: the largest bound.
         bins: number of intervals w.
         share: share of the lot's inverse squared noise that the histogram uses; the gradient gets the rest, and both
             are one merged Gaussian of the lot.
+        noise: the name of that noise in the plan; to be unique where several terms have such a rule.
 
     Example:
         >>> DPNorm(c_max=10.0, bins=100, share=0.05).weights
@@ -145,6 +167,7 @@ class DPNorm(ClippingRule):
     c_max: float
     bins: int = 20
     share: float = 0.05
+    noise: str = "norms"
 
     def __post_init__(self) -> None:
         _check_bound("c_max", self.c_max)
@@ -155,13 +178,22 @@ class DPNorm(ClippingRule):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        return {"norms": self.share}
+        return {self.noise: self.share}
 
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
-        width = self.c_max / self.bins
-        finite = norms[torch.isfinite(norms)]
-        places = (torch.ceil(finite / width) - 1).clamp(0, self.bins - 1).long()
-        return (int(noisy_histogram(access, "norms", places, self.bins).argmax()) + 1) * width
+    def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        width = self.c_max / math.sqrt(norms.touched) / self.bins
+        places = []
+        for j, column in enumerate(norms.columns):
+            finite = column[torch.isfinite(column)]
+            places.append((torch.ceil(finite / width) - 1).clamp(0, self.bins - 1).long() + j * self.bins)
+        histogram = noisy_histogram(
+            access,
+            self.noise,
+            torch.cat(places),
+            self.bins * len(norms.columns),
+            sensitivity=math.sqrt(norms.touched * (2 if norms.grouped else 1)),
+        )
+        return tuple((int(modes) + 1) * width for modes in histogram.view(-1, self.bins).argmax(dim=1))
 
 
 @dataclass(frozen=True)
@@ -170,15 +202,16 @@ class Quantile(ClippingRule):
 
     From the noisy share s of this lot's norms that are at most the bound C of the lot before, it takes
     ``C exp(-lr (s - target))``, for this lot already: both are one access. Each finite record counts as +1/2 or -1/2, so
-    the sensitivity is 1/2.
+    the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers.
 
     Args:
         c: the first bound.
-        expected_lot: the public divisor of the count, as for the optimizer.
+        expected_lot: the public divisor of the count, as for the optimizer (over groups, their number).
         target: share of the norms that the bound should be above.
         lr: learning rate.
         least, most: public limits of the bound.
         share: of the lot's inverse squared noise that the count uses.
+        noise: the name of that noise in the plan.
     """
 
     c: float
@@ -188,6 +221,7 @@ class Quantile(ClippingRule):
     least: float = 1e-3
     most: float = 1e3
     share: float = 0.05
+    noise: str = "below"
 
     def __post_init__(self) -> None:
         for name in ("c", "least", "most"):
@@ -202,19 +236,27 @@ class Quantile(ClippingRule):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        return {"below": self.share}
+        return {self.noise: self.share}
 
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
-        current = self.c if before is None else before
-        finite = norms[torch.isfinite(norms)]
-        signs = torch.where(finite <= current, 0.5, -0.5).sum(dtype=torch.float64)
-        noisy = gaussian(access, "below", signs.reshape(1), sensitivity=0.5)
-        below = min(max(0.5 + float(noisy) / self.expected_lot, 0.0), 1.0)
-        return min(max(current * math.exp(-self.lr * (below - self.target)), self.least), self.most)
+    def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        current = [self.c / math.sqrt(norms.touched)] * len(norms.columns) if before is None else before
+        signs = [
+            torch.where(column[torch.isfinite(column)] <= c, 0.5, -0.5).sum(dtype=torch.float64)
+            for column, c in zip(norms.columns, current, strict=True)
+        ]
+        most = math.sqrt(norms.touched) * (1.0 if norms.grouped else 0.5)
+        noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most)
+        # A component's share of the lot is private, so what is below is taken of an equal part of the expected lot.
+        parts = len(norms.columns) / norms.touched
+        below = [min(max(0.5 + float(s) * parts / self.expected_lot, 0.0), 1.0) for s in noisy]
+        return tuple(
+            min(max(c * math.exp(-self.lr * (b - self.target)), self.least), self.most)
+            for c, b in zip(current, below, strict=True)
+        )
 
 
 @dataclass(frozen=True)
-class Normalised(ClippingRule):
+class Normalised(_Known):
     """Every gradient is brought near one length, long or short: "automatic clipping" (Bu et al. 2023, AUTO-S).
 
     ``C g / (|g| + stability)``, which is shorter than C.
@@ -231,7 +273,7 @@ class Normalised(ClippingRule):
         _check_bound("c", self.c)
         _check_bound("stability", self.stability)
 
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
+    def known(self, number: int) -> float:
         return self.c
 
     def factors(self, norms: Tensor, bound: float) -> Tensor:
@@ -239,7 +281,27 @@ class Normalised(ClippingRule):
 
 
 @dataclass(frozen=True)
-class Smoothed(ClippingRule):
+class _Wrapper(ClippingRule):
+    """Another rule, changed in one respect."""
+
+    of: ClippingRule
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return self.of.weights
+
+    def known(self, number: int) -> float | None:
+        return self.of.known(number)
+
+    def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        return self.of.bounds(access, norms, before)
+
+    def factors(self, norms: Tensor, bound: float) -> Tensor:
+        return self.of.factors(norms, bound)
+
+
+@dataclass(frozen=True)
+class Smoothed(_Wrapper):
     """Another rule, whose bounds are averaged over lots: ``keep`` of the one before, and the rest of the new one.
 
     Args:
@@ -251,7 +313,6 @@ class Smoothed(ClippingRule):
         {'norms': 0.05}
     """
 
-    of: ClippingRule
     keep: float = 0.9
 
     def __post_init__(self) -> None:
@@ -259,15 +320,45 @@ class Smoothed(ClippingRule):
             raise ValueError(f"keep={self.keep}: expected a number from 0, below 1")
 
     @property
-    def weights(self) -> Mapping[str, float]:
-        return self.of.weights
+    def scope(self) -> Scope:
+        return self.of.scope
 
-    def bound(self, access: OpenAccess, norms: Tensor, before: float | None) -> float:
-        new = self.of.bound(access, norms, before)
-        return new if before is None else self.keep * before + (1.0 - self.keep) * new
+    def known(self, number: int) -> None:
+        return None
 
-    def factors(self, norms: Tensor, bound: float) -> Tensor:
-        return self.of.factors(norms, bound)
+    def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        new = self.of.bounds(access, norms, before)
+        if before is None:
+            return new
+        return tuple(self.keep * b + (1.0 - self.keep) * n for b, n in zip(before, new, strict=True))
+
+
+@dataclass(frozen=True)
+class PerLayer(_Wrapper):
+    """Another rule, applied to each layer by itself: a bound C_j for each, and a sensitivity of ``sqrt(sum of C_j^2)``.
+
+    Args:
+        of: the rule.
+
+    Example:
+        >>> PerLayer(DPNorm(c_max=10.0)).weights
+        {'norms': 0.05}
+    """
+
+    scope: ClassVar[Scope] = Layers()
+
+
+@dataclass(frozen=True)
+class PerComponent(_Wrapper):
+    """Another rule, applied to each component of a mixture by itself; the noise of a component goes with its own bound.
+
+    A record belongs to one component, so that all of them together cost what one costs.
+
+    Args:
+        of: the rule.
+    """
+
+    scope: ClassVar[Scope] = Components()
 
 
 def clip_weights(norms: Tensor, bound: float) -> Tensor:

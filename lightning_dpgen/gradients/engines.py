@@ -1,36 +1,49 @@
-"""Which engine computes per-record gradients."""
+"""Which engine computes the gradients of a term, and where the randomness of records comes from."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.functional import functional_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.randomness import torch_draws_from
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
-def per_record_gradients(
-    network: nn.Module, term: PerRecord, lot: Lot, stream: PrivateStream, *, engine: str = "ghost"
+def term_gradients(
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, stream: PrivateStream, *, engine: str = "ghost"
 ) -> tuple[RecordGradients, Tensor]:
-    """Gradients and private losses (B,) of a lot, each record with randomness of its own from the private stream.
+    """The gradients of a term on a lot, and its private losses: one a record, or one a group.
+
+    Each record has randomness of its own from the private stream: the rows of the term's noise, the group that it is in,
+    and whatever the loss draws from torch's generators (dropout, a code), which are keyed from that stream meanwhile.
 
     Args:
         network: what is trained; `term.loss` calls it.
-        term: the per-record loss.
+        term: the loss.
         lot: the records.
         stream: the account's private stream.
-        engine: ``ghost`` (linear layers, nothing materialised) or ``func`` (any network, B x P numbers).
+        engine: ``ghost`` (book-keeping; nothing is materialised) or ``func`` (any network, B x P numbers).
 
     Raises:
-        ValueError: for another engine, layers that it does not know, or layers that mix records.
+        ValueError: for another engine or kind of term, or layers that mix records.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: expected one of {sorted(ENGINES)}")
+    if not isinstance(term, PerRecord | PerGroup):
+        raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
     some = next(network.parameters())
     noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
-    return ENGINES[engine](network, term, lot, noise)
+    groups = None
+    if isinstance(term, PerGroup):
+        index = torch.from_numpy(stream.integers(len(lot), term.groups)).to(some.device)
+        groups = Groups(index, term.groups)
+    with torch_draws_from(stream, some.device):
+        return ENGINES[engine](network, term, lot, noise, groups)

@@ -2,56 +2,102 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.gradients.layers import check_layers
-from lightning_dpgen.gradients.records import Materialised
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.forms import Whole
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.layers import check_layers, layers_of
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 
 def functional_gradients(
-    network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor
-) -> tuple[Materialised, Tensor]:
-    """The per-record gradients of a term, by ``vmap(grad)`` over lots of one record.
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
+) -> tuple[RecordGradients, Tensor]:
+    """The gradients of a term for each record, by ``vmap(grad)`` over lots of one record; or of each group, one by one.
 
-    The oracle of the book-keeping engine, and the way for layers that it does not know. Needs B x P numbers.
+    The oracle of the book-keeping engine, and the way for what it refuses. Needs B x P numbers.
 
     Args:
         network: the module whose trainable parameters are differentiated; `term.loss` must call it.
-        term: a per-record loss.
+        term: a per-record or per-group loss.
         lot: B records, sorted by component.
         noise: (B, term.noise).
+        groups: of the records, for a per-group loss.
 
     Returns:
-        The gradients, and the private losses (B,).
+        The gradients, and the private losses, one a record or group.
 
     Raises:
         ValueError: for layers that mix records.
     """
     check_layers(network)
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    if groups is None:
+        gradients, losses = _of_records(network, parameters, term, lot, noise)
+    else:
+        gradients, losses = _of_groups(network, parameters, term, lot, noise, groups)
+    held = RecordGradients(
+        {p: Whole(gradients[name]) for name, p in parameters.items()},
+        layers_of(network),
+        len(losses),
+        lot.draw,
+        offsets=lot.offsets if groups is None else None,
+        groups=None if groups is None else groups.count,
+    )
+    return held, losses
+
+
+def _of_records(network, parameters, term: PerRecord, lot: Lot, noise: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     gradients = {name: [p.new_zeros(0, *p.shape)] for name, p in parameters.items()}
-    losses = [lot.records.new_zeros(0)]
-    for c, (start, end) in enumerate(zip(lot.offsets[:-1], lot.offsets[1:], strict=True)):
+    losses = [noise.new_zeros(0)]
+    for c, (start, end) in enumerate(itertools.pairwise(lot.offsets)):
         if start == end:
             continue
         alone = tuple(int(i > c) for i in range(len(lot.offsets)))
 
         def loss(values, record, own, alone=alone):
             with _swapped(network, values):
-                result = term.loss(Lot(record[None], alone), own[None])
+                result = term.losses(Lot(tree_map(lambda x: x[None], record), alone), own[None])
             return result.sum(), result.sum()
 
-        each = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=(None, 0, 0))
+        # Each record draws numbers of its own, if the loss draws any.
+        each = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=(None, 0, 0), randomness="different")
         part, value = each(
-            {name: p.detach() for name, p in parameters.items()}, lot.records[start:end], noise[start:end]
+            {name: p.detach() for name, p in parameters.items()},
+            tree_map(lambda x, start=start, end=end: x[start:end], lot.records),
+            noise[start:end],
         )
         losses.append(value.detach())
         for name, gradient in part.items():
             gradients[name].append(gradient.detach())
-    return Materialised({p: torch.cat(gradients[n]) for n, p in parameters.items()}, lot.draw), torch.cat(losses)
+    return {name: torch.cat(each) for name, each in gradients.items()}, torch.cat(losses)
+
+
+def _of_groups(network, parameters, term: PerGroup, lot: Lot, noise: Tensor, groups: Groups):
+    gradients = {name: p.new_zeros(groups.count, *p.shape) for name, p in parameters.items()}
+    losses = noise.new_zeros(groups.count)
+    for j in range(groups.count):
+        members = (groups.index == j).nonzero()[:, 0]
+        if not len(members):
+            continue
+        cuts = torch.searchsorted(members, torch.tensor(lot.offsets, device=members.device))
+        own = lot.mapped(lambda x, members=members: x[members], tuple(cuts.tolist()))
+        alone = Groups(torch.zeros_like(members), 1)
+
+        def loss(values, own=own, alone=alone, members=members):
+            with _swapped(network, values):
+                return term.losses(own, noise[members], alone).sum()
+
+        found, losses[j] = torch.func.grad_and_value(loss)({name: p.detach() for name, p in parameters.items()})
+        for name, gradient in found.items():
+            gradients[name][j] = gradient
+    return gradients, losses
 
 
 class _swapped:

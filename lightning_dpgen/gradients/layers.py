@@ -20,6 +20,18 @@ def check_layers(network: nn.Module) -> None:
             raise ValueError(f"layer {name or 'the network itself'} ({type(layer).__name__}) {reason}")
 
 
+def layers_of(network: nn.Module) -> list[list[nn.Parameter]]:
+    """The trainable parameters, those that one module holds together; one that several hold belongs to the first."""
+    seen: set[nn.Parameter] = set()
+    layers = []
+    for module in network.modules():
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in seen]
+        seen.update(own)
+        if own:
+            layers.append(own)
+    return layers
+
+
 def _reason(layer: nn.Module) -> str | None:
     if isinstance(layer, _MIXING):
         return "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm"

@@ -1,29 +1,43 @@
 """From a lot to a public gradient: the privacy-critical path, on one page.
 
+For each term of the loss, over its R records (or groups of records):
+
     norms   <-  |gradient_i|                                     private, one a record
     C       <-  rule(noisy statistics of the norms)              public
-    mean    <-  sum_i factor_i gradient_i / L                    private, sensitivity C / L (add or remove one record),
-                factor_i = min(1, C / norm_i) or what the rule   since no factor_i norm_i is above C
-                has in its place
-    public  <-  mean + N(0, (multiplier C / L)^2)                public; the expected lot L is a constant of the plan
+    mean    <-  sum_i factor_i gradient_i / L                    private; no factor_i norm_i is above C, where
+                factor_i = min(1, C / norm_i), or what the rule   L is a constant of the plan: the expected lot,
+                has in its place                                  or the number of groups
+
+and then, once for all terms together:
+
+    public  <-  sum of means + N(0, (multiplier S)^2),   S = sum of reach C / L
+
+A record added or removed adds or takes away its own gradient, so its reach is 1; it changes the gradient of the group that
+it belongs to from one vector within C to another, so over groups the reach is 2. Where a term has a bound for each layer, C
+is the length of all of them together. Where it has one for each component of a mixture, so has the noise: a record reaches
+the parameters of one component.
 
 Records outside the lot, and records with a non-finite gradient, add exact zeros. A lot of no records is noised like
-any other, and so is the block of a component that no record of the lot belongs to. The histogram behind C and the
+any other, and so is the block of a component that no record of the lot belongs to. The histograms behind C and the
 gradient come from one access, which is one merged, once subsampled Gaussian (docs/PRIVACY.md, "One lot, one event").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
+from lightning_dpgen.gradients.parts import Parts, lot_norms
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
+
+# One bound for each column of a term's norms.
+Bounds = tuple[float, ...]
 
 
 class GradientBuffer:
@@ -40,33 +54,67 @@ class GradientBuffer:
 
 
 def privatize(
-    gradients: RecordGradients,
+    terms: Sequence[tuple[RecordGradients | Parts, ClippingRule]],
     access: OpenAccess,
-    rule: ClippingRule,
     expected_lot: float,
     out: GradientBuffer,
-    before: float | None = None,
-) -> float:
-    """Write the private mean gradient of a lot into `out`; gives the bound C that was used.
+    before: Sequence[Bounds] | None = None,
+    *,
+    add: bool = False,
+) -> list[Bounds]:
+    """Write the private mean gradient of a lot into `out`; gives the bounds that were used, for each term.
 
     Args:
-        gradients: of the B records of a Poisson lot, with respect to exactly the parameters of `out`.
-        access: an open access that lists the noise ``gradient`` and those of the rule.
-        rule: chooses the bound.
-        expected_lot: the public divisor: sampling rate times the declared number of records.
+        terms: gradients of the same Poisson lot with respect to exactly the parameters of `out`, each with the rule that
+            chooses its bounds.
+        access: an open access that lists the noise ``gradient`` and those of the rules.
+        expected_lot: the public divisor of what is summed over records: sampling rate times the declared number of records.
         out: overwritten.
-        before: the bound of the lot before; None for the first.
+        before: what it gave for the lot before; None for the first.
+        add: whether `out` holds the sum of earlier parts of this very lot, from `add_clipped` with the same bounds.
 
     Guarantee:
-        What `out` holds and the bound, together, are one Gaussian mechanism with the access's merged multiplier on the
+        What `out` holds and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on the
         records of the lot, for one record added or removed.
     """
-    norms = gradients.norms()
-    if access.private:
-        bound = rule.bound(access, norms, before)
-        weights = rule.factors(norms, bound).to(out.flat.dtype)
+    used: list[Bounds] = []
+    sensitivity: float | Tensor = 0.0
+    for i, (gradients, rule) in enumerate(terms):
+        divisor, reach = (expected_lot, 1.0) if gradients.groups is None else (gradients.groups, 2.0)
+        norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)
+        if access.private:
+            bounds = rule.bounds(access, norms, before and before[i])
+        else:
+            bounds = (math.inf,) * len(norms.columns)
+        for part in gradients.parts():
+            add_clipped(part, rule, bounds, divisor, out, add=add)
+            add = True
+        sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
+        used.append(bounds)
+    if isinstance(sensitivity, float):
+        gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
     else:
-        bound, weights = math.inf, clip_weights(norms, math.inf).to(out.flat.dtype)
-    gradients.weighted_sum(weights / expected_lot, out.views)
-    gaussian(access, "gradient", out.flat, sensitivity=bound / expected_lot)
-    return bound
+        _by_component(access, sensitivity, out)
+    return used
+
+
+def add_clipped(
+    gradients: RecordGradients, rule: ClippingRule, bounds: Bounds, divisor: float, out: GradientBuffer, *, add: bool
+) -> None:
+    """Write the exact, private sum of clipped gradients over the divisor into `out`, or add it.
+
+    An infinite bound, as of the twin without privacy, clips nothing.
+    """
+    columns = rule.scope.norms(gradients).columns
+    factors = clip_weights if math.inf in bounds else rule.factors
+    clipped = [factors(norms, bound).to(out.flat.dtype) / divisor for norms, bound in zip(columns, bounds, strict=True)]
+    gradients.weighted_sum(rule.scope.weights(clipped), out.views, add=add)
+
+
+def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:
+    """Noise for each component's block in proportion to its own sensitivity: in these units each block has 1."""
+    for view in out.views.values():
+        view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))
+    gaussian(access, "gradient", out.flat, sensitivity=1.0)
+    for view in out.views.values():
+        view.mul_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))

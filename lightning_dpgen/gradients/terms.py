@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,56 @@ class PerRecord:
     loss: Callable[[Lot, Tensor], Tensor]
     noise: int = 0
 
+    def losses(self, lot: Lot, noise: Tensor) -> Tensor:
+        """The losses (B,) of a lot.
+
+        Raises:
+            ValueError: if the loss gives anything else.
+        """
+        losses = self.loss(lot, noise)
+        if not isinstance(losses, Tensor) or losses.shape != (len(lot),):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ValueError(
+                f"a per-record loss must have shape ({len(lot)},), one value a record; found {found}. "
+                "Use reduction='none' and sum over everything but the record"
+            )
+        return losses
+
+
+@dataclass(frozen=True)
+class PerGroup:
+    """A loss of each group of records; its gradient is clipped to C a group (sensitivity 2 C).
+
+    Each record is assigned to a group at random by itself, from the private stream. A record added or removed changes the
+    gradient of one group, from one vector within C to another. An empty group adds nothing.
+
+    Args:
+        loss: ``loss(lot, noise, groups) -> (m,)``; the j-th value may depend on the records of the j-th group and their
+            rows of the noise alone. `groups.gather` puts them side by side, and `groups.mask` says where there are any.
+        groups: m, how many; the gradient is a mean over them.
+        noise: as for `PerRecord`.
+    """
+
+    loss: Callable[[Lot, Tensor, Groups], Tensor]
+    groups: int
+    noise: int = 0
+
+    def __post_init__(self) -> None:
+        if self.groups < 1:
+            raise ValueError(f"groups={self.groups}: expected a whole number, 1 or more")
+
+    def losses(self, lot: Lot, noise: Tensor, groups: Groups) -> Tensor:
+        """The losses (m,) of a lot.
+
+        Raises:
+            ValueError: if the loss gives anything else.
+        """
+        losses = self.loss(lot, noise, groups)
+        if not isinstance(losses, Tensor) or losses.shape != (groups.count,):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ValueError(f"a per-group loss must have shape ({groups.count},), one value a group; found {found}")
+        return losses
+
 
 @dataclass(frozen=True)
 class DataFree:
@@ -36,4 +87,4 @@ class DataFree:
     loss: Callable[[], Tensor]
 
 
-Term = PerRecord | DataFree
+Term = PerRecord | PerGroup | DataFree

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
-from lightning_dpgen.gradients.records import Materialised, RecordGradients
+from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
+from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.privacy.account import Account
 
@@ -20,21 +23,23 @@ class PrivateOptimizer(DPOptimizer):
     Gradients arrive in one of two ways: handed over with `take` (an engine's factors, never materialised), or as
     ``p.grad_sample``, as stock Opacus modules leave them. Each step opens one access of `stage`; the noise multiplier
     comes from the account's plan. Works with a bare training loop, and inside Lightning (call `take` on the real
-    optimizer: ``self.optimizers().optimizer``).
+    optimizer: ``self.optimizers().optimizer``). A lot that is larger than memory is handed over as `Parts`; where Opacus'
+    BatchMemoryManager cuts it, the bound must be one that does not depend on the lot.
 
     Args:
         optimizer: the torch optimizer of the parameters.
         account: plan, ledger and private stream.
-        clipping: the rule that chooses the bound of each lot.
+        clipping: the rule that chooses the bounds of each lot; one for each term, where a lot has several.
         expected_lot: the public divisor, sampling rate times declared N; never the size of what was drawn.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
 
     Attributes:
         noise_multiplier: the merged multiplier of a step, which a stock Opacus accountant may charge.
-        last_bound: the public bound C of the last step.
+        last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:
+        ValueError: if the noises of the plan's stage are not those of the rules.
         KeyError: if the plan has no such stage.
         RuntimeError: from `step`, if there is no gradient, or not of exactly these parameters; nothing is charged then.
         LedgerError: from `step`, if the lot was used by an earlier step; nothing is charged then.
@@ -56,39 +61,52 @@ class PrivateOptimizer(DPOptimizer):
         optimizer: torch.optim.Optimizer,
         *,
         account: Account,
-        clipping: ClippingRule,
+        clipping: ClippingRule | Sequence[ClippingRule],
         expected_lot: float,
         stage: str = "training",
         data_free: Sequence[DataFree] = (),
     ) -> None:
-        if not expected_lot > 0:
+        if not (expected_lot > 0 and math.isfinite(expected_lot)):
             raise ValueError(f"expected_lot={expected_lot}: expected a positive number")
+        access = account.plan.stage(stage).access
         super().__init__(
             optimizer,
-            noise_multiplier=account.plan.stage(stage).access.multiplier,
+            noise_multiplier=access.multiplier,
             max_grad_norm=None,
             expected_batch_size=expected_lot,
         )
-        self._account, self._clipping, self._stage = account, clipping, stage
+        self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
+        drawn = ["gradient", *(name for rule in self._rules for name in rule.weights)]
+        if sorted(drawn) != sorted(access.multipliers):
+            raise ValueError(
+                f"stage {stage!r} of the plan lists the noises {sorted(access.multipliers)}, and the clipping rules draw "
+                f"{sorted(drawn)}: make the plan with the weights of these rules, each under a name of its own"
+            )
+        self._account, self._stage = account, stage
         self._data_free = tuple(data_free)
         self._buffer = GradientBuffer(self.params)
         # Lightning's wrapper keeps what is assigned on itself, so whatever changes lives in this one object.
-        self._state_of_step: dict[str, object] = {"bound": None}
+        self._state_of_step: dict[str, Any] = {"bounds": None, "begun": False}
 
     @property
-    def last_bound(self) -> float | None:
-        return self._state_of_step["bound"]
+    def last_bound(self) -> float | tuple | None:
+        """C, or one for each column of norms, or a tuple of these, one for each term."""
+        bounds = self._state_of_step["bounds"]
+        if bounds is None:
+            return None
+        each = tuple(b[0] if len(b) == 1 else b for b in bounds)
+        return each[0] if len(each) == 1 else each
 
     def state_dict(self) -> dict:
-        """That of the torch optimizer, and the last bound, which rules may go on from."""
-        return super().state_dict() | {"last_bound": self.last_bound}
+        """That of the torch optimizer, and the last bounds, which rules may go on from."""
+        return super().state_dict() | {"last_bounds": self._state_of_step["bounds"]}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        self._state_of_step["bound"] = state_dict.get("last_bound")
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bound"})
+        self._state_of_step["bounds"] = state_dict.get("last_bounds")
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bounds"})
 
-    def take(self, gradients: RecordGradients) -> None:
-        """Hand over the per-record gradients of the lot that the next `step` is for."""
+    def take(self, *gradients: RecordGradients | Parts) -> None:
+        """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules."""
         self._state_of_step["gradients"] = gradients
 
     def zero_grad(self, set_to_none: bool = False) -> None:
@@ -102,29 +120,54 @@ class PrivateOptimizer(DPOptimizer):
         return 1
 
     def pre_step(self, closure=None) -> bool:
-        """Turn the lot's gradients into ``p.grad``; called by `step`."""
-        if self._step_skip_queue:
-            raise RuntimeError(
-                "a lot in parts (BatchMemoryManager) is not supported by PrivateOptimizer: hand over whole lots"
-            )
+        """Turn the lot's gradients into ``p.grad``; called by `step`. False where more parts of the lot are to come."""
         # Taken away first: whatever goes wrong from here on, the next step needs a lot of its own.
         gradients = self._state_of_step.pop("gradients", None)
+        begun, self._state_of_step["begun"] = self._state_of_step["begun"], False
         if gradients is None:
-            gradients = self._from_grad_sample()
-        self._check_parameters(gradients)
-        self._account.claim(gradients.draw, self._stage)
+            gradients = (self._from_grad_sample(),)
+        self._check(gradients)
+        # A part of a lot that Opacus' BatchMemoryManager has cut is announced by a signal.
+        if self._check_skip_next_step():
+            self._add_part(gradients, begun)
+            self._is_last_step_skipped = True
+            return False
+        for draw in {g.draw for g in gradients}:
+            self._account.claim(draw, self._stage)
         with self._account.open(self._stage) as access:
-            bound = privatize(
-                gradients, access, self._clipping, self.expected_batch_size, self._buffer, self.last_bound
+            bounds = privatize(
+                list(zip(gradients, self._rules, strict=True)),
+                access,
+                self.expected_batch_size,
+                self._buffer,
+                self._state_of_step["bounds"],
+                add=begun,
             )
-        self._state_of_step["bound"] = bound
+        self._state_of_step["bounds"] = bounds
         for p in self.params:
             p.grad = self._buffer.views[p]
             p.grad_sample = None
         self._add_data_free()
         if self.step_hook:
             self.step_hook(self)
+        self._is_last_step_skipped = False
         return True
+
+    def _add_part(self, gradients: Sequence[RecordGradients], begun: bool) -> None:
+        number = self._account.done.get(self._stage, 0)
+        for own, rule in zip(gradients, self._rules, strict=True):
+            norms = rule.scope.norms(own)
+            bounds = rule.ahead(number, norms) if self._account.plan.private else (math.inf,) * len(norms.columns)
+            if bounds is None:
+                raise RuntimeError(
+                    f"{type(rule).__name__} chooses its bound from the whole lot, and BatchMemoryManager hands over parts: "
+                    "call take(Parts(...)), which goes through them twice, or choose a rule whose bound is known before"
+                )
+            add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
+            begun = True
+        self._state_of_step["begun"] = True
+        for p in self.params:
+            p.grad_sample = None
 
     def _from_grad_sample(self) -> RecordGradients:
         held = [getattr(p, "grad_sample", None) for p in self.params]
@@ -139,21 +182,32 @@ class PrivateOptimizer(DPOptimizer):
                 "grad_sample holds several backward passes; each would be clipped by itself, as if its records were "
                 "others. Call backward once a step, on the sum of the losses"
             )
-        return Materialised({p: self._get_flat_grad_sample(p) for p in self.params})
+        return materialised({p: self._get_flat_grad_sample(p) for p in self.params})
 
-    def _check_parameters(self, gradients: RecordGradients) -> None:
+    def _check(self, gradients: Sequence[RecordGradients | Parts]) -> None:
         """What is not written would keep an old gradient, or one that was never clipped."""
+        if len(gradients) != len(self._rules):
+            raise RuntimeError(
+                f"gradients of {len(gradients)} terms were handed over, for {len(self._rules)} clipping rules: expected "
+                "one rule a term"
+            )
+        if len({g.draw for g in gradients}) > 1:
+            raise RuntimeError("the terms of a step must be of one lot: these gradients are of several draws")
         mine = self._buffer.views.keys()
         if mine != set(self.params):
             raise RuntimeError(
                 "parameters were frozen, thawed or added since this optimizer was made: make a new PrivateOptimizer on the "
                 "same account"
             )
-        if mine != gradients.parameters:
-            raise RuntimeError(
-                f"the gradients are of {len(gradients.parameters)} parameters, and {len(mine & gradients.parameters)} of "
-                f"them are among the {len(mine)} of this optimizer: hand over the gradients of exactly its parameters"
-            )
+        for own, rule in zip(gradients, self._rules, strict=True):
+            theirs = own.parameters
+            if mine != theirs:
+                raise RuntimeError(
+                    f"the gradients are of {len(theirs)} parameters, and {len(mine & theirs)} of them are among the "
+                    f"{len(mine)} of this optimizer: hand over the gradients of exactly its parameters"
+                )
+            if isinstance(own, RecordGradients):
+                rule.scope.check(own)
 
     def _add_data_free(self) -> None:
         for term in self._data_free:

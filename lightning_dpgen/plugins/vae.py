@@ -9,7 +9,7 @@ import torch
 
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.gradients.engines import per_record_gradients
+from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -99,7 +99,7 @@ class VAE(pl.LightningModule):
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
             lot = lot.to(self.device, self.dtype)
-            gradients, losses = per_record_gradients(self.network, self.network.term, lot, self.account.stream)
+            gradients, losses = term_gradients(self.network, self.network.term, lot, self.account.stream)
             optimizer.take(gradients)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()

@@ -114,16 +114,19 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
     return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale))
 
 
-def noisy_histogram(access: OpenAccess, name: str, places: Tensor, bins: int) -> Tensor:
+def noisy_histogram(
+    access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0
+) -> Tensor:
     """How many of `places` fall into each bin, with Gaussian noise; counted in float64, in which a count is exact.
 
     Args:
         access, name: as for `gaussian`.
-        places: (B,) whole numbers in 0..bins-1, one a record.
+        places: (B,) whole numbers in 0..bins-1, one a record unless the sensitivity says otherwise.
         bins: how many.
+        sensitivity: 1 where a record is one place; sqrt m where it is m of them, or moves m / 2 from bin to bin.
 
     Guarantee:
-        As `gaussian` at sensitivity 1: a record added or removed changes one count by 1.
+        As `gaussian` at that sensitivity.
 
     Raises:
         LedgerError: as for `gaussian`.
@@ -131,7 +134,7 @@ def noisy_histogram(access: OpenAccess, name: str, places: Tensor, bins: int) ->
     """
     if len(places) and not 0 <= int(places.min()) <= int(places.max()) < bins:
         raise ValueError(f"places from {int(places.min())} to {int(places.max())}: expected 0 to {bins - 1}")
-    return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)
+    return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)
 
 
 def report_noisy_max(

@@ -160,6 +160,15 @@ class PrivateStream:
         return self.normal_(torch.empty(shape, dtype=dtype, device=device))
 
     @_one_at_a_time
+    def words(self, size: int) -> np.ndarray:
+        """`size` uniform words of 64 bits."""
+        return self._bits.random_raw(size)
+
+    def integers(self, size: int, below: int) -> np.ndarray:
+        """`size` independent int64 from 0 to ``below - 1``, each within 2^-63 of equal probability."""
+        return (self.words(size) % np.uint64(below)).astype(np.int64)
+
+    @_one_at_a_time
     def poisson_sample(self, population: int, rate: float) -> np.ndarray:
         """The sorted positions of a Poisson sample: each of `population` records independently with probability `rate`.
 

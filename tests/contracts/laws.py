@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lightning_dpgen.clustering import kmeans
@@ -30,16 +31,21 @@ from lightning_dpgen.gradients.clipping import (
     DPNorm,
     Fixed,
     Normalised,
+    PerComponent,
+    PerLayer,
     Quantile,
     Schedule,
     Smoothed,
     clip_weights,
 )
-from lightning_dpgen.gradients.engines import ENGINES, per_record_gradients
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.forms import Segmented, Whole
 from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.gradients.records import Materialised
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.records import RecordGradients, materialised
+from lightning_dpgen.gradients.scopes import LotNorms
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import mechanisms
@@ -86,10 +92,10 @@ def every_component_is_noised_alike_also_without_records(size=0) -> None:
     bias = nn.Parameter(torch.zeros(2, 20_000))
     out = GradientBuffer([weight, bias])
     out.flat.fill_(9.0)  # what an earlier step left
-    gradients = Materialised({p: torch.zeros(size, 2, 20_000) for p in (weight, bias)})
+    gradients = materialised({p: torch.zeros(size, 2, 20_000) for p in (weight, bias)})
     with account_of({"gradient": 1.3}).open("training") as access:
-        bound = privatize.privatize(gradients, access, Fixed(0.7), 5.0, out)
-    assert bound == 0.7
+        bounds = privatize.privatize([(gradients, Fixed(0.7))], access, 5.0, out)
+    assert bounds == [(0.7,)]
     for p in (weight, bias):
         for component in out.views[p]:
             assert not deviates(component, 1.3 * 0.7 / 5.0)
@@ -217,6 +223,13 @@ RULES = {
     "normalised": Normalised(0.5),
     "smoothed": Smoothed(DPNorm(c_max=2.0, bins=10, share=0.2), keep=0.8),
 }
+
+
+def bound_of(rule, access, norms: torch.Tensor, before: float | None = None) -> float:
+    """The one bound that a rule chooses for whole gradients."""
+    return rule.bounds(access, LotNorms((norms,)), None if before is None else (before,))[0]
+
+
 ROWS = torch.randn(9, 3, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -229,7 +242,7 @@ def step_of(rule):
         optimizer = PrivateOptimizer(
             torch.optim.SGD([weight], lr=1.0), account=account, clipping=rule, expected_lot=5.0
         )
-        optimizer.take(Materialised({weight: gradients}))
+        optimizer.take(materialised({weight: gradients}))
         optimizer.step()
         return weight.detach(), optimizer.last_bound
 
@@ -247,6 +260,105 @@ def no_record_costs_more_than_the_access(rule=RULES["fixed"], extra=None, place=
 def a_large_record_costs_all_that_was_paid(rule=RULES["fixed"]) -> None:
     """The bound is met, so that noise for half of it would be noticed."""
     assert max(overspent(step_of(rule), ROWS, torch.cat([100 * ROWS[:1], ROWS]))) > 0.999
+
+
+def step_with(rules, multiplier=1.0):
+    """A step of the optimizer on the gradients that `make(weights)` gives from what it is handed, one a rule."""
+
+    def of(make):
+        def run(data):
+            weights = [nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(3, 2))]
+            noises = {name: multiplier for rule in rules for name in rule.weights} | {"gradient": multiplier}
+            optimizer = PrivateOptimizer(
+                torch.optim.SGD(weights, lr=1.0), account=account_of(noises, rate=0.1), clipping=rules, expected_lot=5.0
+            )
+            optimizer.take(*make(weights, data))
+            optimizer.step()
+            return torch.cat([w.detach().flatten() for w in weights]), optimizer.last_bound
+
+        return run
+
+    return of
+
+
+def _two_layers(rows: torch.Tensor) -> list[torch.Tensor]:
+    """Gradients of two layers from one tensor a record."""
+    return [rows, 0.3 * rows[:, :, :2]]
+
+
+def _grouped(weights, data):
+    rows, index = data
+    groups = Groups(index, 3)
+    forms = {p: groups.of(Whole(g)) for p, g in zip(weights, _two_layers(rows), strict=True)}
+    return [RecordGradients(forms, [[p] for p in weights], 3, groups=3)]
+
+
+def no_record_costs_its_group_more_than_the_access(rule=RULES["dpnorm"]) -> None:
+    """Records that turn their group's gradient round, or bring it from one bin to another; the first of a group."""
+    index = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0])
+    run = step_with([rule])(_grouped)
+    longest = 0.0
+    for rows in (ROWS, 0.01 * ROWS):
+        for extra in (-100 * ROWS[[1, 4, 7]].sum(dim=0, keepdim=True), 100 * ROWS[:1], -0.3 * ROWS[:1]):
+            for group in range(3):
+                more = torch.cat([rows, extra]), torch.cat([index, torch.tensor([group])])
+                longest = max([longest, *overspent(run, (rows, index), more)])
+    assert longest <= 1.0
+    alone = overspent(run, (ROWS[:1], index[:1]), (ROWS[:0], index[:0]))
+    assert max(alone) <= 1.0
+
+
+def no_record_costs_layers_more_than_the_access(rule=RULES["fixed"]) -> None:
+    run = step_with([PerLayer(rule)])(
+        lambda weights, rows: [materialised(dict(zip(weights, _two_layers(rows), strict=True)))]
+    )
+    for extra in (100 * ROWS[:1], 0.01 * ROWS[:1]):
+        assert max(overspent(run, ROWS, torch.cat([extra, ROWS]))) <= 1.0
+
+
+def no_record_costs_a_mixture_more_than_the_access(rule=RULES["fixed"]) -> None:
+    """Three components, of which the first has long gradients and the last short ones."""
+    sizes = torch.tensor([2.0, 0.5, 0.02])
+
+    def gradients(weights, counts):
+        offsets = [0, *itertools.accumulate(counts)]
+        rows = torch.cat([100 * s * ROWS[:1].expand(n, -1, -1)[:, 0] for s, n in zip(sizes, counts, strict=True)])
+        forms = {p: Segmented(Whole(rows[:, : p.shape[1]].clone()), offsets) for p in weights}
+        return [RecordGradients(forms, [[p] for p in weights], offsets[-1], offsets=offsets)]
+
+    run = step_with([PerComponent(rule)])(gradients)
+    for more in ((4, 3, 2), (3, 4, 2), (3, 3, 3)):
+        assert max(overspent(run, (3, 3, 2), more)) <= 1.0
+    assert max(overspent(run, (0, 0, 0), (0, 0, 1))) <= 1.0
+
+
+def no_record_costs_several_terms_more_than_the_access() -> None:
+    """One term of records and one of groups, moved in one direction."""
+    rules = [Fixed(0.5), Fixed(0.2)]
+
+    def gradients(weights, data):
+        (grouped,) = _grouped(weights, data)
+        return [materialised(dict(zip(weights, _two_layers(data[0]), strict=True)), grouped.draw), grouped]
+
+    index = torch.zeros(9, dtype=torch.long)
+    spent = overspent(step_with(rules)(gradients), (ROWS, index), (torch.cat([ROWS, 100 * ROWS[:1]]), F.pad(index, (0, 1))))
+    assert max(spent) <= 1.0
+    rows, index = -100 * ROWS[:1], index[:1]
+    turned = overspent(
+        step_with(rules)(gradients), (rows, index), (torch.cat([rows, 1e4 * ROWS[:1]]), F.pad(index, (0, 1)))
+    )
+    assert 0.99 < max(turned) <= 1.0, "both terms move as far as they may"
+
+
+def groups_are_independent_of_who_else_is_there() -> None:
+    """Of 6,000 records in 3 groups: neighbours share a group as often as chance has it, at 5.5 of its deviations."""
+    layer, seen = nn.Linear(1, 1), []
+    term = PerGroup(lambda lot, _, groups: seen.append(groups.index) or groups.gather(layer(lot.records)).sum((1, 2)), 3)
+    term_gradients(layer, term, Lot(torch.ones(6000, 1), (0, 6000)), PrivateStream(seed=1))
+    index = seen[0][:6000]
+    for distance in (1, 2, 3):
+        same = float((index[distance:] == index[:-distance]).double().mean())
+        assert abs(same - 1 / 3) < 5.5 * math.sqrt(2 / 9 / 6000)
 
 
 SETTINGS = SplitSettings(k=4, iterations=2, features=10, radius=1.5)
@@ -311,7 +423,7 @@ def given_the_answers_a_split_is_the_same_for_any_records() -> None:
 def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf, 9.0, 0.0)) -> None:
     rule = DPNorm(c_max=2.0, bins=8)
     with Door() as door, account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
-        rule.bound(access, torch.tensor(norms), None)
+        bound_of(rule, access, torch.tensor(norms))
         assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
         access.take("gradient")
     assert len(door.walk) == 1
@@ -346,10 +458,13 @@ class Coupled:
         assert shape[1] == self.noise.shape[1] and shape[0] <= len(self.noise)
         return self.noise[len(self.noise) - shape[0] :].to(dtype)
 
+    def words(self, size):
+        return np.arange(1, size + 1, dtype=np.uint64) << np.uint64(33)
+
 
 def contributions(engine, network, term, lot, noise):
     """Losses, norms and the single gradient of each record, as the weighted sum that picks it out."""
-    gradients, losses = per_record_gradients(network, term, lot, Coupled(noise), engine=engine)
+    gradients, losses = term_gradients(network, term, lot, Coupled(noise), engine=engine)
     each = []
     for i in range(len(lot)):
         buffer = GradientBuffer(network.parameters())
@@ -389,10 +504,10 @@ def a_record_that_is_not_finite_adds_exact_zeros(engine="ghost", bad=math.nan) -
     assert clip_weights(ENGINES[engine](network, network.term, spoiled, noise)[0].norms(), 1.0)[2] == 0.0
 
 
-def engines_agree_on_norms() -> None:
+def a_norm_is_that_of_what_the_record_adds(engine="ghost") -> None:
     network, lot, noise = setting()
-    ghost, func = (ENGINES[engine](network, network.term, lot, noise)[0].norms() for engine in ("ghost", "func"))
-    torch.testing.assert_close(ghost, func, rtol=1e-5, atol=1e-7)
+    _, norms, each = contributions(engine, network, network.term, lot, noise)
+    torch.testing.assert_close(norms, each.norm(dim=1), rtol=1e-5, atol=1e-7)
 
 
 def network_of_two_layers():
@@ -519,7 +634,7 @@ def a_step_is_one_access() -> None:
         torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
     )
     for steps, size in enumerate((3, 0, 5), start=1):
-        optimizer.take(Materialised({weight: torch.ones(size, 4)}))
+        optimizer.take(materialised({weight: torch.ones(size, 4)}))
         optimizer.step()
         assert account.ledger.count("training") == steps
 

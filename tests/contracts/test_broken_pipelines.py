@@ -20,7 +20,7 @@ from contracts.laws import RULES
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.data.lots import PoissonLots
-from lightning_dpgen.gradients import clipping, engines, ghost, privatize, records
+from lightning_dpgen.gradients import clipping, engines, forms, privatize, records, scopes
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import mechanisms
@@ -58,6 +58,7 @@ def _change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]
 
 DPNORM = RULES["dpnorm"]
 NOISE = "return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))"
+FACTORS = "factors = clip_weights if math.inf in bounds else rule.factors"
 WRITE = "self.ledger.write(access, ahead=min(block, remaining))"
 
 lot_costs = laws.no_record_costs_more_than_the_access
@@ -67,6 +68,8 @@ split_adds_up = laws.what_a_split_noises_is_a_sum_over_the_records
 split_answers = laws.given_the_answers_a_split_is_the_same_for_any_records
 step_answers = laws.given_the_answers_a_step_is_the_same_for_any_lot
 step_noise = laws.every_component_is_noised_alike_also_without_records
+group_costs = laws.no_record_costs_its_group_more_than_the_access
+layers_cost = functools.partial(laws.no_record_costs_layers_more_than_the_access, DPNORM)
 mechanism_noise = laws.noise_is_multiplier_times_sensitivity
 float64_noise = functools.partial(laws.noise_is_multiplier_times_sensitivity, dtype=torch.float64)
 split_noise = laws.the_split_asks_for_what_its_plan_says
@@ -83,7 +86,7 @@ BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "return values"}, (mechanism_noise, step_noise)),
     "no noise on the gradient": Broken(
         privatize.privatize,
-        {'gaussian(access, "gradient", out.flat, sensitivity=bound / expected_lot)': 'access.take("gradient")'},
+        {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity)': 'access.take("gradient")'},
         (step_noise, step_answers),
     ),
     "no noise on the first mean of the split": Broken(
@@ -108,11 +111,11 @@ BROKEN = {
         (float64_noise,),
     ),
     "noise not scaled by the bound": Broken(
-        privatize.privatize, {"sensitivity=bound / expected_lot": "sensitivity=1.0 / expected_lot"}, (step_noise,)
+        privatize.privatize, {"rule.scope.sensitivity(bounds) * (reach": "1.0 * (reach"}, (step_noise,)
     ),
     "noise for half the bound": Broken(
         privatize.privatize,
-        {"sensitivity=bound / expected_lot": "sensitivity=bound / 2 / expected_lot"},
+        {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"},
         (step_noise, lot_costs),
     ),
     "noise for half a record of the split": Broken(
@@ -124,36 +127,36 @@ BROKEN = {
         (laws.steps_have_noise_of_their_own,),
     ),
     "missing clip": Broken(
-        privatize.privatize,
-        {"rule.factors(norms, bound)": "torch.ones_like(norms)"},
+        privatize.add_clipped,
+        {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
         (lot_costs, lot_costs_with_a_histogram),
     ),
     "missing clip of the records of the split": Broken(
         kmeans.private_split, {"_sum(_clip(records, radius), ": "_sum(records, "}, (split_costs,)
     ),
     "clip by twice the bound": Broken(
-        privatize.privatize, {"rule.factors(norms, bound)": "rule.factors(norms, 2 * bound)"}, (lot_costs,)
+        privatize.add_clipped, {FACTORS: "factors = lambda norms, bound: rule.factors(norms, 2 * bound)"}, (lot_costs,)
     ),
     "clip by the largest bound and not by the one that was chosen": Broken(
-        privatize.privatize,
-        {"rule.factors(norms, bound)": 'rule.factors(norms, getattr(rule, "c_max", bound))'},
+        privatize.add_clipped,
+        {FACTORS: 'factors = lambda norms, bound: rule.factors(norms, getattr(rule, "c_max", bound))'},
         (lot_costs_with_a_histogram,),
     ),
     "clip by a norm without the bias": Broken(
-        ghost._Factors.squared_norms,
-        {"return gg * (aa + 1.0) if has_bias else gg * aa": "return gg * aa"},
-        (laws.engines_agree_on_norms,),
+        records.RecordGradients._measured,
+        {"for p in layer if p in each)": "for p in layer if p in each and p.dim() > 2)"},
+        (laws.a_norm_is_that_of_what_the_record_adds,),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
         clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
     ),
     "product with a gradient that is not finite not silenced": Broken(
-        ghost.GhostGradients.weighted_sum, {"if some_silenced:": "if False:"}, (not_finite,)
+        forms.Outer.weighted_sum, {"b = _silence(right, silenced)": "b = right"}, (not_finite,)
     ),
     "held gradient that is not finite not silenced": Broken(
-        records.Materialised.weighted_sum,
-        {"kept = torch.where((weights != 0).view(shape), gradient, 0.0)": "kept = gradient"},
-        (functools.partial(not_finite, "func"),),
+        forms.Whole.weighted_sum,
+        {"flat = _silence(self.gradient, silenced)": "flat = self.gradient"},
+        (functools.partial(not_finite, "func"), not_finite),
     ),
     "private stream keyed from torch.manual_seed": Broken(
         PrivateStream._key, {"PCG64DXSM(self._seed)": "PCG64DXSM(torch.initial_seed())"},
@@ -189,7 +192,7 @@ BROKEN = {
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
-        engines.per_record_gradients,
+        engines.term_gradients,
         {"noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)":
          "import torch; public = torch.Generator().manual_seed(0); "
          "noise = torch.randn(len(lot), term.noise, dtype=some.dtype, generator=public)"},
@@ -201,26 +204,56 @@ BROKEN = {
     "loss divided by the size of the lot": Broken(
         StackedVAE.negative_elbo, {"return loss + kl": "return (loss + kl) / len(loss)"}, (in_front,)
     ),
+    "a group's gradient counted once": Broken(
+        privatize.privatize, {"(gradients.groups, 2.0)": "(gradients.groups, 1.0)"}, (group_costs,)
+    ),
+    "a histogram of groups noised like one of records": Broken(
+        clipping.DPNorm.bounds, {"(2 if norms.grouped else 1)": "1"}, (group_costs,)
+    ),
+    "a count of groups noised like one of records": Broken(
+        clipping.Quantile.bounds, {"(1.0 if norms.grouped else 0.5)": "0.5"},
+        (functools.partial(group_costs, RULES["quantile"]),),
+    ),
+    "layers noised like the longest of them": Broken(
+        scopes.Layers.sensitivity, {"math.sqrt(sum(bound**2 for bound in bounds))": "max(bounds)"}, (layers_cost,)
+    ),
+    "a histogram a layer noised like one": Broken(
+        clipping.DPNorm.bounds, {"math.sqrt(norms.touched * (": "math.sqrt(1 * ("}, (layers_cost,)
+    ),
+    "components noised like the shortest of them": Broken(
+        scopes.Components.sensitivity, {"torch.tensor(bounds": "torch.tensor([min(bounds)] * len(bounds)"},
+        (functools.partial(laws.no_record_costs_a_mixture_more_than_the_access, RULES["dpnorm"]),),
+    ),
+    "terms noised like the longer of them": Broken(
+        privatize.privatize, {"sensitivity = sensitivity + ": "sensitivity = "},
+        (laws.no_record_costs_several_terms_more_than_the_access,),
+    ),
+    "groups by position": Broken(
+        engines.term_gradients,
+        {"torch.from_numpy(stream.integers(len(lot), term.groups))": "(torch.arange(len(lot)) % term.groups)"},
+        (laws.groups_are_independent_of_who_else_is_there,),
+    ),
     "true lot size as denominator": Broken(
-        privatize.privatize, {"norms = gradients.norms()": "norms = gradients.norms(); expected_lot = max(len(norms), 1)"},
+        privatize.privatize, {"(expected_lot, 1.0) if": "(max(len(gradients.norms()), 1), 1.0) if"},
         (constant_divisor, step_noise),
     ),
     "bound chosen from exact norms": Broken(
-        clipping.Fixed.bound, {"return self.c": "return self.c + float(norms.sum())"},
-        (functools.partial(step_answers, RULES["fixed"]), laws.what_a_lot_noises_is_a_sum_over_its_records),
+        clipping.DPNorm.bounds,
+        {"return tuple((int(modes)": "return tuple(float(norms.columns[0].sum()) + (int(modes)"},
+        (step_answers,),
     ),
     "true number of records as denominator": Broken(
         kmeans.private_split, {"(total / n)": "(total / max(len(records), 1))"}, (split_adds_up,)
     ),
     "histogram released exactly": Broken(
         mechanisms.noisy_histogram,
-        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)":
+        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)":
          "return (access.take(name), torch.bincount(places, minlength=bins).to(torch.float64))[1]"},
         (step_answers, split_answers, split_noise, laws.the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
         mechanisms.noisy_histogram,
-        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=1.0)":
+        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)":
          "exact = torch.bincount(places, minlength=bins).double(); gaussian(access, name, exact.clone(), sensitivity=1.0); "
          "return exact"},
         (step_answers, split_answers),
@@ -237,7 +270,7 @@ BROKEN = {
         PrivateOptimizer.pre_step,
         {"    with self._account.open(self._stage) as access:":
          "    with self._account.open(self._stage) as access:\n"
-         "        privatize(gradients, access, self._clipping, self.expected_batch_size, self._buffer)\n"
+         "        privatize(list(zip(gradients, self._rules)), access, self.expected_batch_size, self._buffer)\n"
          "    with self._account.open(self._stage) as access:"},
         (laws.a_step_is_one_access,),
     ),
@@ -245,7 +278,7 @@ BROKEN = {
         Account.claim, {"self._spent.add(draw)": "pass"}, (laws.a_lot_is_spent_once,)
     ),
     "lot never claimed": Broken(
-        PrivateOptimizer.pre_step, {"self._account.claim(gradients.draw, self._stage)": "pass"}, (laws.a_lot_is_spent_once,)
+        PrivateOptimizer.pre_step, {"self._account.claim(draw, self._stage)": "pass"}, (laws.a_lot_is_spent_once,)
     ),
     "noise given out twice": Broken(
         OpenAccess.take, {"return self._left.pop(name)": "return self._left[name]"},

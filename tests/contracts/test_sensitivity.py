@@ -12,7 +12,7 @@ from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.records import Materialised
+from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.account import Account
@@ -108,7 +108,7 @@ def test_clipped_sum_and_histogram(monkeypatch, account_of, rule, kind):
     def run(gradients):
         with account_of(multipliers).open("training") as access:
             out = privatize.GradientBuffer([weight])
-            privatize.privatize(Materialised({weight: gradients}), access, rule, 4.0, out)
+            privatize.privatize([(materialised({weight: gradients}), rule)], access, 4.0, out)
 
     moved = shifts(monkeypatch, [mechanisms, privatize], run, rows, torch.cat([extra, rows]))
     assert [name for name, _, _ in moved] == list(multipliers)
@@ -125,7 +125,7 @@ def test_a_lot_through_the_real_engine(monkeypatch, account_of):
     def run(lot):
         gradients, _ = ghost_gradients(network, network.term, lot, noise[9 - len(lot) :])
         with account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
-            privatize.privatize(gradients, access, rule, 3.0, privatize.GradientBuffer(network.parameters()))
+            privatize.privatize([(gradients, rule)], access, 3.0, privatize.GradientBuffer(network.parameters()))
 
     front = Lot(torch.cat([torch.ones(1, 9), records]), (0, 4, 4, 9))
     moved = shifts(monkeypatch, [mechanisms, privatize], run, Lot(records, (0, 3, 3, 8)), front)

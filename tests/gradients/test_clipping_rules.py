@@ -38,7 +38,7 @@ def rule_on(account_of):
 
     def apply(rule, norms, multiplier=1.0, before=None):
         with account_of({**dict.fromkeys(rule.weights, multiplier), "gradient": 1.0}).open("training") as access:
-            bound = rule.bound(access, torch.tensor(norms), before)
+            bound = laws.bound_of(rule, access, torch.tensor(norms), before)
             assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
             access.take("gradient")
         return bound
@@ -90,15 +90,15 @@ def test_no_factor_lets_a_norm_pass_the_bound(rule, norms):
 def test_a_bound_may_fall_with_the_lots(account_of):
     account = account_of({"gradient": 1.0}, count=4)
     for rule in (Decay(0.8, factor=0.5, every=2, least=0.3), Schedule(lambda lot: 0.8 if lot < 2 else 0.4)):
-        assert rule.bound(type("Access", (), {"number": 3}), None, None) == 0.4
+        assert rule.known(3) == 0.4
     seen = []
     for _ in range(4):
         with account.open("training") as access:
-            seen.append(Decay(0.8, factor=0.5, every=2, least=0.5).bound(access, torch.zeros(0), None))
+            seen.append(laws.bound_of(Decay(0.8, factor=0.5, every=2, least=0.5), access, torch.zeros(0)))
             access.take("gradient")
     assert seen == [0.8, 0.8, 0.5, 0.5]
     with pytest.raises(ValueError, match="bound of lot 3"):
-        Schedule(lambda lot: -1.0).bound(type("Access", (), {"number": 3}), None, None)
+        Schedule(lambda lot: -1.0).known(3)
 
 
 def test_a_quantile_is_found_and_followed(rule_on):
@@ -125,7 +125,7 @@ def test_the_count_of_a_quantile_moves_by_half_a_record():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightning_dpgen.gradients.clipping.gaussian", exact)
         for norms in ([0.1, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 5.0], [0.1, 0.9, math.nan]):
-            Quantile(0.5, expected_lot=2.0).bound(Access, torch.tensor(norms), None)
+            laws.bound_of(Quantile(0.5, expected_lot=2.0), Access, torch.tensor(norms))
     values, sensitivities = zip(*taken, strict=True)
     assert values == (0.0, 0.5, -0.5, 0.0) and set(sensitivities) == {0.5}
 

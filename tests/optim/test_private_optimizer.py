@@ -12,8 +12,10 @@ from torch import nn
 
 from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Smoothed
+from lightning_dpgen.gradients.forms import Whole
 from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.records import Materialised
+from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
@@ -72,7 +74,7 @@ def test_a_step_without_gradients_is_refused_and_not_charged(account_of):
 def test_gradients_serve_one_step_only(account_of):
     weight = nn.Parameter(torch.zeros(2))
     optimizer = _sgd([weight], account_of({"gradient": 1.0}, count=2))
-    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(materialised({weight: torch.ones(1, 2)}))
     optimizer.step()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
@@ -81,22 +83,91 @@ def test_gradients_serve_one_step_only(account_of):
 def test_a_step_past_the_plan_is_refused(account_of):
     weight = nn.Parameter(torch.zeros(2))
     optimizer = _sgd([weight], account_of({"gradient": 1.0}, count=1))
-    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(materialised({weight: torch.ones(1, 2)}))
     optimizer.step()
     after = weight.detach().clone()
-    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(materialised({weight: torch.ones(1, 2)}))
     with pytest.raises(PlanMismatch):
         optimizer.step()
     assert torch.equal(weight, after)
 
 
-def test_a_lot_in_parts_is_refused(account_of):
+def _parts_of(gradients, weight):
+    return lambda: (materialised({weight: part}) for part in gradients.split(2))
+
+
+@pytest.mark.parametrize("rule", [Fixed(1.0), DPNorm(c_max=4.0, bins=8)], ids=["fixed", "dpnorm"])
+def test_a_lot_in_parts_is_the_lot(account_of, rule):
+    gradients, after = torch.randn(7, 3, generator=torch.Generator().manual_seed(1)), []
+    for take in ("whole", "parts"):
+        weight = nn.Parameter(torch.zeros(3))
+        account = account_of(dict.fromkeys(["gradient", *rule.weights], 1.0))
+        optimizer = _sgd([weight], account, rule)
+        whole = materialised({weight: gradients})
+        optimizer.take(whole if take == "whole" else Parts(_parts_of(gradients, weight)))
+        optimizer.step()
+        after.append(weight.detach().clone())
+        account.settle()
+    torch.testing.assert_close(*after)
+
+
+def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(account_of):
+    weight, passes = nn.Parameter(torch.zeros(2)), iter([1.0, 1.0, 50.0])
+
+    def make():
+        return [materialised({weight: torch.full((1, 2), next(passes))})]
+
+    optimizer = _sgd([weight], account_of({"norms": 1e-6, "gradient": 1e-9}), DPNorm(c_max=4.0, bins=8))
+    optimizer.take(Parts(make))
+    optimizer.step()
+    assert optimizer.last_bound == 1.5 and float(weight.detach().norm()) <= 1.5 / 4.0 * 1.001
+
+
+def test_parts_of_nothing_or_of_groups_are_refused(account_of):
     weight = nn.Parameter(torch.zeros(2))
     optimizer = _sgd([weight], account_of({"gradient": 1.0}))
+    optimizer.take(Parts(list))
+    with pytest.raises(ValueError, match="one part of no records"):
+        optimizer.step()
+    grouped = RecordGradients({weight: Whole(torch.zeros(2, 2))}, [[weight]], 2, groups=2)
+    optimizer.take(Parts(lambda: [grouped]))
+    with pytest.raises(ValueError, match="groups reach over"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("private", [1.0, 0.0], ids=["private", "twin"])
+def test_parts_that_opacus_announces_are_one_lot(account_of, private):
+    gradients, after = 3 * torch.randn(7, 3, generator=torch.Generator().manual_seed(1)), []
+    for cuts in (7, 3):
+        weight, account = nn.Parameter(torch.zeros(3)), account_of({"gradient": private})
+        optimizer = _sgd([weight], account, Decay(1.0))
+        parts = gradients.split(cuts)
+        for i, part in enumerate(parts):
+            optimizer.signal_skip_step(do_skip=i + 1 < len(parts))
+            optimizer.zero_grad()
+            weight.grad_sample = part.clone()
+            optimizer.step()
+        after.append(weight.detach().clone())
+        assert len(account.ledger.accesses) == 1
+    torch.testing.assert_close(*after)
+
+
+def test_a_bound_from_the_whole_lot_cannot_be_chosen_from_its_parts(account_of):
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"norms": 1.0, "gradient": 1.0})
+    optimizer = _sgd([weight], account, DPNorm(c_max=4.0))
     optimizer.signal_skip_step(do_skip=True)
     weight.grad_sample = torch.zeros(1, 2)
-    with pytest.raises(RuntimeError, match="in parts"):
+    with pytest.raises(RuntimeError, match=r"take\(Parts"):
         optimizer.step()
+    assert not account.ledger.accesses
+
+
+def test_rules_and_plan_name_the_same_noises(account_of):
+    weight = nn.Parameter(torch.zeros(2))
+    for rules, noises in ((DPNorm(c_max=1.0), ["gradient"]), (Fixed(1.0), ["gradient", "norms"]),
+                          ([DPNorm(c_max=1.0)] * 2, ["gradient", "norms"])):  # fmt: skip
+        with pytest.raises(ValueError, match="clipping rules draw"):
+            _sgd([weight], account_of(dict.fromkeys(noises, 1.0)), rules)
 
 
 def test_a_data_free_term_is_added_whole_and_after_the_noise(account_of):
@@ -107,7 +178,7 @@ def test_a_data_free_term_is_added_whole_and_after_the_noise(account_of):
         with torch.no_grad():
             weight.zero_(), other.zero_()
         optimizer = _sgd([weight, other], account_of({"gradient": 1.0}), data_free=terms)
-        optimizer.take(Materialised({weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
+        optimizer.take(materialised({weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
         optimizer.step()
         results.append(torch.cat([weight, other]).detach())
     torch.testing.assert_close(results[0] - results[1], torch.tensor([100.0, -3.0, 0.0]))
@@ -119,7 +190,7 @@ def test_the_hook_of_an_opacus_accountant_is_called_with_the_merged_multiplier(a
     account = account_of({"norms": 4.0, "gradient": 1.0})
     optimizer = _sgd([weight], account, DPNorm(c_max=2.0))
     optimizer.attach_step_hook(lambda o: calls.append((o.noise_multiplier, o.accumulated_iterations)))
-    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(materialised({weight: torch.ones(1, 2)}))
     optimizer.step()
     assert calls == [(pytest.approx(0.970, abs=5e-4), 1)]
     assert calls[0][0] == account.plan.stages[0].access.multiplier
@@ -130,7 +201,7 @@ def test_the_schedule_of_a_learning_rate_reaches_the_inner_optimizer(account_of)
     optimizer = _sgd([weight], account_of({"gradient": 0.0}))
     for group in optimizer.param_groups:
         group["lr"] = 0.25
-    optimizer.take(Materialised({weight: torch.tensor([[4.0, 0.0]])}))
+    optimizer.take(materialised({weight: torch.tensor([[4.0, 0.0]])}))
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.tensor([-0.25, 0.0]))
 
@@ -141,12 +212,12 @@ def test_behind_the_wrapper_of_lightning_nothing_is_lost(account_of):
     optimizer = _sgd([weight], account)
     wrapped = LightningOptimizer(optimizer)
     for gradient, expected in (([1.0, 0.0], [-0.25, 0.0]), ([0.0, 0.5], [-0.25, -0.125])):
-        wrapped.optimizer.take(Materialised({weight: torch.tensor([gradient])}))
+        wrapped.optimizer.take(materialised({weight: torch.tensor([gradient])}))
         # The wrapper's own step needs a Trainer; the class that it poses as is the real one's.
         wrapped.optimizer.step()
         torch.testing.assert_close(weight.detach(), torch.tensor(expected), rtol=1e-4, atol=1e-4)
         assert wrapped.optimizer.last_bound == 1.0
-    wrapped.take(Materialised({weight: torch.ones(1, 2)}))
+    wrapped.take(materialised({weight: torch.ones(1, 2)}))
     assert optimizer._state_of_step["gradients"] is not None, "also a call on the wrapper reaches the real optimizer"
     assert account.ledger.count("training") == 2
 
@@ -180,7 +251,7 @@ def test_a_parameter_frozen_later_is_noticed(account_of):
     network, account = network_of_two_layers(), account_of({"gradient": 1.0}, count=2)
     optimizer = _sgd(network.parameters(), account)
     network[0].weight.requires_grad_(False)
-    optimizer.take(Materialised({p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
+    optimizer.take(materialised({p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
     with pytest.raises(RuntimeError, match="make a new PrivateOptimizer"):
         optimizer.step()
     assert account.ledger.count("training") == 0
@@ -218,17 +289,17 @@ def test_several_backward_passes_are_refused(account_of):
 
 def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of):
     class Broken(Fixed):
-        def bound(self, access, norms, before):
+        def bounds(self, access, norms, before):
             raise ArithmeticError
 
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=3)
     optimizer = _sgd([weight], account, Broken(1.0))
-    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(materialised({weight: torch.ones(1, 2)}))
     with pytest.raises(ArithmeticError):
         optimizer.step()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
-    optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(materialised({weight: torch.ones(1, 2)}))
     optimizer.zero_grad()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
@@ -240,12 +311,12 @@ def test_the_last_bound_is_part_of_the_state(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=4)
     optimizer = _sgd([weight], account, rule)
     for _ in range(2):
-        optimizer.take(Materialised({weight: torch.ones(1, 2)}))
+        optimizer.take(materialised({weight: torch.ones(1, 2)}))
         optimizer.step()
     assert optimizer.last_bound == 0.75
     again = _sgd([weight], account, rule)
     again.load_state_dict(optimizer.state_dict())
-    again.take(Materialised({weight: torch.ones(1, 2)}))
+    again.take(materialised({weight: torch.ones(1, 2)}))
     again.step()
     assert again.last_bound == 0.5 * 0.75 + 0.5 * 0.25
     plain = torch.optim.SGD([weight], lr=1.0)

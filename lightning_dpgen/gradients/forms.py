@@ -1,0 +1,343 @@
+"""In which form the gradients of R records for one parameter are held: outer products of small factors, or whole.
+
+A layer's gradient for one record is a sum of r outer products, one a position or call. What it weighs and its weighted sum
+over records follow from the factors, by one product each; only where the products are no larger than their factors
+(convolutions of few channels over many positions) is it cheaper to multiply them out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# The rounding of one addition in float32, and the longest factor whose square is summed in it: beside one that is longer,
+# the squares that vanish in float32 could matter.
+_ROUNDING, LONGEST = 2.0**-24, 1e6
+# Up to as many outer products a record, and numbers a row, float32 is used where the numbers come in it.
+_FEW, _SHORT = 4, 4096
+# Of the squared sum of the lengths of many outer products: the float32 products that are released err by less.
+_SLACK = 1e-6
+
+
+class Form(Protocol):
+    """The gradients of R records with respect to one tensor. Private."""
+
+    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        """(R,) squared norms in float64, never rounded down; and the largest length of a factor.
+
+        Args:
+            exact: sum all squares in float64. Otherwise some are summed in float32, which is quicker, and enough where no
+                factor is longer than `LONGEST`.
+        """
+        ...
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        """Write ``sum_i weights[i] gradient_i`` into `out`, or add it to what is there.
+
+        Args:
+            weights: (R,).
+            silenced: (R,) records that give exact zeros, NaN or not; None for no such record.
+            out: of the parameter's shape.
+            add: whether to add.
+        """
+        ...
+
+    def whole(self) -> Tensor:
+        """(R, *shape), multiplied out."""
+        ...
+
+    def project(self, onto: Tensor) -> Tensor:
+        """(R,) inner products with one tensor of the parameter's shape, in float64."""
+        ...
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        """With `change` done to each tensor that has a row a record: takes some, or adds rows of zeros."""
+        ...
+
+
+@dataclass
+class Whole:
+    """Gradients held as one tensor (R, *shape)."""
+
+    gradient: Tensor
+
+    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        flat = self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None]
+        return row_norms(flat, exact or flat.shape[1] > _SHORT).square(), _nothing(flat)
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        flat = _silence(self.gradient, silenced).reshape(len(weights), -1).to(out.dtype)
+        target = out.view(-1)
+        torch.addmv(target, flat.T, weights.to(out.dtype), beta=float(add), out=target)
+
+    def whole(self) -> Tensor:
+        return self.gradient
+
+    def project(self, onto: Tensor) -> Tensor:
+        return self.gradient.flatten(1).double() @ onto.flatten().double()
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Whole(change(self.gradient))
+
+
+@dataclass
+class Outer:
+    """Sums of outer products, ``gradient_i = sum over pairs and r of left[i, r] right[i, r]^T``.
+
+    Args:
+        pairs: of left (R, r, o), or (R, r) int64 for the one-hot rows of an embedding, and right (R, r, n).
+        shape: (o, n), of the parameter as a matrix.
+        view: the parameter's own shape.
+    """
+
+    pairs: Sequence[tuple[Tensor, Tensor]]
+    shape: tuple[int, int]
+    view: tuple[int, ...]
+
+    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        if len(self.pairs) > 1 or self.pairs[0][1].shape[1] > 1:
+            return self._of_products(exact)
+        left, right = self.pairs[0]
+        lengths = [row_norms(x[:, 0], exact) for x in (left, right) if x.is_floating_point()]
+        return math.prod(length.square() for length in lengths), torch.stack([_top(length) for length in lengths]).amax()
+
+    def _of_products(self, exact: bool) -> tuple[Tensor, Tensor]:
+        # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
+        # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
+        few = not exact and sum(right.shape[1] for _, right in self.pairs) <= _FEW and sum(self.shape) <= _SHORT
+        pairs = self.pairs if few else [(_double(left), right.double()) for left, right in self.pairs]
+        slack = 4.0 * sum(self.shape) * _ROUNDING if few and pairs[0][1].dtype == torch.float32 else _SLACK
+        lengths = [(_lengths(left), _lengths(right)) for left, right in pairs]
+        both = torch.cat([left * right for left, right in lengths], dim=1)
+        total = slack * both.sum(dim=1).square()
+        for i, (left, right) in enumerate(pairs):
+            for other_left, other_right in pairs[: i + 1]:
+                gram = _gram(left, other_left) * (right @ other_right.transpose(1, 2))
+                total = total + gram.double().sum(dim=(1, 2)) * (1.0 if other_left is left else 2.0)
+        top = torch.stack([_top(x) for pair in lengths for x in pair]).amax() if few else _nothing(total)
+        return total, top
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        matrix = out.view(self.shape)
+        for left, right in self.pairs:
+            # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
+            b = _silence(right, silenced)
+            if not left.is_floating_point():
+                if not add:
+                    matrix.zero_()
+                matrix.index_add_(0, left.flatten(), (b * weights.to(b.dtype)[:, None, None]).flatten(0, 1).to(out.dtype))
+            else:
+                a = _silence(left, silenced)
+                if self.shape[0] <= self.shape[1]:
+                    a = a * weights.to(a.dtype)[:, None, None]
+                else:
+                    b = b * weights.to(b.dtype)[:, None, None]
+                a, b = (x.reshape(-1, x.shape[2]).to(out.dtype) for x in (a, b))
+                torch.addmm(matrix, a.T, b, beta=float(add), out=matrix)
+            add = True
+
+    def whole(self) -> Tensor:
+        total = 0.0
+        for left, right in self.pairs:
+            if left.is_floating_point():
+                product = torch.bmm(left.transpose(1, 2), right.to(left.dtype))
+            else:
+                product = right.new_zeros(len(right), *self.shape)
+                product.scatter_add_(1, left[:, :, None].expand_as(right), right)
+            total = total + product
+        return total.view(len(total), *self.view)
+
+    def project(self, onto: Tensor) -> Tensor:
+        matrix = onto.reshape(self.shape)
+        total = 0.0
+        for left, right in self.pairs:
+            rows = left @ matrix if left.is_floating_point() else matrix[left]
+            total = total + (rows * right).sum(dim=(1, 2), dtype=torch.float64)
+        return total
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Outer([(change(left), change(right)) for left, right in self.pairs], self.shape, self.view)
+
+
+@dataclass
+class Segmented:
+    """Gradients with respect to a stack of k tensors, of which each record touches one: that of its component.
+
+    Args:
+        form: with respect to that one tensor; records are sorted by component.
+        offsets: k + 1 positions; the records of component c are ``offsets[c]`` to ``offsets[c + 1]``.
+    """
+
+    form: Form
+    offsets: Sequence[int]
+
+    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        return self.form.squared_norms(exact=exact)
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        for c, (start, end) in enumerate(itertools.pairwise(self.offsets)):
+            if start == end:
+                if not add:
+                    out[c].zero_()
+                continue
+            part = self.form.mapped(lambda x, start=start, end=end: x[start:end])
+            quiet = None if silenced is None else silenced[start:end]
+            part.weighted_sum(weights[start:end], quiet, out[c], add=add)
+
+    def whole(self) -> Tensor:
+        each = self.form.whole()
+        out = each.new_zeros(len(each), len(self.offsets) - 1, *each.shape[1:])
+        for c, (start, end) in enumerate(itertools.pairwise(self.offsets)):
+            out[start:end, c] = each[start:end]
+        return out
+
+    def project(self, onto: Tensor) -> Tensor:
+        return self.whole().flatten(1).double() @ onto.flatten().double()
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Whole(change(self.whole()))
+
+
+@dataclass
+class Stack:
+    """Gradients with respect to a stack of k tensors, of which a row may touch any.
+
+    Args:
+        forms: k, with respect to each of them.
+    """
+
+    forms: Sequence[Form]
+
+    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        each = [form.squared_norms(exact=exact) for form in self.forms]
+        return torch.stack([s for s, _ in each]).sum(dim=0), torch.stack([longest for _, longest in each]).amax()
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        for c, form in enumerate(self.forms):
+            form.weighted_sum(weights, silenced, out[c], add=add)
+
+    def whole(self) -> Tensor:
+        return torch.stack([form.whole() for form in self.forms], dim=1)
+
+    def project(self, onto: Tensor) -> Tensor:
+        return sum(form.project(onto[c]) for c, form in enumerate(self.forms))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Stack([form.mapped(change) for form in self.forms])
+
+
+@dataclass
+class Less:
+    """Gradients from each of which one and the same tensor is taken away, ``gradient_i = form_i - shared``.
+
+    An RBM's data phase less the mean negative phase of its chains is of this kind.
+
+    Args:
+        form: what differs by record.
+        shared: of the parameter's shape; no function of the lot.
+    """
+
+    form: Form
+    shared: Tensor
+
+    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        squares, longest = self.form.squared_norms(exact=exact)
+        own = self.shared.double().square().sum()
+        # Never rounded down, also where the two nearly cancel.
+        slack = 4.0 * (sum(self.shared.shape) + 2) * _ROUNDING
+        return squares - 2.0 * self.form.project(self.shared) + own + slack * (squares + own), longest
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        self.form.weighted_sum(weights, silenced, out, add=add)
+        out.sub_(weights.to(out.dtype).sum() * self.shared)
+
+    def whole(self) -> Tensor:
+        return self.form.whole() - self.shared
+
+    def project(self, onto: Tensor) -> Tensor:
+        return self.form.project(onto) - (self.shared.double() * onto.double()).sum()
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Whole(change(self.whole()))
+
+
+def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> Form:
+    """The cheaper form of a sum of outer products; see `Outer`.
+
+    With r products of length o + n each, Gram matrices cost r^2 (o + n), and multiplying out costs r o n.
+    """
+    pairs, shape = _joined(pairs), tuple(shape)
+    form = Outer(pairs, shape, tuple(view))
+    terms = sum(right.shape[1] for _, right in pairs)
+    multiplied = terms > 1 and math.prod(shape) <= terms * sum(shape)
+    return Whole(form.whole()) if multiplied else form
+
+
+def combined(forms: Sequence[Form]) -> Form:
+    """The form of the sum of several gradients of the same records with respect to the same tensor."""
+    if len(forms) == 1:
+        return forms[0]
+    if all(isinstance(form, Segmented) for form in forms) and len({tuple(form.offsets) for form in forms}) == 1:
+        return Segmented(combined([form.form for form in forms]), forms[0].offsets)
+    if all(isinstance(form, Outer) for form in forms) and len({form.shape for form in forms}) == 1:
+        return outer([pair for form in forms for pair in form.pairs], forms[0].shape, forms[0].view)
+    return Whole(sum((form.whole() for form in forms[1:]), start=forms[0].whole()))
+
+
+def row_norms(x: Tensor, exact: bool) -> Tensor:
+    """Euclidean norms over the last dimension, float64; of float32 sums, rounded up by as much as they may have lost."""
+    if exact or x.dtype not in (torch.float32, torch.float64):
+        x = x.double()
+    norms = torch.linalg.vector_norm(x, dim=-1)
+    return norms if norms.dtype == torch.float64 else norms.double().mul_(1.0 + x.shape[-1] * _ROUNDING)
+
+
+def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of one kind as one pair of more products: one matrix product serves them all."""
+    kinds: dict[bool, list[tuple[Tensor, Tensor]]] = {}
+    for pair in pairs:
+        kinds.setdefault(pair[0].is_floating_point(), []).append(pair)
+    return [
+        same[0] if len(same) == 1 else tuple(torch.cat(x, dim=1) for x in zip(*same, strict=True))
+        for same in kinds.values()
+    ]
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """(R, r, s) inner products of the rows of two factors, either of which may be one-hot."""
+    if a.is_floating_point() and b.is_floating_point():
+        return a @ b.transpose(1, 2)
+    if a.is_floating_point():
+        return a.gather(2, b[:, None, :].expand(-1, a.shape[1], -1))
+    if b.is_floating_point():
+        return _gram(b, a).transpose(1, 2)
+    return (a[:, :, None] == b[:, None, :]).double()
+
+
+def _lengths(x: Tensor) -> Tensor:
+    """(R, r) lengths of the rows of a factor."""
+    return row_norms(x, exact=False) if x.is_floating_point() else torch.ones(x.shape, dtype=torch.float64, device=x.device)
+
+
+def _double(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def _silence(x: Tensor, silenced: Tensor | None) -> Tensor:
+    if silenced is None or not x.is_floating_point():
+        return x
+    return torch.where(silenced.view(-1, *(1,) * (x.dim() - 1)), 0.0, x)
+
+
+def _top(x: Tensor) -> Tensor:
+    return x.amax() if x.numel() else _nothing(x)
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return torch.zeros((), dtype=torch.float64, device=x.device)

@@ -1,0 +1,98 @@
+"""Functions of k components at once: a batch sorted by component runs through them segment by segment, without padding.
+
+The record of component c meets the c-th slice of weight and bias. As functions of torch they may be overridden by the types
+of their arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+
+def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
+    """(B, n) through the matrices (k, o, n) and biases (k, o); gives (B, o)."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if has_torch_function(given):
+        return handle_torch_function(segmented_linear, given, x, weight, bias, offsets)
+    return _SegmentedLinear.apply(x, weight, bias, offsets)
+
+
+def segmented_conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
+) -> Tensor:
+    """(B, c, h, w) through the filters (k, o, c, kernel, kernel)."""
+    given = (x, weight, bias)
+    if has_torch_function(given):
+        return handle_torch_function(
+            segmented_conv2d, given, x, weight, bias, offsets, stride=stride, padding=padding
+        )
+    return _each(F.conv2d, x, weight, bias, offsets, stride, padding)
+
+
+def segmented_conv_transpose2d(
+    x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
+) -> Tensor:
+    """(B, c, h, w) through the filters (k, c, o, kernel, kernel) of a transposed convolution."""
+    given = (x, weight, bias)
+    if has_torch_function(given):
+        return handle_torch_function(
+            segmented_conv_transpose2d, given, x, weight, bias, offsets, stride=stride, padding=padding
+        )
+    return _each(F.conv_transpose2d, x, weight, bias, offsets, stride, padding)
+
+
+def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(component, start, end) of the components that have records."""
+    return [(c, start, end) for c, (start, end) in enumerate(itertools.pairwise(offsets)) if end > start]
+
+
+def _each(function: Callable, x: Tensor, weight: Tensor, bias: Tensor, offsets, stride: int, padding: int) -> Tensor:
+    # No record at all still has a shape, and a place in the graph.
+    cuts = segments(offsets) or [(0, 0, 0)]
+    parts = [function(x[start:end], weight[c], bias[c], stride, padding) for c, start, end in cuts]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class _SegmentedLinear(torch.autograd.Function):
+    """One node of the graph for all segments, where a loop of k linear layers and a `cat` would make 2 k."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, weight, bias, offsets):
+        parts = []
+        for c, start, end in segments(offsets):
+            rows, matrix = x[start:end], weight[c].T
+            parts.append(rows @ matrix if bias is None else torch.addmm(bias[c], rows, matrix))
+        return torch.cat(parts) if parts else x.new_empty(0, weight.shape[1])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, bias, ctx.offsets = inputs
+        ctx.save_for_backward(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, bias = ctx.saved_tensors
+        cuts = segments(ctx.offsets)
+        dx = dweight = dbias = None
+        if ctx.needs_input_grad[0]:
+            parts = [gradient[start:end] @ weight[c] for c, start, end in cuts]
+            dx = torch.cat(parts) if parts else torch.zeros_like(x)
+        if ctx.needs_input_grad[1]:
+            blocks = [torch.zeros_like(weight[0]) for _ in range(weight.shape[0])]
+            for c, start, end in cuts:
+                blocks[c] = gradient[start:end].T @ x[start:end]
+            dweight = torch.stack(blocks)
+        if ctx.needs_input_grad[2]:
+            rows = [torch.zeros_like(bias[0]) for _ in range(bias.shape[0])]
+            for c, start, end in cuts:
+                rows[c] = gradient[start:end].sum(dim=0)
+            dbias = torch.stack(rows)
+        return dx, dweight, dbias, None

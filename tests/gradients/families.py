@@ -1,0 +1,241 @@
+"""Small networks, one or more for each function that the book-keeping engine has a rule for, with a loss of each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.vae import StackedVAE
+
+# Records of a family: a shape of real numbers, or of indices below the number of entries.
+ENTRIES = 6
+
+
+class Case:
+    """A network, its term, the shape of a record, whether records are indices, and how many components it has."""
+
+    def __init__(self, network: nn.Module, loss: Callable[[Lot, Tensor], Tensor], shape, *, indices=False, k=1, noise=0):
+        self.network, self.term = network.double(), PerRecord(loss, noise=noise)
+        self.shape, self.indices, self.k = shape, indices, k
+
+    def lot(self, offsets: tuple[int, ...], seed: int = 5) -> Lot:
+        generator = torch.Generator().manual_seed(seed)
+        size = (offsets[-1], *self.shape)
+        if self.indices:
+            records = torch.randint(ENTRIES, size, generator=generator)
+        else:
+            records = torch.rand(size, generator=generator, dtype=torch.float64)
+        return Lot(records, offsets if self.k > 1 else (0, offsets[-1]))
+
+    def noise(self, size: int) -> Tensor:
+        return torch.randn(size, self.term.noise, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+
+
+def _of(network: nn.Module, shape, *, indices: bool = False) -> Case:
+    """With randomness of each record's own in its loss."""
+
+    def loss(lot: Lot, noise: Tensor) -> Tensor:
+        y = network(lot.records)
+        return ((y.square() + y).flatten(1) * (1.0 + noise[:, :1])).sum(dim=1)
+
+    return Case(network, loss, shape, indices=indices, noise=1)
+
+
+def _chain(*layers: nn.Module, freeze: tuple[str, ...] = (), first_twice: bool = False) -> nn.Sequential:
+    network = nn.Sequential(*layers)
+    if first_twice:
+        network = nn.Sequential(layers[0], nn.Tanh(), layers[0], *layers[1:])
+    for name, p in network.named_parameters():
+        p.requires_grad_(name not in freeze)
+    return network
+
+
+class Custom(nn.Module):
+    """A layer of a user's own, from a function of its parameters and records."""
+
+    def __init__(self, run: Callable[..., Tensor], *shapes: tuple[int, ...]):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.held = nn.ParameterList([nn.Parameter(torch.randn(s, generator=generator)) for s in shapes])
+        self.run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x, *self.held)
+
+
+class Masked(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, self.weight.tril(), self.bias)
+
+
+def _affine(norm: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in norm.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    return norm
+
+
+def _tied_linear() -> nn.Module:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second)
+
+
+class TiedLanguageModel(nn.Module):
+    """Tokens in, positions that are no record's, and an output layer that shares its matrix with the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(ENTRIES, 4), nn.Embedding(5, 4)
+        self.out = nn.Linear(4, ENTRIES, bias=False)
+        self.out.weight = self.tokens.weight
+
+    def forward(self, x):
+        hidden = torch.tanh(self.tokens(x) + self.places(torch.arange(x.shape[1])))
+        return F.cross_entropy(self.out(hidden).transpose(1, 2), x, reduction="none")
+
+
+class Attention(nn.Module):
+    """With a token of its own in front of each record's, as vision transformers have."""
+
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(1, 1, 4, generator=torch.Generator().manual_seed(3)))
+        self.layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(torch.cat([self.start.expand(len(x), -1, -1), x], dim=1))
+
+
+class _Outputs(nn.Module):
+    """The outputs of a recurrent layer, whichever dimension it has the records in."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0] if self.layer.batch_first else self.layer(x.transpose(0, 1))[0].transpose(0, 1)
+
+
+def _vae(k: int, classes: int, fixed_bias: bool) -> Case:
+    generator = torch.Generator().manual_seed(k)
+    schema = ImageSchema(2, 3, levels=1, classes=classes)
+    network = StackedVAE(schema, k, hidden=4, latent=2, fixed_bias=fixed_bias, generator=generator)
+    network.start_at(torch.rand(k, schema.encoded_width, generator=generator))
+    return Case(network, network.negative_elbo, (schema.encoded_width,), k=k, noise=2)
+
+
+class StackedPicture(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = StackedConv2d(3, 1, 2, 3, stride=2, padding=1)
+        self.up = StackedConvTranspose2d(3, 2, 1, 4, stride=2, padding=1)
+        self.last = StackedLinear(3, 16, 3)
+
+    def loss(self, lot, _):
+        hidden = torch.tanh(self.down(lot.records, lot.offsets))
+        return self.last(self.up(hidden, lot.offsets).flatten(1), lot.offsets).square().sum(dim=1)
+
+
+def _stacked_picture() -> Case:
+    network = StackedPicture()
+    return Case(network, network.loss, (1, 4, 4), k=3)
+
+
+def _stacked_twice() -> Case:
+    layer = StackedLinear(3, 4, 4)
+    return Case(
+        layer, lambda lot, _: layer(torch.tanh(layer(lot.records, lot.offsets)), lot.offsets).square().sum(dim=1), (4,), k=3
+    )
+
+
+# Every one of these is served by rules alone.
+RULED: dict[str, Callable[[], Case]] = {
+    **{
+        f"vae k={k} classes={classes} fixed_bias={fixed}": lambda k=k, c=classes, f=fixed: _vae(k, c, f)
+        for k in (1, 3)
+        for classes in (0, 3)
+        for fixed in (False, True)
+    },
+    "stacked convolutions": _stacked_picture,
+    "stacked, called twice": _stacked_twice,
+    "one linear": lambda: _of(nn.Linear(5, 2), (5,)),
+    "no bias": lambda: _of(_chain(nn.Linear(5, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)), (5,)),
+    "frozen weight": lambda: _of(_chain(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2), freeze=("0.weight",)), (5,)),
+    "frozen bias": lambda: _of(_chain(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2), freeze=("2.bias",)), (5,)),
+    "frozen layer": lambda: _of(_chain(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2), freeze=("0.weight", "0.bias")), (5,)),
+    "called twice": lambda: _of(_chain(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2), first_twice=True), (4,)),
+    "positions": lambda: _of(_chain(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), (3, 4)),
+    "positions twice": lambda: _of(_chain(nn.Linear(4, 4), nn.Tanh(), first_twice=True), (3, 4)),
+    "two kinds of position": lambda: _of(nn.Linear(4, 2), (2, 3, 4)),
+    "wide layer, few positions": lambda: _of(_chain(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 30)), (2, 30)),
+    "wide layer, many positions": lambda: _of(_chain(nn.Linear(30, 40), nn.Tanh()), (7, 30)),
+    "a matrix that two layers share": lambda: _of(_tied_linear(), (4,)),
+    "convolution": lambda: _of(_chain(nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 2)), (2, 5, 6)),
+    "convolution, few positions": lambda: _of(nn.Conv2d(8, 7, 3), (8, 4, 3)),
+    "convolution, dilated": lambda: _of(nn.Conv2d(2, 3, 2, dilation=2, padding=(1, 0), bias=False), (2, 5, 5)),
+    "convolution, same": lambda: _of(nn.Conv2d(2, 3, (2, 3), padding="same"), (2, 4, 5)),
+    "convolution, reflecting": lambda: _of(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (2, 4, 5)),
+    "convolution in groups": lambda: _of(nn.Conv2d(4, 6, 3, groups=2, padding=1), (4, 4, 4)),
+    "convolution by channel": lambda: _of(nn.Conv2d(4, 4, 3, groups=4), (4, 4, 4)),
+    "convolution of series": lambda: _of(
+        _chain(nn.Conv1d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.Conv1d(3, 2, 2)), (2, 7)
+    ),
+    "convolution of series, same": lambda: _of(nn.Conv1d(2, 3, 4, padding="same"), (2, 7)),
+    "transposed": lambda: _of(nn.ConvTranspose2d(3, 2, 4, stride=2, padding=1), (3, 3, 2)),
+    "transposed, output padding": lambda: _of(
+        nn.ConvTranspose2d(2, 3, 3, stride=2, output_padding=1, dilation=2), (2, 3, 3)
+    ),
+    "transposed in groups": lambda: _of(nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 3, 3)),
+    "transposed of series": lambda: _of(nn.ConvTranspose1d(3, 2, 4, stride=2, padding=1), (3, 4)),
+    "embedding": lambda: _of(_chain(nn.Embedding(ENTRIES, 4), nn.Tanh(), nn.Linear(4, 2)), (3,), indices=True),
+    "embedding, one index": lambda: _of(nn.Embedding(ENTRIES, 4), (), indices=True),
+    "embedding with padding": lambda: _of(nn.Embedding(ENTRIES, 4, padding_idx=2), (5,), indices=True),
+    "embedding bag": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, mode="sum"), (5,), indices=True),
+    "embedding bag, mean": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, padding_idx=1), (5,), indices=True),
+    "language model": lambda: _of(TiedLanguageModel(), (5,), indices=True),
+    "group norm": lambda: _of(_chain(nn.Conv2d(1, 4, 2), _affine(nn.GroupNorm(2, 4)), nn.Tanh()), (1, 3, 3)),
+    "layer norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (4,)),
+    "layer norm, positions": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (3, 4)),
+    "layer norm over pictures": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.LayerNorm((2, 2, 2)))), (1, 3, 3)),
+    "rms norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.RMSNorm(5)), nn.Tanh()), (4,)),
+    "instance norm": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.InstanceNorm2d(2, affine=True))), (1, 3, 4)),
+    "a scale and a shift": lambda: _of(Custom(lambda x, a, b: a * torch.tanh(x) - b, (4,), (1, 4)), (4,)),
+    "a scale of one number": lambda: _of(Custom(lambda x, a: torch.tanh(x / a), ()), (3, 4)),
+    "a place for each position": lambda: _of(Custom(lambda x, a: torch.tanh(x + a), (1, 3, 4)), (3, 4)),
+    "a matrix": lambda: _of(Custom(lambda x, a: torch.tanh(x @ a), (4, 3)), (4,)),
+    "a matrix over positions": lambda: _of(Custom(lambda x, a: torch.tanh(torch.matmul(x, a)), (4, 3)), (3, 4)),
+    "a vector": lambda: _of(Custom(lambda x, a: (x @ a)[:, None], (4,)), (4,)),
+    "a matrix from the left": lambda: _of(Custom(lambda x, a: torch.tanh(a @ x), (5, 3)), (3, 4)),
+    "a matrix, turned": lambda: _of(Custom(lambda x, a: torch.tanh(x @ a.T) @ a, (3, 4)), (4,)),
+    "a matrix and a shift": lambda: _of(Custom(lambda x, a, b: torch.addmm(b, x, a), (4, 3), (3,)), (4,)),
+    "of a mask": lambda: _of(Custom(lambda x, a: F.linear(x, a * torch.ones(3, 4).tril()), (3, 4)), (4,)),
+    "a subclass": lambda: _of(Masked(3, 3), (3,)),
+    "weight norm": lambda: _of(parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
+    "a token in front": lambda: _of(
+        Custom(lambda x, a: torch.tanh(torch.cat([a.expand(len(x), -1, -1), x], dim=1)), (1, 1, 4)), (3, 4)
+    ),
+}
+# Some of these have functions without a rule.
+BY_FUNC: dict[str, tuple[Callable[[], Case], str]] = {
+    "three dimensions": (
+        lambda: _of(_chain(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(2, 2)), (1, 2, 2, 2)),
+        "conv3d",
+    ),
+    "prelu": (lambda: _of(_chain(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 1)), (3,)), "prelu"),
+    "bilinear": (lambda: _of(Custom(lambda x, a: F.bilinear(x, x, a), (2, 4, 4)), (4,)), "bilinear"),
+    "einsum": (lambda: _of(Custom(lambda x, a: torch.einsum("bi,ij->bj", x, a), (4, 3)), (4,)), "einsum"),
+    "lstm": (lambda: _of(_Outputs(nn.LSTM(2, 3, batch_first=True)), (4, 2)), "lstm"),
+    "gru": (lambda: _of(_Outputs(nn.GRU(2, 3)), (4, 2)), "gru"),
+    "attention": (lambda: _of(Attention(), (3, 4)), "multi_head_attention_forward"),
+}

@@ -1,0 +1,180 @@
+"""Gradients of groups of records equal those of a loop over the groups, and an empty group adds nothing."""
+
+import pytest
+import torch
+from gradients.families import RULED
+from torch import nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.privacy.noise import PrivateStream
+
+PLAIN = ("one linear", "positions", "wide layer, few positions", "convolution", "embedding", "a scale and a shift")
+
+
+def _spread(values, groups):
+    """The variance of what a network says of the records of a group: no sum over its records."""
+    held, there = groups.gather(values), groups.mask[:, :, None]
+    mean = held.sum(dim=1, keepdim=True) / there.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(there, held - mean, 0.0).square().sum(dim=(1, 2)) + held.sum(dim=(1, 2))
+
+
+def _term(case, groups):
+    def loss(lot, noise, groups):
+        return _spread(case.term.loss(lot, noise)[:, None] * (1 + noise[:, :1]), groups)
+
+    return PerGroup(loss, groups, noise=case.term.noise)
+
+
+def _sums(gradients, parameters, count):
+    buffer = GradientBuffer(parameters)
+    rows = []
+    for i in range(count):
+        gradients.weighted_sum(torch.eye(count, dtype=torch.float64)[i], buffer.views)
+        rows.append(buffer.flat.clone())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *(n for n in RULED if n.startswith("vae k=3")), "stacked convolutions"])
+@pytest.mark.parametrize("index", [[0, 1, 2, 0, 1, 2], [1, 1, 1, 1, 1, 1], [2, 0, 0, 2, 2, 2]], ids=str)
+def test_equals_a_loop_over_groups(name, index):
+    case = RULED[name]()
+    lot, noise, groups = case.lot((0, 2, 4, 6)), case.noise(6), Groups(torch.tensor(index), 3)
+    parameters = [p for p in case.network.parameters() if p.requires_grad]
+    found = [ENGINES[engine](case.network, _term(case, 3), lot, noise, groups) for engine in ("ghost", "func")]
+    (ghost, losses), (func, same) = found
+    rows = _sums(func, parameters, 3)
+    there = torch.bincount(groups.index, minlength=3) > 0
+    torch.testing.assert_close(losses[there], same[there])
+    torch.testing.assert_close(_sums(ghost, parameters, 3), rows, rtol=1e-9, atol=1e-11)
+    for gradients in (ghost, func):
+        assert gradients.groups == 3
+        torch.testing.assert_close(gradients.norms(), rows.norm(dim=1), rtol=2e-5, atol=1e-7)
+        assert (gradients.norms()[~there] == 0).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_lot_of_no_records_has_groups_of_none(engine):
+    layer = nn.Linear(2, 1)
+    term = PerGroup(lambda lot, _, groups: groups.gather(layer(lot.records)).sum(dim=(1, 2)), 4)
+    gradients, losses = term_gradients(layer, term, Lot(torch.zeros(0, 2), (0, 0)), PrivateStream(1), engine=engine)
+    assert gradients.norms().tolist() == [0.0] * 4 == losses.tolist()
+    assert not _sums(gradients, list(layer.parameters()), 4).any()
+
+
+def test_what_a_loss_draws_from_torch_is_private_and_leaves_public_numbers_alone():
+    layer, seen = nn.Linear(2, 1), []
+    term = PerRecord(lambda lot, _: seen.append(torch.rand(len(lot), 1)) or (layer(lot.records) * seen[-1]).sum(dim=1))
+    lot = Lot(torch.ones(3, 2), (0, 3))
+    for stream in (PrivateStream(1), PrivateStream(1), PrivateStream(), PrivateStream(secure=True)):
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        term_gradients(layer, term, lot, stream)
+        assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(seen[0], seen[1])
+    assert len({tuple(x.flatten().tolist()) for x in seen}) == 3
+
+
+def test_the_oracle_draws_for_each_record_by_itself():
+    layer = nn.Linear(2, 1)
+    term = PerRecord(lambda lot, _: (layer(lot.records) * torch.rand(len(lot), 1)).sum(dim=1))
+    gradients, _ = term_gradients(layer, term, Lot(torch.ones(30, 2), (0, 30)), PrivateStream(1), engine="func")
+    assert len(gradients.norms().unique()) == 30
+
+
+def test_wrong_terms_are_named():
+    layer, lot = nn.Linear(2, 1), Lot(torch.ones(3, 2), (0, 3))
+    with pytest.raises(ValueError, match="one value a group"):
+        term = PerGroup(lambda lot, _, groups: layer(lot.records).sum(dim=1)[:2], 4)
+        term_gradients(layer, term, lot, PrivateStream(1))
+    with pytest.raises(ValueError, match="groups=0"):
+        PerGroup(lambda *_: None, 0)
+    with pytest.raises(ValueError, match="DataFree"):
+        term_gradients(layer, PerRecord(lambda lot, _: lot.records.sum(dim=1)), lot, PrivateStream(1))
+    with pytest.raises(ValueError, match="no loss of records"):
+        term_gradients(layer, lambda lot: lot.records.sum(), lot, PrivateStream(1))
+
+
+@pytest.mark.parametrize(
+    "loss, message",
+    [
+        (lambda layer, x: (layer(x) @ layer(x).T * layer.bias).sum(dim=1), "against each other"),
+        (lambda layer, x: layer(layer(x).flatten()[:, None].expand(-1, 2).reshape(1, -1)[:, :2]).sum() * x[:, 0],
+         "dimension of their own"),
+    ],
+)  # fmt: skip
+def test_records_that_meet_each_other_are_refused(loss, message):
+    layer, lot = nn.Linear(2, 1), Lot(torch.rand(5, 2), (0, 5))
+    with pytest.raises(ValueError, match=message):
+        term_gradients(layer, PerRecord(lambda lot, _: loss(layer, lot.records)), lot, PrivateStream(1))
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, scale = ctx.saved_tensors
+        return gradient * scale, (gradient * x).sum()
+
+
+def test_a_parameter_that_goes_round_torchs_functions_is_found_out():
+    layer, scale = nn.Linear(2, 1), nn.Parameter(torch.tensor(2.0))
+    layer.register_parameter("scale", scale)
+    term = PerRecord(lambda lot, _: Scaled.apply(layer(lot.records), layer.scale).sum(dim=1))
+    with pytest.raises(RuntimeError, match="engine='func'"):
+        term_gradients(layer, term, Lot(torch.rand(5, 2), (0, 5)), PrivateStream(1))
+
+
+def test_an_auxiliary_network_and_several_passes_do_not_corrupt_a_gradient():
+    """Of another network in the graph nothing is computed, and passes of other sizes count what they are."""
+    critic, generator = nn.Linear(3, 1).double(), nn.Linear(2, 3).double()
+
+    def loss(lot, noise):
+        made = generator(noise[:, None, :].expand(-1, 4, -1))  # four a record
+        return critic(lot.records).sum(dim=1) - critic(made).sum(dim=(1, 2)) / 4
+
+    lot = Lot(torch.rand(5, 3, dtype=torch.float64), (0, 5))
+    term = PerRecord(loss, noise=2)
+    ghost, _ = term_gradients(critic, term, lot, PrivateStream(1))
+    func, _ = term_gradients(critic, term, lot, PrivateStream(1), engine="func")
+    parameters = list(critic.parameters())
+    torch.testing.assert_close(_sums(ghost, parameters, 5), _sums(func, parameters, 5))
+    assert all(p.grad is None for p in generator.parameters())
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}], ids=str)
+def test_embeddings_that_change_with_the_lot_are_refused(options):
+    lot = Lot(torch.tensor([[0, 1], [2, 3]]), (0, 2))
+    layer = nn.Embedding(4, 2, **options)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ValueError, match=next(iter(options))):
+        term_gradients(layer, PerRecord(lambda lot, _: layer(lot.records).sum(dim=(1, 2))), lot, PrivateStream(1))
+    assert torch.equal(before, layer.weight.detach())
+
+
+def test_an_empty_ragged_bag_and_offsets():
+    """Bags cut by offsets, as `nn.EmbeddingBag` takes them, of which one is empty."""
+    layer = nn.EmbeddingBag(6, 3, mode="sum").double()
+    counts, items = torch.tensor([2, 0, 3]), torch.tensor([[1, 2, 0], [0, 0, 0], [5, 5, 1]])
+
+    def loss(lot, _):
+        held, size = lot.records
+        flat = torch.cat([row[:n] for row, n in zip(held, size.tolist(), strict=True)])
+        return layer(flat, starts(size)).square().sum(dim=1)
+
+    def starts(size):
+        return size.cumsum(0) - size
+
+    gradients, _ = term_gradients(layer, PerRecord(loss), Lot((items, counts), (0, 3)), PrivateStream(1))
+    expected = []
+    for i, n in enumerate(counts.tolist()):
+        rows = layer(items[i : i + 1, :n]) if n else layer.weight[:0].sum(dim=0, keepdim=True)
+        expected.append(torch.autograd.grad(rows.square().sum(), layer.weight)[0].norm())
+    torch.testing.assert_close(gradients.norms(), torch.stack(expected), rtol=1e-6, atol=1e-9)
