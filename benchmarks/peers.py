@@ -1,0 +1,367 @@
+"""What a private step is measured against: plain training steps as a good engineer writes them, and Opacus' own.
+
+    python benchmarks/peers.py                  milliseconds a step of each, and ratios within each family
+    python benchmarks/peers.py --keep-memory    the same with an allocator that returns nothing to the system
+    python benchmarks/peers.py --quick          to see that it runs
+
+Every ``..._step`` takes a model and records in memory, and returns a call that does all of one optimizer step: draw a batch
+of fixed size, forward, backward, update. It gives the loss, where there is one. A batch is drawn with replacement, which is
+the quickest way. The models are ordinary modules, so that a private contender can train the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from interleaved import parser, peak_memory, ratios, start
+from opacus.accountants import RDPAccountant
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from torch import Tensor, nn
+
+Step = Callable[[], float | None]
+
+SIDE = 28
+PIXELS = SIDE * SIDE
+# Records of the largest published data set that the suite's papers train on.
+RECORDS_4M = 4_427_486
+
+
+def pictures(n: int) -> Tensor:
+    """(n, 784) binary pictures of one round spot each: simulated, and something that a small model can learn."""
+    line = torch.arange(SIDE, dtype=torch.float32)
+    centre = torch.randint(6, SIDE - 6, (2, n, 1))
+    across, down = (line - centre).square().unbind()
+    radius = torch.randint(2, 6, (n, 1, 1))
+    return (across[:, None, :] + down[:, :, None] <= radius**2).flatten(1).to(torch.float32)
+
+
+def rows(n: int, width: int = 110) -> Tensor:
+    """(n, width) rows in [0, 1] around one of eight random corners."""
+    corners = torch.randint(0, 2, (8, width)).to(torch.float32)
+    return (corners[torch.randint(8, (n,))] + 0.1 * torch.randn(n, width)).clamp_(0.0, 1.0)
+
+
+def draw(records: Tensor, lot: int) -> Tensor:
+    """A batch of fixed size."""
+    return records.index_select(0, torch.randint(len(records), (lot,)))
+
+
+class VAE(nn.Module):
+    """An autoencoder of pictures given as rows; pixels are Bernoulli.
+
+    Args:
+        encoder: (B, 784) to means and log variances side by side (B, 2 latent).
+        decoder: (B, latent) to logits (B, 784).
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, latent: int) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.latent = encoder, decoder, latent
+
+    def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Logits, codes, and their means and log variances, with the given (B, latent) normals."""
+        mean, log_variance = self.encoder(x).chunk(2, dim=1)
+        code = torch.addcmul(mean, torch.exp(0.5 * log_variance), noise)
+        return self.decoder(code), code, mean, log_variance
+
+
+def linear_vae(hidden: int = 200, latent: int = 2) -> VAE:
+    """784-200-2-200-784."""
+    return VAE(
+        nn.Sequential(nn.Linear(PIXELS, hidden), nn.ReLU(), nn.Linear(hidden, 2 * latent)),
+        nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, PIXELS)),
+        latent,
+    )
+
+
+def convolutional_vae(latent: int = 8) -> VAE:
+    """Two convolutions with stride 2, and two transposed ones back."""
+    return VAE(
+        nn.Sequential(
+            nn.Unflatten(1, (1, SIDE, SIDE)),
+            nn.Conv2d(1, 16, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 7 * 7, 2 * latent),
+        ),
+        nn.Sequential(
+            nn.Linear(latent, 32 * 7 * 7),
+            nn.ReLU(),
+            nn.Unflatten(1, (32, 7, 7)),
+            nn.ConvTranspose2d(32, 16, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1),
+            nn.Flatten(),
+        ),
+        latent,
+    )
+
+
+def negative_elbo(x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+    """(B,) in nats."""
+    reconstruction = F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(dim=1)
+    return reconstruction + 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
+
+
+def mmd(codes: Tensor, normals: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy (V-statistic) of each group's codes to as many normals: (g, b, d) twice to (g,).
+
+    The kernel is the inverse multiquadric c / (c + d^2) with c = 2 d, as in Wasserstein autoencoders.
+    """
+    size, width = codes.shape[1:]
+    both = torch.cat((codes, normals), dim=1)
+    # Differences, not a Gram matrix: as quick for few dimensions, and never negative.
+    distance = (both[:, :, None] - both[:, None]).square().sum(dim=3)
+    kernel = 2.0 * width / (2.0 * width + distance)
+    sign = torch.ones(2 * size)
+    sign[size:] = -1.0
+    return (kernel @ sign) @ sign / size**2
+
+
+def vae_step(
+    model: VAE,
+    records: Tensor,
+    lot: int,
+    *,
+    fused: bool = True,
+    group: int | None = None,
+    weight: float = 10.0,
+    lr: float = 1e-3,
+) -> Step:
+    """Adam on the mean negative ELBO.
+
+    Args:
+        fused: torch's fused Adam, or its default.
+        group: add, `weight` times, the mean over groups of so many records of their codes' `mmd`.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=fused)
+
+    def step() -> float:
+        x = draw(records, lot)
+        logits, code, mean, log_variance = model(x, torch.randn(lot, model.latent))
+        loss = negative_elbo(x, logits, mean, log_variance).mean()
+        if group is not None:
+            codes = code.view(-1, group, model.latent)
+            loss = loss + weight * mmd(codes, torch.randn_like(codes)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def opacus_step(
+    model: VAE,
+    records: Tensor,
+    lot: int,
+    *,
+    ghost: bool = True,
+    bound: float = 1.0,
+    multiplier: float = 1.0,
+    lr: float = 1e-3,
+) -> Step:
+    """The same under Opacus: ghost clipping, or its default, gradients of each record. Bound fixed, accountant attached.
+
+    Its wrappers are put together as `PrivacyEngine.make_private` does, without the loader, which costs more than a draw.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+    settings = {"noise_multiplier": multiplier, "max_grad_norm": bound, "expected_batch_size": lot}
+
+    def criterion(outputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
+        logits, _, mean, log_variance = outputs
+        return negative_elbo(x, logits, mean, log_variance)
+
+    if ghost:
+        wrapped = GradSampleModuleFastGradientClipping(model, max_grad_norm=bound)
+        private = DPOptimizerFastGradientClipping(optimizer, **settings)
+        loss_of = DPLossFastGradientClipping(wrapped, private, criterion)
+    else:
+        wrapped = GradSampleModule(model)
+        private = DPOptimizer(optimizer, **settings)
+
+        def loss_of(outputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
+            return criterion(outputs, x).mean()
+
+    private.attach_step_hook(RDPAccountant().get_optimizer_hook_fn(sample_rate=lot / len(records)))
+
+    def step() -> float:
+        x = draw(records, lot)
+        loss = loss_of(wrapped(x, torch.randn(lot, model.latent)), x)
+        private.zero_grad(set_to_none=True)
+        loss.backward()
+        private.step()
+        return loss.item()
+
+    return step
+
+
+def critic(width: int = 110, hidden: int = 256) -> nn.Sequential:
+    """width-256-256-256-1."""
+    return nn.Sequential(
+        nn.Linear(width, hidden),
+        nn.LeakyReLU(0.2),
+        nn.Linear(hidden, hidden),
+        nn.LeakyReLU(0.2),
+        nn.Linear(hidden, hidden),
+        nn.LeakyReLU(0.2),
+        nn.Linear(hidden, 1),
+    )
+
+
+def generator(width: int = 110, latent: int = 32) -> nn.Sequential:
+    """A small fixed one: what a critic's step costs, not what a generator's does."""
+    return nn.Sequential(nn.Linear(latent, 128), nn.ReLU(), nn.Linear(128, width), nn.Sigmoid())
+
+
+def critic_step(
+    model: nn.Module,
+    fakes: nn.Sequential,
+    records: Tensor,
+    lot: int = 64,
+    *,
+    penalty: float = 10.0,
+    fused: bool = True,
+    lr: float = 1e-4,
+) -> Step:
+    """Adam on the Wasserstein loss with gradient penalty (Gulrajani et al. 2017), by double backward."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.5, 0.9), fused=fused)
+    latent = fakes[0].in_features
+
+    def step() -> float:
+        real = draw(records, lot)
+        with torch.no_grad():
+            fake = fakes(torch.randn(lot, latent))
+        between = torch.lerp(fake, real, torch.rand(lot, 1)).requires_grad_()
+        # Real and fake go through together; the points between by themselves, as only they are differentiated twice.
+        scores = model(torch.cat((fake, real)))
+        (slope,) = torch.autograd.grad(model(between).sum(), between, create_graph=True)
+        loss = scores[:lot].mean() - scores[lot:].mean() + penalty * (slope.norm(dim=1) - 1.0).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+class RBM:
+    """Weights, biases and persistent chains of a Bernoulli machine."""
+
+    def __init__(self, chains: int = 100, visible: int = PIXELS, hidden: int = 200) -> None:
+        self.weight = 0.01 * torch.randn(visible, hidden)
+        self.visible, self.hidden = torch.zeros(visible), torch.zeros(hidden)
+        self.chains = torch.randint(0, 2, (chains, visible)).to(torch.float32)
+
+    def hidden_given(self, v: Tensor) -> Tensor:
+        return torch.addmm(self.hidden, v, self.weight).sigmoid_()
+
+    def visible_given(self, h: Tensor) -> Tensor:
+        return torch.addmm(self.visible, h, self.weight.t()).sigmoid_()
+
+
+def coin(p: Tensor) -> Tensor:
+    """Ones with probability p, in place; less than half of what torch.bernoulli takes."""
+    return torch.lt(torch.rand_like(p), p, out=p)
+
+
+def rbm_step(model: RBM, records: Tensor, lot: int = 100, *, lr: float = 0.05, momentum: float = 0.5) -> Step:
+    """PCD-1 in closed form, with momentum or without, straight into the weights: no gradient is kept."""
+    chains = len(model.chains)
+    velocity = [torch.zeros_like(p) for p in (model.weight, model.visible, model.hidden)]
+
+    @torch.no_grad()
+    def step() -> None:
+        v = draw(records, lot)
+        # One product for the records and for the chains' next sweep.
+        hidden = model.hidden_given(torch.cat((v, model.chains)))
+        h, swept = hidden[:lot], coin(hidden[lot:])
+        model.chains = free = coin(model.visible_given(swept))
+        h_free = model.hidden_given(free)
+        weight, visible, bias = velocity if momentum else (model.weight, model.visible, model.hidden)
+        rate, kept = (1.0, momentum) if momentum else (lr, 1.0)
+        weight.addmm_(v.t(), h, beta=kept, alpha=rate / lot).addmm_(free.t(), h_free, alpha=-rate / chains)
+        visible.mul_(kept).add_(v.mean(dim=0) - free.mean(dim=0), alpha=rate)
+        bias.mul_(kept).add_(h.mean(dim=0) - h_free.mean(dim=0), alpha=rate)
+        if momentum:
+            for parameter, move in zip((model.weight, model.visible, model.hidden), velocity, strict=True):
+                parameter.add_(move, alpha=lr)
+
+    return step
+
+
+def opacus_draw(n: int = RECORDS_4M, lot: int = 100) -> Callable[[], list[int]]:
+    """One Poisson batch of Opacus' sampler, as indices."""
+    batches = iter(UniformWithReplacementSampler(num_samples=n, sample_rate=lot / n, steps=sys.maxsize))
+    return lambda: next(batches)
+
+
+def families(records: Tensor) -> dict[str, dict[str, Callable[[], object]]]:
+    """What is timed together; the first of each is the base of its ratios."""
+    table = rows(10_000)
+    found: dict[str, dict[str, Callable[[], object]]] = {}
+    for lot in (100, 256, 1024):
+        found[f"VAE, lot {lot}"] = {
+            "default Adam": vae_step(linear_vae(), records, lot, fused=False),
+            "fused Adam": vae_step(linear_vae(), records, lot),
+            "Opacus ghost": opacus_step(linear_vae(), records, lot),
+        }
+    found["VAE, lot 100"]["Opacus hooks"] = opacus_step(linear_vae(), records, 100, ghost=False)
+    found["VAE, lot 256, 16 groups"] = {
+        "no group term": vae_step(linear_vae(), records, 256),
+        "group term": vae_step(linear_vae(), records, 256, group=16),
+    }
+    last = torch.channels_last
+    found["convolutional VAE, lot 256"] = {
+        "fused Adam": vae_step(convolutional_vae(), records, 256),
+        "channels last": vae_step(convolutional_vae().to(memory_format=last), records, 256),
+    }
+    found["critic, lot 64"] = {
+        "default Adam": critic_step(critic(), generator(), table, fused=False),
+        "fused Adam": critic_step(critic(), generator(), table),
+    }
+    found["RBM, lot 100"] = {
+        "momentum": rbm_step(RBM(), records),
+        "plain SGD": rbm_step(RBM(), records, momentum=0.0),
+    }
+    found["draw, N = 4,427,486"] = {"Opacus sampler": opacus_draw()}
+    return found
+
+
+def main() -> None:
+    arguments = parser(__doc__.splitlines()[0]).parse_args()
+    size = start(arguments)
+    records = pictures(1_000 if arguments.quick else 60_000)
+    print(f"{'':<40}{'ms':>9}{'wall ms':>9}{'ratio':>8}  quartiles")
+    for family, contenders in families(records).items():
+        result = ratios(contenders, size.rounds, size.warmup, size.steps)
+        base = next(iter(contenders))
+        for name in contenders:
+            ratio = result.ratio(name, base)
+            print(
+                f"{f'{family}: {name}':<40}{result.milliseconds(name):>9.3f}{result.milliseconds(name, 'wall'):>9.3f}"
+                f"{ratio.median:>8.3f}  {ratio.low:.3f} to {ratio.high:.3f}"
+            )
+        print(f"{'':<40}wall beyond processor time {result.disagreement():.1%}, other threads {result.elsewhere:.1%}")
+    lot = 1024
+    print(f"peak memory of a training with lot {lot}, MiB")
+    for name, step in {"plain": vae_step, "Opacus ghost": opacus_step}.items():
+
+        def run(step=step) -> None:
+            once = step(linear_vae(), records, lot)
+            for _ in range(3):
+                once()
+
+        print(f"  {name:<38}{peak_memory(run) / 2**20:>9.1f}")
+
+
+if __name__ == "__main__":
+    main()
