@@ -1,11 +1,16 @@
 """The harness measures what is known: a ratio of two workloads, bytes that a call allocates, and a table of them."""
 
+import doctest
 import itertools
 
 import interleaved
 import pytest
 import torch
 from interleaved import Line, Ratio, Result, peak_memory, ratios, table
+
+
+def test_examples():
+    assert doctest.testmod(interleaved).failed == 0
 
 
 def _work(turns):
