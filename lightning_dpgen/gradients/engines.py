@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.functional import functional_gradients
@@ -19,8 +19,8 @@ ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 def term_gradients(
     network: nn.Module, term: PerRecord | PerGroup, lot: Lot, stream: PrivateStream, *, engine: str = "ghost"
-) -> tuple[RecordGradients, Tensor]:
-    """The gradients of a term on a lot, and its private losses: one a record, or one a group.
+) -> RecordGradients:
+    """The gradients of a term on a lot: one a record, or one a group.
 
     Each record has randomness of its own from the private stream: the rows of the term's noise, the group that it is in,
     and whatever the loss draws from torch's generators (dropout, a code), which are keyed from that stream meanwhile.

@@ -16,25 +16,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# The rounding of one addition in float32, and the longest factor whose square is summed in it: beside one that is longer,
-# the squares that vanish in float32 could matter.
-_ROUNDING, LONGEST = 2.0**-24, 1e6
-# Up to as many outer products a record, and numbers a row, float32 is used where the numbers come in it.
-_FEW, _SHORT = 4, 4096
-# Of the squared sum of the lengths of many outer products: the float32 products that are released err by less.
+# The rounding of one addition in float32, and below what its squares may vanish.
+_ROUNDING, _VANISHING = 2.0**-24, 1.1e-19
+# Up to as many numbers a row, and outer products a record, sums are made in float32 where the numbers come in it.
+_SHORT, _FEW = 4096, 4
+# Of the sum of the lengths of many outer products, squared: the float32 products that are released err by less.
 _SLACK = 1e-6
 
 
 class Form(Protocol):
     """The gradients of R records with respect to one tensor. Private."""
 
-    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        """(R,) squared norms in float64, never rounded down; and the largest length of a factor.
-
-        Args:
-            exact: sum all squares in float64. Otherwise some are summed in float32, which is quicker, and enough where no
-                factor is longer than `LONGEST`.
-        """
+    def norms(self) -> Tensor:
+        """(R,) Euclidean norms, never rounded down; not finite where a gradient is not, or is beyond 1e19."""
         ...
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
@@ -67,9 +61,8 @@ class Whole:
 
     gradient: Tensor
 
-    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        flat = self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None]
-        return row_norms(flat, exact or flat.shape[1] > _SHORT).square(), _nothing(flat)
+    def norms(self) -> Tensor:
+        return lengths(self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None])
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         flat = _silence(self.gradient, silenced).reshape(len(weights), -1).to(out.dtype)
@@ -100,28 +93,27 @@ class Outer:
     shape: tuple[int, int]
     view: tuple[int, ...]
 
-    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+    def norms(self) -> Tensor:
         if len(self.pairs) > 1 or self.pairs[0][1].shape[1] > 1:
-            return self._of_products(exact)
+            return self._norms_of_sums()
         left, right = self.pairs[0]
-        lengths = [row_norms(x[:, 0], exact) for x in (left, right) if x.is_floating_point()]
-        return math.prod(length.square() for length in lengths), torch.stack([_top(length) for length in lengths]).amax()
+        norms = lengths(right[:, 0])
+        return norms * lengths(left[:, 0]) if left.is_floating_point() else norms
 
-    def _of_products(self, exact: bool) -> tuple[Tensor, Tensor]:
+    def _norms_of_sums(self) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
-        few = not exact and sum(right.shape[1] for _, right in self.pairs) <= _FEW and sum(self.shape) <= _SHORT
+        few = sum(right.shape[1] for _, right in self.pairs) <= _FEW and sum(self.shape) <= _SHORT
         pairs = self.pairs if few else [(_double(left), right.double()) for left, right in self.pairs]
-        slack = 4.0 * sum(self.shape) * _ROUNDING if few and pairs[0][1].dtype == torch.float32 else _SLACK
-        lengths = [(_lengths(left), _lengths(right)) for left, right in pairs]
-        both = torch.cat([left * right for left, right in lengths], dim=1)
-        total = slack * both.sum(dim=1).square()
+        rounded = few and pairs[0][1].dtype == torch.float32
+        each = [lengths(right) * (lengths(left) if left.is_floating_point() else 1.0) for left, right in pairs]
+        slack = 4.0 * sum(self.shape) * _ROUNDING if rounded else _SLACK
+        total = slack * torch.cat(each, dim=1).double().sum(dim=1).square()
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
                 gram = _gram(left, other_left) * (right @ other_right.transpose(1, 2))
                 total = total + gram.double().sum(dim=(1, 2)) * (1.0 if other_left is left else 2.0)
-        top = torch.stack([_top(x) for pair in lengths for x in pair]).amax() if few else _nothing(total)
-        return total, top
+        return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -177,10 +169,13 @@ class Segmented:
     form: Form
     offsets: Sequence[int]
 
-    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        return self.form.squared_norms(exact=exact)
+    def norms(self) -> Tensor:
+        return self.form.norms()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        if len(self.offsets) == 2:
+            self.form.weighted_sum(weights, silenced, out[0], add=add)
+            return
         for c, (start, end) in enumerate(itertools.pairwise(self.offsets)):
             if start == end:
                 if not add:
@@ -214,9 +209,8 @@ class Stack:
 
     forms: Sequence[Form]
 
-    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        each = [form.squared_norms(exact=exact) for form in self.forms]
-        return torch.stack([s for s, _ in each]).sum(dim=0), torch.stack([longest for _, longest in each]).amax()
+    def norms(self) -> Tensor:
+        return torch.stack([form.norms().double() for form in self.forms]).square_().sum(dim=0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         for c, form in enumerate(self.forms):
@@ -246,12 +240,12 @@ class Less:
     form: Form
     shared: Tensor
 
-    def squared_norms(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        squares, longest = self.form.squared_norms(exact=exact)
-        own = self.shared.double().square().sum()
+    def norms(self) -> Tensor:
+        squares, own = self.form.norms().double().square_(), self.shared.double().square().sum()
         # Never rounded down, also where the two nearly cancel.
         slack = 4.0 * (sum(self.shared.shape) + 2) * _ROUNDING
-        return squares - 2.0 * self.form.project(self.shared) + own + slack * (squares + own), longest
+        total = squares - 2.0 * self.form.project(self.shared) + own + slack * (squares + own)
+        return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.form.weighted_sum(weights, silenced, out, add=add)
@@ -290,12 +284,14 @@ def combined(forms: Sequence[Form]) -> Form:
     return Whole(sum((form.whole() for form in forms[1:]), start=forms[0].whole()))
 
 
-def row_norms(x: Tensor, exact: bool) -> Tensor:
-    """Euclidean norms over the last dimension, float64; of float32 sums, rounded up by as much as they may have lost."""
-    if exact or x.dtype not in (torch.float32, torch.float64):
-        x = x.double()
+def lengths(x: Tensor) -> Tensor:
+    """Euclidean norms over the last dimension, never rounded down, whatever was lost when squares were added in float32."""
+    width = x.shape[-1]
+    if x.dtype == torch.float64 or width > _SHORT or x.dtype != torch.float32:
+        return torch.linalg.vector_norm(x.double(), dim=-1)
     norms = torch.linalg.vector_norm(x, dim=-1)
-    return norms if norms.dtype == torch.float64 else norms.double().mul_(1.0 + x.shape[-1] * _ROUNDING)
+    # Also what vanished counts: beside another factor that is huge, it may matter.
+    return norms.mul_(1.0 + width * _ROUNDING).add_(math.sqrt(width) * _VANISHING)
 
 
 def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -320,11 +316,6 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
     return (a[:, :, None] == b[:, None, :]).double()
 
 
-def _lengths(x: Tensor) -> Tensor:
-    """(R, r) lengths of the rows of a factor."""
-    return row_norms(x, exact=False) if x.is_floating_point() else torch.ones(x.shape, dtype=torch.float64, device=x.device)
-
-
 def _double(x: Tensor) -> Tensor:
     return x.double() if x.is_floating_point() else x
 
@@ -333,11 +324,3 @@ def _silence(x: Tensor, silenced: Tensor | None) -> Tensor:
     if silenced is None or not x.is_floating_point():
         return x
     return torch.where(silenced.view(-1, *(1,) * (x.dim() - 1)), 0.0, x)
-
-
-def _top(x: Tensor) -> Tensor:
-    return x.amax() if x.numel() else _nothing(x)
-
-
-def _nothing(x: Tensor) -> Tensor:
-    return torch.zeros((), dtype=torch.float64, device=x.device)

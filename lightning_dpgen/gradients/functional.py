@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 def functional_gradients(
     network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
-) -> tuple[RecordGradients, Tensor]:
+) -> RecordGradients:
     """The gradients of a term for each record, by ``vmap(grad)`` over lots of one record; or of each group, one by one.
 
     The oracle of the book-keeping engine, and the way for what it refuses. Needs B x P numbers.
@@ -30,9 +30,6 @@ def functional_gradients(
         noise: (B, term.noise).
         groups: of the records, for a per-group loss.
 
-    Returns:
-        The gradients, and the private losses, one a record or group.
-
     Raises:
         ValueError: for layers that mix records.
     """
@@ -42,15 +39,15 @@ def functional_gradients(
         gradients, losses = _of_records(network, parameters, term, lot, noise)
     else:
         gradients, losses = _of_groups(network, parameters, term, lot, noise, groups)
-    held = RecordGradients(
+    return RecordGradients(
         {p: Whole(gradients[name]) for name, p in parameters.items()},
         layers_of(network),
         len(losses),
         lot.draw,
         offsets=lot.offsets if groups is None else None,
         groups=None if groups is None else groups.count,
+        losses=lambda: losses,
     )
-    return held, losses
 
 
 def _of_records(network, parameters, term: PerRecord, lot: Lot, noise: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -40,12 +40,13 @@ _known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary
 
 def ghost_gradients(
     network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
-) -> tuple[RecordGradients, Tensor]:
+) -> RecordGradients:
     """The gradients of a term for each record, or group of records, by one forward and one backward.
 
     Linear layers, convolutions in one and two dimensions and their transposes, embeddings, normalisation within a record,
     and parameters that are plain tensors have rules, wherever and however often they are used. For other functions a
-    parameter's gradients are made by `torch.func`, for that function alone; a warning says so once.
+    parameter's gradients are made by `torch.func`, for that function alone; a warning says so once. A term that brings its
+    gradients in closed form is asked for these.
 
     Args:
         network: its trainable parameters are differentiated; `term.loss` calls it.
@@ -53,9 +54,6 @@ def ghost_gradients(
         lot: B records; B may be 0.
         noise: (B, term.noise), the records' own randomness.
         groups: of the records, for a per-group loss.
-
-    Returns:
-        The gradients, and the private losses, one a record or group.
 
     Raises:
         ValueError: if a layer mixes records, or a tensor that depends on them has no dimension of records.
@@ -65,7 +63,13 @@ def ghost_gradients(
     layers, count = layers_of(network), None if groups is None else groups.count
     rows = len(lot) if count is None else count
     if not len(lot):
-        return RecordGradients({}, layers, rows, lot.draw, offsets=lot.offsets, groups=count), noise.new_zeros(rows)
+        nothing = noise.new_zeros(rows)
+        return RecordGradients(
+            {}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing
+        )
+    if isinstance(term, PerRecord) and term.forms is not None:
+        forms, losses = term.forms(lot, noise)
+        return RecordGradients(forms, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
     known = _known.setdefault(network, _Known())
 
     def say(name: str) -> None:
@@ -98,10 +102,9 @@ def ghost_gradients(
     forms = tape.gradients(losses)
     if groups is not None:
         forms = {p: partition.of(form) for p, form in forms.items()}
-    gradients = RecordGradients(
-        forms, layers, rows, lot.draw, offsets=lot.offsets if groups is None else None, groups=count
-    )
-    return gradients, losses.detach()[:rows]
+    found = losses.detach()[:rows]
+    offsets = lot.offsets if groups is None else None
+    return RecordGradients(forms, layers, rows, lot.draw, offsets=offsets, groups=count, losses=lambda: found)
 
 
 def _taken(layers: list[list[nn.Parameter]], lot: Lot, noise: Tensor) -> set[int]:

@@ -14,19 +14,20 @@ def check_layers(network: nn.Module) -> None:
     Raises:
         ValueError: naming the layer and what to use instead.
     """
-    for name, layer in network.named_modules():
+    for layer in network.modules():
         reason = _reason(layer)
         if reason:
+            name = next(name for name, module in network.named_modules() if module is layer)
             raise ValueError(f"layer {name or 'the network itself'} ({type(layer).__name__}) {reason}")
 
 
 def layers_of(network: nn.Module) -> list[list[nn.Parameter]]:
     """The trainable parameters, those that one module holds together; one that several hold belongs to the first."""
-    seen: set[nn.Parameter] = set()
+    seen: set[int] = set()
     layers = []
     for module in network.modules():
-        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in seen]
-        seen.update(own)
+        own = [p for p in module._parameters.values() if p is not None and p.requires_grad and id(p) not in seen]
+        seen.update(map(id, own))
         if own:
             layers.append(own)
     return layers

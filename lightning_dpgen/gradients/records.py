@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Draw
-from lightning_dpgen.gradients.forms import LONGEST, Form, Whole
+from lightning_dpgen.gradients.forms import Form, Whole
 
 
 class RecordGradients:
@@ -21,6 +21,7 @@ class RecordGradients:
         draw: the identity of the lot that the records came from.
         offsets: where the components of a mixture begin and end among the records, if they are sorted so.
         groups: how many groups there are, where rows are groups; a constant.
+        losses: gives the losses (B,), should anybody ask.
     """
 
     def __init__(
@@ -32,39 +33,48 @@ class RecordGradients:
         *,
         offsets: Sequence[int] | None = None,
         groups: int | None = None,
+        losses: Callable[[], Tensor] | None = None,
     ) -> None:
         self._forms, self._layers, self._size = forms, layers, size
-        self.parameters = {p for layer in layers for p in layer}
         self.draw, self.offsets, self.groups = draw or Draw(), offsets, groups
-        self._squares: Tensor | None = None
+        self._held: dict[str, Tensor] = {}
+        self._losses = losses
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All of them."""
+        return [p for layer in self._layers for p in layer]
+
+    @property
+    def losses(self) -> Tensor | None:
+        """(B,) private losses; None where they are not known."""
+        return None if self._losses is None else self._losses()
 
     def norms(self) -> Tensor:
         """(B,) Euclidean norms over all parameters together, never rounded down; not finite where a gradient is not."""
-        return self._layer_squares().sum(dim=0).sqrt_()[: self._size]
+        return self._all_norms()[: self._size]
 
     def layer_norms(self) -> list[Tensor]:
         """(B,) for each layer."""
-        return list(self._layer_squares().sqrt()[:, : self._size])
+        squares = self._squares()
+        rows = {p: i for i, p in enumerate(self._forms)}
+        own = [squares[[rows[p] for p in layer if p in rows]] for layer in self._layers]
+        return [s.sum(dim=0).sqrt_()[: self._size] for s in own]
 
-    def _layer_squares(self) -> Tensor:
-        """(layers, B or more) squared norms."""
-        if self._squares is None:
-            if self._size and self._forms:
-                squares, longest = self._measured(exact=False)
-                # Also where one of them is NaN.
-                if not float(longest) <= LONGEST:
-                    squares, _ = self._measured(exact=True)
-                self._squares = squares.clamp_(min=0.0)
-            else:
-                some = next(iter(self.parameters))
-                self._squares = torch.zeros(len(self._layers), self._size, dtype=torch.float64, device=some.device)
-        return self._squares
+    def _all_norms(self) -> Tensor:
+        """(B or more,)"""
+        if "norms" not in self._held:
+            self._held["norms"] = self._squares().sum(dim=0).sqrt_()
+        return self._held["norms"]
 
-    def _measured(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        each = {p: form.squared_norms(exact=exact) for p, form in self._forms.items()}
-        nothing = torch.zeros_like(next(iter(each.values()))[0])
-        rows = [sum((each[p][0] for p in layer if p in each), start=nothing) for layer in self._layers]
-        return torch.stack(rows), torch.stack([longest for _, longest in each.values()]).amax()
+    def _squares(self) -> Tensor:
+        """(forms, B or more) squared norms."""
+        if "squares" not in self._held:
+            some = self._layers[0][0]
+            none = torch.zeros(0, self._size, dtype=torch.float64, device=some.device)
+            norms = [form.norms().double() for form in self._forms.values()] if self._size else []
+            self._held["squares"] = torch.stack(norms).square_() if norms else none
+        return self._held["squares"]
 
     def parts(self) -> Iterator[RecordGradients]:
         """The lot in one piece; see `parts.Parts`."""
@@ -82,13 +92,13 @@ class RecordGradients:
 
         A record whose norm is not finite adds exact zeros.
         """
-        squares = self._layer_squares()
-        silenced = ~torch.isfinite(squares).all(dim=0)
-        quiet = silenced if bool(silenced.any()) else None
+        norms = self._all_norms()
+        finite = torch.isfinite(norms)
+        quiet = None if bool(finite.all()) else ~finite
         each = [weights] * len(self._layers) if isinstance(weights, Tensor) else weights
         for layer, own in zip(self._layers, each, strict=True):
-            if squares.shape[1] > self._size:
-                own = torch.cat([own, own.new_zeros(squares.shape[1] - self._size)])
+            if len(norms) > self._size:
+                own = torch.cat([own, own.new_zeros(len(norms) - self._size)])
             for p in layer:
                 form = self._forms.get(p) if self._size else None
                 if form is not None:

@@ -47,6 +47,17 @@ def segmented_conv_transpose2d(
     return _each(F.conv_transpose2d, x, weight, bias, offsets, stride, padding)
 
 
+def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
+    """As `segmented_linear`, for closed forms: no function of torch, and no node in a graph."""
+    parts = []
+    for c, start, end in segments(offsets):
+        rows, matrix = x[start:end], weight[c].T
+        parts.append(rows @ matrix if bias is None else torch.addmm(bias[c], rows, matrix))
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts) if parts else x.new_empty(0, weight.shape[1])
+
+
 def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
     """(component, start, end) of the components that have records."""
     return [(c, start, end) for c, (start, end) in enumerate(itertools.pairwise(offsets)) if end > start]
@@ -66,11 +77,7 @@ class _SegmentedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(x, weight, bias, offsets):
-        parts = []
-        for c, start, end in segments(offsets):
-            rows, matrix = x[start:end], weight[c].T
-            parts.append(rows @ matrix if bias is None else torch.addmm(bias[c], rows, matrix))
-        return torch.cat(parts) if parts else x.new_empty(0, weight.shape[1])
+        return segmented_product(x, weight, bias, offsets)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -83,8 +90,7 @@ class _SegmentedLinear(torch.autograd.Function):
         cuts = segments(ctx.offsets)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            parts = [gradient[start:end] @ weight[c] for c, start, end in cuts]
-            dx = torch.cat(parts) if parts else torch.zeros_like(x)
+            dx = segmented_product(gradient, weight.mT, None, ctx.offsets)
         if ctx.needs_input_grad[1]:
             blocks = [torch.zeros_like(weight[0]) for _ in range(weight.shape[0])]
             for c, start, end in cuts:

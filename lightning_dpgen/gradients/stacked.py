@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 
 
@@ -35,6 +36,21 @@ class StackedLinear(nn.Module):
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, n) to (B, o)."""
         return segmented_linear(x, self.weight, self.bias, offsets)
+
+
+def layer_forms(
+    layer: StackedLinear, gradient: Tensor, inputs: Tensor, offsets: Sequence[int]
+) -> dict[nn.Parameter, Form]:
+    """The gradients of a layer that was called once, from those of its outputs (B, o) and its inputs (B, n).
+
+    With (B, r, o) and (B, r, n) they are sums of r outer products.
+    """
+    gradient, inputs = (x if x.dim() == 3 else x[:, None] for x in (gradient, inputs))
+    shape = tuple(layer.weight.shape[1:])
+    forms: dict[nn.Parameter, Form] = {layer.weight: Segmented(outer([(gradient, inputs)], shape, shape), offsets)}
+    if layer.bias is not None:
+        forms[layer.bias] = Segmented(Whole(gradient[:, 0] if gradient.shape[1] == 1 else gradient.sum(dim=1)), offsets)
+    return {p: form for p, form in forms.items() if p.requires_grad}
 
 
 class StackedConv2d(nn.Module):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.forms import Form
 from lightning_dpgen.gradients.groups import Groups
 
 
@@ -20,10 +21,14 @@ class PerRecord:
             alone. Networks without batch statistics have this property row by row.
         noise: how many standard normals each record gets of its own, drawn from the private stream. Randomness that a
             record takes by its position from a public stream would let it change the others' (docs/PRIVACY.md).
+        forms: the gradients of this very loss in closed form, for a model that knows them:
+            ``forms(lot, noise) -> (a form for each parameter, a function that gives the losses)``. Called without a record
+            never; None leaves them to the engine.
     """
 
     loss: Callable[[Lot, Tensor], Tensor]
     noise: int = 0
+    forms: Callable[[Lot, Tensor], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
         """The losses (B,) of a lot.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
-from lightning_dpgen.gradients.stacked import StackedLinear
+from lightning_dpgen.gradients.forms import Form
+from lightning_dpgen.gradients.segments import segmented_product
+from lightning_dpgen.gradients.stacked import StackedLinear, layer_forms
 from lightning_dpgen.gradients.terms import PerRecord
 
 
@@ -76,20 +78,23 @@ class StackedVAE(nn.Module):
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Logits (B, width) of pixels and label."""
-        logits = self.output(F.relu(self.decoder(z, offsets)), offsets)
+        return self._with_fixed_bias(self.output(F.relu(self.decoder(z, offsets)), offsets), offsets)
+
+    def _with_fixed_bias(self, logits: Tensor, offsets: Sequence[int]) -> Tensor:
         if not self.fixed_bias:
             return logits
         sizes = [end - start for start, end in itertools.pairwise(offsets)]
-        component = torch.repeat_interleave(torch.tensor(sizes, device=z.device), output_size=len(z))
+        component = torch.repeat_interleave(torch.tensor(sizes, device=logits.device), output_size=len(logits))
         return logits + self.output_bias[component]
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
         """(B,) negative evidence lower bound of each record, in nats; `noise` is its own (B, latent) normals."""
         mean, log_variance = self.encode(lot.records, lot.offsets)
         z = mean + torch.exp(0.5 * log_variance) * noise
-        logits = self.decode(z, lot.offsets)
+        return self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
+
+    def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
         pixels = self.schema.pixels
-        x = lot.records
         loss = F.binary_cross_entropy_with_logits(
             logits[:, :pixels], x[:, :pixels], reduction="none"
         ).sum(dim=1)
@@ -98,6 +103,45 @@ class StackedVAE(nn.Module):
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
         return loss + kl
 
+    @torch.no_grad()
+    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
+        """The gradients of `negative_elbo`, by a forward and a backward pass written out."""
+        x, offsets, pixels = lot.records, lot.offsets, self.schema.pixels
+
+        def through(layer: StackedLinear, rows: Tensor) -> Tensor:
+            return segmented_product(rows, layer.weight, layer.bias, offsets)
+
+        def back(layer: StackedLinear, rows: Tensor) -> Tensor:
+            return segmented_product(rows, layer.weight.mT, None, offsets)
+
+        encoded = through(self.encoder, x).relu_()
+        mean, log_variance = through(self.posterior, encoded).chunk(2, dim=1)
+        deviation = torch.exp(0.5 * log_variance)
+        z = torch.addcmul(mean, deviation, noise)
+        decoded = through(self.decoder, z).relu_()
+        logits = self._with_fixed_bias(through(self.output, decoded), offsets)
+
+        d_logits = torch.sigmoid(logits)
+        if self.schema.classes:
+            label = x[:, pixels:]
+            d_logits[:, pixels:] = torch.softmax(logits[:, pixels:], dim=1) * label.sum(dim=1, keepdim=True)
+        d_logits -= x
+        d_decoded = back(self.output, d_logits).mul_(decoded > 0)
+        d_z = back(self.decoder, d_decoded)
+        d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
+        d_posterior = torch.cat([d_z + mean, d_log_variance], dim=1)
+        d_encoded = back(self.posterior, d_posterior).mul_(encoded > 0)
+
+        forms: dict[nn.Parameter, Form] = {}
+        for layer, gradient, inputs in (
+            (self.encoder, d_encoded, x),
+            (self.posterior, d_posterior, encoded),
+            (self.decoder, d_decoded, z),
+            (self.output, d_logits, decoded),
+        ):
+            forms |= layer_forms(layer, gradient, inputs, offsets)
+        return forms, lambda: self._losses(x, logits, mean, log_variance)
+
     @property
     def term(self) -> PerRecord:
-        return PerRecord(self.negative_elbo, noise=self.latent)
+        return PerRecord(self.negative_elbo, noise=self.latent, forms=self.closed_forms)

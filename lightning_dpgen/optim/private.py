@@ -193,14 +193,14 @@ class PrivateOptimizer(DPOptimizer):
             )
         if len({g.draw for g in gradients}) > 1:
             raise RuntimeError("the terms of a step must be of one lot: these gradients are of several draws")
-        mine = self._buffer.views.keys()
-        if mine != set(self.params):
+        mine = {id(p) for p in self._buffer.views}
+        if mine != {id(p) for p in self.params}:
             raise RuntimeError(
                 "parameters were frozen, thawed or added since this optimizer was made: make a new PrivateOptimizer on the "
                 "same account"
             )
         for own, rule in zip(gradients, self._rules, strict=True):
-            theirs = own.parameters
+            theirs = {id(p) for p in own.parameters}
             if mine != theirs:
                 raise RuntimeError(
                     f"the gradients are of {len(theirs)} parameters, and {len(mine & theirs)} of them are among the "

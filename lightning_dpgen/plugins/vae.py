@@ -99,12 +99,12 @@ class VAE(pl.LightningModule):
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
             lot = lot.to(self.device, self.dtype)
-            gradients, losses = term_gradients(self.network, self.network.term, lot, self.account.stream)
+            gradients = term_gradients(self.network, self.network.term, lot, self.account.stream)
             optimizer.take(gradients)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
             if self.steps_taken % self.log_every == 0:
-                self._log_private(optimizer, losses, len(lot))
+                self._log_private(optimizer, gradients.losses, len(lot))
 
     def _log_private(self, optimizer: PrivateOptimizer, losses: torch.Tensor, size: int) -> None:
         if self.logger is None:

@@ -32,6 +32,8 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
 _PAIRS = 1 << 17
+# Normals drawn ahead for those who ask for a few.
+_RESERVE = 1 << 15
 # Uniforms whose product stays above the smallest float64.
 _MULTIPLIED = 8
 # How normals are made of words: the words' type, the bits that give a radius, and below what these are continued by 53
@@ -87,6 +89,7 @@ class PrivateStream:
         self._bits = Keystream() if self.secure else np.random.PCG64DXSM(self._seed)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._reserve: Tensor | None = None
 
     @property
     def source(self) -> str:
@@ -157,7 +160,20 @@ class PrivateStream:
 
     def normal(self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device=None) -> Tensor:
         """Independent standard normals of that shape."""
-        return self.normal_(torch.empty(shape, dtype=dtype, device=device))
+        size = math.prod(shape)
+        if size > _RESERVE // 4 or dtype != torch.float32 or (device is not None and torch.device(device).type != "cpu"):
+            return self.normal_(torch.empty(shape, dtype=dtype, device=device))
+        return self._from_reserve(size).view(shape)
+
+    @_one_at_a_time
+    def _from_reserve(self, size: int) -> Tensor:
+        """Few normals: a draw of their own would cost many times what they do."""
+        if self._reserve is None or len(self._reserve) < size:
+            with torch.inference_mode(False):
+                self._reserve = self.normal_(torch.empty(_RESERVE))
+        # Cloned, since whoever writes into the numbers must not reach those that are still to be given out.
+        given, self._reserve = self._reserve[:size].clone(), self._reserve[size:]
+        return given
 
     @_one_at_a_time
     def words(self, size: int) -> np.ndarray:

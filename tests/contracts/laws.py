@@ -464,7 +464,8 @@ class Coupled:
 
 def contributions(engine, network, term, lot, noise):
     """Losses, norms and the single gradient of each record, as the weighted sum that picks it out."""
-    gradients, losses = term_gradients(network, term, lot, Coupled(noise), engine=engine)
+    gradients = term_gradients(network, term, lot, Coupled(noise), engine=engine)
+    losses = gradients.losses
     each = []
     for i in range(len(lot)):
         buffer = GradientBuffer(network.parameters())
@@ -494,14 +495,14 @@ def a_record_that_is_not_finite_adds_exact_zeros(engine="ghost", bad=math.nan) -
     spoiled.records[2] = bad
     sums = []
     for records in (lot, spoiled):
-        gradients = ENGINES[engine](network, network.term, records, noise)[0]
+        gradients = ENGINES[engine](network, network.term, records, noise)
         weights = clip_weights(gradients.norms(), 1.0)
         weights[2] = 0.0
         buffer = GradientBuffer(network.parameters())
         gradients.weighted_sum(weights, buffer.views)
         sums.append(buffer.flat)
     assert torch.equal(*sums)
-    assert clip_weights(ENGINES[engine](network, network.term, spoiled, noise)[0].norms(), 1.0)[2] == 0.0
+    assert clip_weights(ENGINES[engine](network, network.term, spoiled, noise).norms(), 1.0)[2] == 0.0
 
 
 def a_norm_is_that_of_what_the_record_adds(engine="ghost") -> None:
@@ -528,7 +529,7 @@ def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["f
     for size in (5, 0, 3, 7):  # Poisson lots vary; the divisor does not
         records = torch.rand(size, 3, generator=generator)
         term = PerRecord(lambda lot, _: private(lot.records).square().sum(dim=1))
-        optimizer.take(ghost_gradients(private, term, Lot(records, (0, size)), torch.empty(size, 0))[0])
+        optimizer.take(ghost_gradients(private, term, Lot(records, (0, size)), torch.empty(size, 0)))
         optimizer.step()
         twin.zero_grad()
         (plain(records).square().sum() / 4.0).backward()
@@ -648,11 +649,11 @@ def a_lot_is_spent_once(again="the same lot") -> None:
         for _ in range(2)
     )
     term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), Lot(torch.rand(3, 3), (0, 3))
-    gradients, _ = ghost_gradients(network, term, lot, torch.empty(3, 0))
+    gradients = ghost_gradients(network, term, lot, torch.empty(3, 0))
     optimizer.take(gradients)
     optimizer.step()
     if again != "the same gradients":
-        gradients, _ = ghost_gradients(network, term, lot.to("cpu"), torch.empty(3, 0))
+        gradients = ghost_gradients(network, term, lot.to("cpu"), torch.empty(3, 0))
     second = other if again == "another optimizer" else optimizer
     second.take(gradients)
     with pytest.raises(LedgerError, match="draw a new lot"):

@@ -143,8 +143,8 @@ BROKEN = {
         (lot_costs_with_a_histogram,),
     ),
     "clip by a norm without the bias": Broken(
-        records.RecordGradients._measured,
-        {"for p in layer if p in each)": "for p in layer if p in each and p.dim() > 2)"},
+        records.RecordGradients._squares,
+        {"for form in self._forms.values()]": "for p, form in self._forms.items() if p.dim() > 2]"},
         (laws.a_norm_is_that_of_what_the_record_adds,),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
@@ -199,10 +199,11 @@ BROKEN = {
         (in_front, functools.partial(in_front, "func")),
     ),
     "shared stream, codes of the autoencoder": Broken(
-        StackedVAE.negative_elbo, {"* noise\n": "* torch.randn_like(mean)\n"}, (in_front,)
+        StackedVAE.closed_forms, {"torch.addcmul(mean, deviation, noise)": "mean + deviation * torch.randn_like(mean)"},
+        (in_front,),
     ),
     "loss divided by the size of the lot": Broken(
-        StackedVAE.negative_elbo, {"return loss + kl": "return (loss + kl) / len(loss)"}, (in_front,)
+        StackedVAE.closed_forms, {"d_logits -= x": "d_logits = (d_logits - x) / len(x)"}, (in_front,)
     ),
     "a group's gradient counted once": Broken(
         privatize.privatize, {"(gradients.groups, 2.0)": "(gradients.groups, 1.0)"}, (group_costs,)

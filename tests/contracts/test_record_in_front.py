@@ -30,7 +30,7 @@ def test_randomness_by_position_would_be_noticed():
     shared = torch.randn(8, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     results = []
     for own in ((lot, noise), with_front(lot, noise, torch.ones(1))):
-        results.append(ENGINES["ghost"](network, PerRecord(by_position), *own)[1])
+        results.append(ENGINES["ghost"](network, PerRecord(by_position), *own).losses)
     assert (results[1][1:] - results[0]).abs().max() > 1e-3
 
 

@@ -132,7 +132,10 @@ def _vae(k: int, classes: int, fixed_bias: bool) -> Case:
     schema = ImageSchema(2, 3, levels=1, classes=classes)
     network = StackedVAE(schema, k, hidden=4, latent=2, fixed_bias=fixed_bias, generator=generator)
     network.start_at(torch.rand(k, schema.encoded_width, generator=generator))
-    return Case(network, network.negative_elbo, (schema.encoded_width,), k=k, noise=2)
+    case = Case(network, network.negative_elbo, (schema.encoded_width,), k=k, noise=2)
+    # With its closed form; without it, the family has it as "taped".
+    case.term = network.term
+    return case
 
 
 class StackedPicture(nn.Module):

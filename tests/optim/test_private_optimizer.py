@@ -42,7 +42,7 @@ def test_a_stock_opacus_module_gives_the_same_step_as_the_ghost_engine(account_o
     ours, theirs = network_of_two_layers(), GradSampleModule(network_of_two_layers(), loss_reduction="sum")
     term = PerRecord(lambda lot, _: 5 * ours(lot.records).sum(dim=1))
     first = _sgd(ours.parameters(), account_of({"gradient": 1e-7}))
-    first.take(ghost_gradients(ours, term, Lot(records, (0, 6)), torch.empty(6, 0))[0])
+    first.take(ghost_gradients(ours, term, Lot(records, (0, 6)), torch.empty(6, 0)))
     second = _sgd(theirs.parameters(), account_of({"gradient": 1e-7}))
     (5 * theirs(records)).sum().backward()
     start = [p.clone() for p in ours.parameters()]
@@ -241,7 +241,7 @@ def test_gradients_of_other_parameters_are_refused_and_not_charged(account_of):
     optimizer = _sgd(network.parameters(), account)
     part = network[2]
     term = PerRecord(lambda lot, _: part(lot.records).sum(dim=1))
-    optimizer.take(ghost_gradients(part, term, Lot(torch.rand(3, 4), (0, 3)), torch.empty(3, 0))[0])
+    optimizer.take(ghost_gradients(part, term, Lot(torch.rand(3, 4), (0, 3)), torch.empty(3, 0)))
     with pytest.raises(RuntimeError, match="gradients are of 2 parameters, and 2 of them are among the 4"):
         optimizer.step()
     assert account.ledger.count("training") == 0
@@ -271,7 +271,7 @@ def test_a_lot_of_another_rate_is_refused_and_not_charged(account_of):
     account, other = account_of({"gradient": 1.0}, rate=0.01), account_of({"gradient": 1.0}, rate=1.0)
     term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), PoissonLots(torch.rand(9, 3), other).draw()
     optimizer = _sgd(network.parameters(), account)
-    optimizer.take(ghost_gradients(network, term, lot, torch.empty(9, 0))[0])
+    optimizer.take(ghost_gradients(network, term, lot, torch.empty(9, 0)))
     with pytest.raises(LedgerError, match=r"drawn at rate 1, and the plan says 0\.01"):
         optimizer.step()
     assert account.ledger.count("training") == 0
