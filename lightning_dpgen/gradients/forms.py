@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # The rounding of one addition in float32, and below what its squares may vanish.
@@ -65,7 +66,7 @@ class Whole:
         return lengths(self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None])
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
-        flat = _silence(self.gradient, silenced).reshape(len(weights), -1).to(out.dtype)
+        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel()).to(out.dtype)
         target = out.view(-1)
         torch.addmv(target, flat.T, weights.to(out.dtype), beta=float(add), out=target)
 
@@ -200,6 +201,37 @@ class Segmented:
 
 
 @dataclass
+class Cut:
+    """As `Segmented`, where the form of each component is another.
+
+    Args:
+        forms: k, of the records of each component.
+        sizes: k, how many records each has.
+    """
+
+    forms: Sequence[Form]
+    sizes: Sequence[int]
+
+    def norms(self) -> Tensor:
+        return torch.cat([form.norms() for form in self.forms])
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        quiet = [None] * len(self.sizes) if silenced is None else silenced.split(list(self.sizes))
+        for c, (form, own) in enumerate(zip(self.forms, weights.split(list(self.sizes)), strict=True)):
+            form.weighted_sum(own, quiet[c], out[c], add=add)
+
+    def whole(self) -> Tensor:
+        each = [form.whole() for form in self.forms]
+        return torch.cat([F.pad(x[:, None], [0, 0] * (x.dim() - 1) + [c, len(each) - 1 - c]) for c, x in enumerate(each)])
+
+    def project(self, onto: Tensor) -> Tensor:
+        return torch.cat([form.project(onto[c]) for c, form in enumerate(self.forms)])
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Whole(change(self.whole()))
+
+
+@dataclass
 class Stack:
     """Gradients with respect to a stack of k tensors, of which a row may touch any.
 
@@ -243,7 +275,7 @@ class Less:
     def norms(self) -> Tensor:
         squares, own = self.form.norms().double().square_(), self.shared.double().square().sum()
         # Never rounded down, also where the two nearly cancel.
-        slack = 4.0 * (sum(self.shared.shape) + 2) * _ROUNDING
+        slack = 2.0 * (sum(self.shared.shape) + 2) * torch.finfo(self.shared.dtype).eps
         total = squares - 2.0 * self.form.project(self.shared) + own + slack * (squares + own)
         return total.clamp_(min=0.0).sqrt_()
 

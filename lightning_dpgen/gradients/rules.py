@@ -227,6 +227,23 @@ def _embedding(
     return tape.note(F.embedding(input, _value(weight)), note)
 
 
+def _getitem(tape: Tape, parameter, index):
+    """Rows of a parameter at the indices of records: an embedding of any shape."""
+    if not isinstance(parameter, StandIn) or not isinstance(index, Tensor) or index.dtype != torch.int64:
+        return NotImplemented
+    if tape.records_at(index) != 0:
+        return NotImplemented
+    shape = tuple(parameter.source.shape)
+    entries, width = shape[0], math.prod(shape[1:])
+
+    def note(gradient):
+        indices = index.detach().reshape(len(index), -1) % entries
+        rows = gradient.reshape(len(index), -1, width).to(parameter.source.dtype)
+        yield parameter.source, Outer([(indices, rows)], (entries, width), shape)
+
+    return tape.note(_value(parameter)[index], note)
+
+
 def _embedding_bag(
     tape: Tape,
     input,
@@ -415,7 +432,7 @@ def _expand_as(tape: Tape, parameter, other):
 def _segmented(function, form_of) -> Rule:
     def rule(tape: Tape, x, weight, bias, offsets, **options):
         if tape.records_at(x) != 0:
-            raise ValueError("a stacked layer takes records as its first dimension")
+            return NotImplemented
         output = function(x, _value(weight), _value(bias), offsets, **options)
 
         def note(gradient):
@@ -460,6 +477,7 @@ def _rules() -> dict[Callable, Rule]:
         Tensor.permute: _permute,
         torch.permute: _permute,
         F.embedding: _embedding,
+        Tensor.__getitem__: _getitem,
         F.embedding_bag: _embedding_bag,
         F.layer_norm: _layer_norm,
         F.rms_norm: _rms_norm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -13,7 +14,9 @@ from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 
 # Records of a family: a shape of real numbers, or of indices below the number of entries.
 ENTRIES = 6
@@ -25,6 +28,12 @@ class Case:
     def __init__(self, network: nn.Module, loss: Callable[[Lot, Tensor], Tensor], shape, *, indices=False, k=1, noise=0):
         self.network, self.term = network.double(), PerRecord(loss, noise=noise)
         self.shape, self.indices, self.k = shape, indices, k
+        self.beside: nn.Module | None = None  # a network that the loss calls and does not train
+
+    def float(self) -> None:
+        self.network.float()
+        if self.beside is not None:
+            self.beside.float()
 
     def lot(self, offsets: tuple[int, ...], seed: int = 5) -> Lot:
         generator = torch.Generator().manual_seed(seed)
@@ -138,6 +147,49 @@ def _vae(k: int, classes: int, fixed_bias: bool) -> Case:
     return case
 
 
+def _rbm(k: int, classes: int) -> Case:
+    generator = torch.Generator().manual_seed(k)
+    network = StackedRBM(ImageSchema(2, 3, levels=1, classes=classes), k, hidden=5, chains=4, generator=generator)
+    network.start_at(torch.rand(k, 6 + classes, generator=generator))
+    network.sweep(generator)
+    with torch.no_grad():
+        network.weight.copy_(torch.randn(network.weight.shape, generator=generator))
+    case = Case(network, network.loss, (6 + classes,), k=k)
+    case.term = network.term
+    return case
+
+
+def _critic(k: int) -> Case:
+    generator = torch.Generator().manual_seed(k)
+    made_by = StackedGenerator(ImageSchema(2, 3, levels=1, classes=2), k, hidden=5, latent=3, generator=generator).double()
+    network = StackedCritic(made_by, hidden=7, generator=generator)
+    for layer in network.layers:
+        layer.bias.data.normal_(generator=generator)
+    case = Case(network, network.loss, (8,), k=k, noise=network.noise)
+    case.term, case.beside = network.term, made_by
+    return case
+
+
+def _taped(make: Callable[[], Case]) -> Case:
+    """The same without its closed form."""
+    case = make()
+    case.term = dataclasses.replace(case.term, forms=None)
+    return case
+
+
+# Models that bring their gradients in closed form.
+CLOSED: dict[str, Callable[[], Case]] = {
+    **{
+        f"vae k={k} classes={classes} fixed_bias={fixed}": lambda k=k, c=classes, f=fixed: _vae(k, c, f)
+        for k in (1, 3)
+        for classes in (0, 3)
+        for fixed in (False, True)
+    },
+    **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},
+    **{f"critic k={k}": lambda k=k: _critic(k) for k in (1, 3)},
+}
+
+
 class StackedPicture(nn.Module):
     def __init__(self):
         super().__init__()
@@ -164,12 +216,8 @@ def _stacked_twice() -> Case:
 
 # Every one of these is served by rules alone.
 RULED: dict[str, Callable[[], Case]] = {
-    **{
-        f"vae k={k} classes={classes} fixed_bias={fixed}": lambda k=k, c=classes, f=fixed: _vae(k, c, f)
-        for k in (1, 3)
-        for classes in (0, 3)
-        for fixed in (False, True)
-    },
+    **CLOSED,
+    **{f"{name}, taped": lambda make=make: _taped(make) for name, make in CLOSED.items()},
     "stacked convolutions": _stacked_picture,
     "stacked, called twice": _stacked_twice,
     "one linear": lambda: _of(nn.Linear(5, 2), (5,)),
@@ -206,6 +254,7 @@ RULED: dict[str, Callable[[], Case]] = {
     "embedding with padding": lambda: _of(nn.Embedding(ENTRIES, 4, padding_idx=2), (5,), indices=True),
     "embedding bag": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, mode="sum"), (5,), indices=True),
     "embedding bag, mean": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, padding_idx=1), (5,), indices=True),
+    "rows at indices": lambda: _of(Custom(lambda x, a: torch.tanh(a[x - 1]), (ENTRIES, 2, 3)), (3,), indices=True),
     "language model": lambda: _of(TiedLanguageModel(), (5,), indices=True),
     "group norm": lambda: _of(_chain(nn.Conv2d(1, 4, 2), _affine(nn.GroupNorm(2, 4)), nn.Tanh()), (1, 3, 3)),
     "layer norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (4,)),

@@ -82,7 +82,7 @@ def test_everything_else_says_once_that_it_is_not(make, name):
 @pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY.keys())
 def test_in_float32_no_norm_is_rounded_down(make):
     case = make()
-    case.network.float()
+    case.float()
     lot, noise = case.lot((0, 7, 8, 11)), case.noise(11)
     lot = lot if case.indices else lot.to("cpu", torch.float32)
     gradients = ENGINES["ghost"](case.network, case.term, lot, noise.float())

@@ -1,0 +1,151 @@
+"""A restricted Boltzmann machine for each component of a mixture, with persistent chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.forms import Cut, Form, Less, Outer, Whole
+from lightning_dpgen.gradients.segments import segmented_linear, segmented_product, segments
+from lightning_dpgen.gradients.terms import PerRecord
+
+
+class StackedRBM(nn.Module):
+    """k machines of binary visible and hidden units (DPGM, TKDE, section 5.2), trained by persistent contrastive divergence
+    (Tieleman 2008).
+
+    The energy of ``(v, h)`` is ``-b v - c h - h W v``. A record's loss is its free energy less the mean free energy of all
+    chains of its component: the chains are functions of released parameters, and their mean is taken from each record's
+    gradient before it is clipped. Pairing the i-th record with the i-th chain has no bounded sensitivity, and clipping the
+    data phase alone would bias it (docs/PRIVACY.md). Grey pixels count as probabilities; the label is one softmax unit.
+
+    Args:
+        schema: the public description of a record.
+        k: number of components.
+        hidden: hidden units.
+        chains: persistent chains of each component.
+        generator: public generator of initial weights and chains.
+
+    Example:
+        >>> machine = StackedRBM(ImageSchema(2, 2, levels=1), k=3, hidden=5, chains=4)
+        >>> machine.free_energy(torch.zeros(2, 4), (0, 1, 1, 2)).shape
+        torch.Size([2])
+    """
+
+    kind = "rbm_mixture"
+
+    def __init__(
+        self,
+        schema: ImageSchema,
+        k: int,
+        *,
+        hidden: int = 200,
+        chains: int = 20,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.schema, self.k, self.hidden = schema, k, hidden
+        width = schema.encoded_width
+        self.weight = nn.Parameter(0.01 * torch.randn(k, hidden, width, generator=generator))
+        self.visible_bias = nn.Parameter(torch.zeros(k, width))
+        self.hidden_bias = nn.Parameter(torch.zeros(k, hidden))
+        self.register_buffer("chains", (torch.rand(k, chains, width, generator=generator) < 0.5).float())
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """What `__init__` was asked for, besides schema and k."""
+        return {"hidden": self.hidden, "chains": self.chains.shape[1]}
+
+    @torch.no_grad()
+    def start_at(self, means: Tensor) -> None:
+        """Set visible biases and chains so that each component begins at its cluster's mean.
+
+        Args:
+            means: (k, width) already released means of the records of each cluster; clamped to [0.01, 0.99].
+        """
+        means = means.clamp(0.01, 0.99)
+        self.visible_bias.copy_(torch.logit(means))
+        self.chains.copy_(means[:, None].expand_as(self.chains))
+
+    def free_energy(self, v: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B,) ``-b v - sum of softplus(W v + c)``, of records sorted by component."""
+        # A layer of one unit gives b v for each component.
+        linear = segmented_linear(v, self.visible_bias[:, None], None, offsets)[:, 0]
+        hidden = segmented_linear(v, self.weight, self.hidden_bias, offsets)
+        return -linear - F.softplus(hidden).sum(dim=1)
+
+    def loss(self, lot: Lot, noise: Tensor) -> Tensor:
+        """(B,) free energies less the mean free energy of the chains of each record's component."""
+        count = self.chains.shape[1]
+        ends = tuple(count * c for c in range(self.k + 1))
+        of_chains = self.free_energy(self.chains.flatten(0, 1), ends).view(self.k, count).mean(dim=1)
+        component = torch.cat([torch.full((end - start,), c) for c, start, end in segments(lot.offsets)])
+        return self.free_energy(lot.records, lot.offsets) - of_chains[component.to(of_chains.device)]
+
+    @torch.no_grad()
+    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
+        """The gradients of `loss`: for the weights ``M - h v^T`` with ``h = sigmoid(W v + c)`` and M of the chains."""
+        v, offsets = lot.records, lot.offsets
+        h = torch.sigmoid_(segmented_product(v, self.weight, self.hidden_bias, offsets))
+        chain_h = torch.sigmoid(torch.baddbmm(self.hidden_bias[:, None], self.chains, self.weight.mT))
+        count = self.chains.shape[1]
+        of_weight = (chain_h.mT @ self.chains).div_(count)
+        shape, h = tuple(self.weight.shape[1:]), h.neg_()
+        sizes = [end - start for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        parts = list(zip(h.split(sizes), v.split(sizes), strict=True))
+        pairs = {
+            self.weight: [Outer([(a[:, None], x[:, None])], shape, shape) for a, x in parts],
+            self.hidden_bias: [Whole(a) for a, _ in parts],
+            self.visible_bias: [Whole(-x) for _, x in parts],
+        }
+        means = {self.weight: of_weight, self.hidden_bias: chain_h.mean(dim=1), self.visible_bias: self.chains.mean(dim=1)}
+        forms: dict[nn.Parameter, Form] = {
+            p: Cut([Less(form, -means[p][c]) for c, form in enumerate(each)], sizes) for p, each in pairs.items()
+        }
+        return forms, lambda: self.loss(lot, noise).detach()
+
+    @torch.no_grad()
+    def sweep(self, generator: torch.Generator) -> None:
+        """One Gibbs sweep of all chains, from public random numbers."""
+        self.chains.copy_(self._swept(self.chains, self.weight, self.hidden_bias, self.visible_bias, generator)[1])
+
+    def _swept(self, v, weight, hidden_bias, visible_bias, generator) -> tuple[Tensor, Tensor]:
+        """(k, m, n) means and drawn states of visible units, after hidden ones were drawn given `v`."""
+        h = _drawn(torch.sigmoid(torch.baddbmm(hidden_bias[:, None], v, weight.mT)), generator)
+        logits = torch.baddbmm(visible_bias[:, None], h, weight)
+        pixels = self.schema.pixels
+        mean = torch.sigmoid(logits)
+        state = _drawn(mean, generator)
+        if self.schema.classes:
+            share = torch.softmax(logits[..., pixels:], dim=-1)
+            label = torch.multinomial(share.flatten(0, -2).cpu(), 1, generator=generator).view(share.shape[:-1])
+            mean[..., pixels:] = share
+            state[..., pixels:] = F.one_hot(label, self.schema.classes).to(state)
+        return mean, state
+
+    @torch.no_grad()
+    def generate(self, offsets: Sequence[int], generator: torch.Generator, sweeps: int = 20) -> Tensor:
+        """(n, width) means of visible units, for records sorted by component: chains that go on from the saved ones."""
+        made = []
+        for c, start, end in segments(offsets):
+            begin = torch.randint(self.chains.shape[1], (end - start,), generator=generator)
+            v = self.chains[c : c + 1, begin]
+            own = self.weight[c : c + 1], self.hidden_bias[c : c + 1], self.visible_bias[c : c + 1]
+            for _ in range(sweeps):
+                mean, v = self._swept(v, *own, generator)
+            made.append(mean[0])
+        return torch.cat(made) if made else self.chains.new_zeros(0, self.schema.encoded_width)
+
+    @property
+    def term(self) -> PerRecord:
+        return PerRecord(self.loss, forms=self.closed_forms)
+
+
+def _drawn(mean: Tensor, generator: torch.Generator) -> Tensor:
+    """Bernoulli draws; the generator is the processor's, wherever the numbers are needed."""
+    return (torch.rand(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device) < mean).to(mean.dtype)
