@@ -36,9 +36,19 @@ class DataConf:
 
 @dataclass
 class ModelConf:
-    name: str = "vae"
+    name: str = MISSING
+    network: str | None = None
     hidden: int | None = None
     latent: int | None = None
+    divergence: str | None = None
+    divergence_weight: float | None = None
+    divergence_share: float | None = None
+    groups: int | None = None
+    group_c: float | None = None
+    features: int | None = None
+    chains: int | None = None
+    penalty: float | None = None
+    critic_steps: int | None = None
     bias: str = "means"
     lr: float | None = None
     rate: float | None = None

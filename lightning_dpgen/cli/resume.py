@@ -13,8 +13,8 @@ from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import COUNT, Settings, fill
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.plugins.accountant import LEDGER
+from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
-from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
@@ -45,7 +45,7 @@ def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
     return fill(conf) if conf.data.n is not None else with_count(conf, about["n"])
 
 
-def restore(account: Account, data: PrivateSplitDataModule, module: VAE, folder: RunFolder) -> Path | None:
+def restore(account: Account, data: PrivateSplitDataModule, module: PrivateMixture, folder: RunFolder) -> Path | None:
     """Say to the account from which state the run goes on, and print the plan that follows.
 
     Gives the checkpoint that the fit has to start from, if there is one. Of a run whose training is complete the module is

@@ -12,6 +12,7 @@ import torch
 
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, read_conf
 from lightning_dpgen.cli.defaults import defaults
+from lightning_dpgen.cli.families import FAMILIES, complete, noises_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.schema import ImageSchema
@@ -54,12 +55,11 @@ class Settings:
         Raises:
             BudgetTooSmall: if the budget does not buy what is asked for.
         """
-        extra = dict(self.clipping.weights)
         n, model = self.conf.data.n, self.conf.model
         lot = model.rate * n
         training = Draft(
             "training",
-            extra | {"gradient": 1.0 - sum(extra.values())},
+            noises_of(model, self.clipping),
             model.steps,
             largest=lot,
             rate=model.rate,
@@ -78,13 +78,16 @@ class Settings:
 
     def declared(self) -> dict[str, Any]:
         """Everything that the certificate assumes to be public."""
-        model = {k: v for k, v in dataclasses.asdict(self.conf.model).items() if k != "name"}
+        asked = dataclasses.asdict(self.conf.model)
+        title = FAMILIES[asked.pop("name")].title
+        # The number of steps may be open, where it is solved for.
+        model = {name: value for name, value in asked.items() if value is not None or name in ("steps", "noise")}
         return {
             "data": self.data_name,
             "n": self.conf.data.n,
             **({} if self.conf.data.n_share is None else {"n_share": self.conf.data.n_share}),
             "schema": self.schema.as_json(),
-            "model": {"name": "mixture of variational autoencoders", **model},
+            "model": {"name": title, **model},
             "split": dataclasses.asdict(self.split),
             "clipping": {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)},
             "seed": self.conf.seed,
@@ -152,10 +155,11 @@ def fill(conf: Conf) -> Settings:
     epsilon = None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
     chosen = defaults(data.n, schema.encoded_width, epsilon, conf.privacy.delta)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
-    for group in (conf.model, conf.split):
-        for name in {f.name for f in dataclasses.fields(group)} - solved:
-            if getattr(group, name) is None and hasattr(chosen, name):
-                setattr(group, name, getattr(chosen, name))
+    for field in dataclasses.fields(conf.split):
+        if getattr(conf.split, field.name) is None and hasattr(chosen, field.name):
+            setattr(conf.split, field.name, getattr(chosen, field.name))
+    rate = chosen.rate if conf.model.rate is None else conf.model.rate
+    complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
     _check_model(conf)
     if conf.model.rate * data.n < 1.0:
         raise Mistake(
@@ -249,11 +253,23 @@ def delta_warning(conf: Conf) -> str | None:
 
 def _check_model(conf: Conf) -> None:
     model = conf.model
-    if model.name != "vae":
-        raise Mistake(f"model.name={model.name}: expected vae")
-    for name, most in (("hidden", _WIDEST), ("latent", _WIDEST), ("steps", _MOST)):
+    sizes = ("hidden", "latent", "chains", "features", "groups", "critic_steps")
+    for name, most in {"steps": _MOST, **dict.fromkeys(sizes, _WIDEST)}.items():
         if getattr(model, name) is not None:
             _within(f"model.{name}", getattr(model, name), 1, most)
+    for name in ("penalty", "divergence_weight", "group_c"):
+        value = getattr(model, name)
+        if value is not None and not 1e-6 <= value <= 1e6:
+            raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
+    if model.divergence_share is not None and not 0.0 < model.divergence_share < 0.9:
+        raise Mistake(f"model.divergence_share={model.divergence_share:g}: expected a number above 0, below 0.9")
+    if model.network not in (None, "dense", "conv"):
+        raise Mistake(f"model.network={model.network}: expected dense or conv")
+    if model.network == "conv" and (conf.data.height % 4 or conf.data.width % 4):
+        raise Mistake(
+            f"model.network=conv: pictures of {conf.data.height} by {conf.data.width} do not go through it, which needs "
+            "multiples of 4; model.network=dense takes any"
+        )
     if not 0.0 < model.rate <= 1.0:
         raise Mistake(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
     if not 0.0 < model.lr <= 1e3:

@@ -13,6 +13,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from lightning_dpgen.cli import resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.count import count_plan, noisy_count, with_count
+from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.settings import Settings, delta_warning, fill, make_schema, seed_warning
@@ -24,7 +25,6 @@ from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
-from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -43,8 +43,9 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train privacy=off                           the same without privacy, for comparison
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
-Settings: data=digits|mnist|fashion_mnist|images, privacy.epsilon, privacy.delta, split.k, model.hidden, model.latent,
-model.steps, model.rate, clipping=dpnorm|fixed, run_dir, rows, seed, trainer.accelerator; all are listed in conf/.
+Settings: data=digits|mnist|fashion_mnist|images, model=vae|rbm|wgan, model.network=dense|conv, privacy.epsilon,
+privacy.delta, split.k, model.steps, model.rate, clipping=dpnorm|fixed|decay|quantile|normalised, run_dir, rows, seed,
+trainer.accelerator; all are listed in conf/.
 privacy.noise=secure draws noise, sampling and all randomness per record from a cryptographic generator."""
 
 
@@ -122,19 +123,7 @@ def _train(
         keep=folder.split,
         after_access=interrupts.stop_here,
     )
-    module = VAE(
-        settings.schema,
-        account,
-        settings.clipping,
-        n=conf.data.n,
-        k=conf.split.k,
-        hidden=conf.model.hidden,
-        latent=conf.model.latent,
-        lr=conf.model.lr,
-        bias=conf.model.bias,
-        seed=conf.seed,
-        log_every=conf.trainer.log_every,
-    )
+    module = make_module(conf, settings.schema, settings.clipping, account)
     checkpoint = resume.restore(account, data, module, folder) if account.resumed else None
     if account.remaining("training"):
         with interrupts.patient():

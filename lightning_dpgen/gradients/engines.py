@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.functional import functional_gradients
@@ -18,7 +18,13 @@ ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
 def term_gradients(
-    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, stream: PrivateStream, *, engine: str = "ghost"
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    stream: PrivateStream,
+    *,
+    engine: str = "ghost",
+    noise: Tensor | None = None,
 ) -> RecordGradients:
     """The gradients of a term on a lot: one a record, or one a group.
 
@@ -31,6 +37,7 @@ def term_gradients(
         lot: the records.
         stream: the account's private stream.
         engine: ``ghost`` (book-keeping; nothing is materialised) or ``func`` (any network, B x P numbers).
+        noise: (B, term.noise) from the stream, where it was drawn already.
 
     Raises:
         ValueError: for another engine or kind of term, or layers that mix records.
@@ -40,7 +47,8 @@ def term_gradients(
     if not isinstance(term, PerRecord | PerGroup):
         raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
     some = next(network.parameters())
-    noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
+    if noise is None:
+        noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
     groups = None
     if isinstance(term, PerGroup):
         index = torch.from_numpy(stream.integers(len(lot), term.groups)).to(some.device)

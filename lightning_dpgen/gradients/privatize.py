@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
+from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts, lot_norms
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.account import OpenAccess
@@ -54,7 +55,7 @@ class GradientBuffer:
 
 
 def privatize(
-    terms: Sequence[tuple[RecordGradients | Parts, ClippingRule]],
+    terms: Sequence[tuple[RecordGradients | Parts | Deferred, ClippingRule]],
     access: OpenAccess,
     expected_lot: float,
     out: GradientBuffer,
@@ -80,6 +81,8 @@ def privatize(
     used: list[Bounds] = []
     sensitivity: float | Tensor = 0.0
     for i, (gradients, rule) in enumerate(terms):
+        if isinstance(gradients, Deferred):
+            gradients = gradients.given(access, expected_lot)
         divisor, reach = (expected_lot, 1.0) if gradients.groups is None else (gradients.groups, 2.0)
         norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)
         if access.private:

@@ -455,7 +455,7 @@ def _segmented_conv_form(x, gradient, shape, stride, padding) -> Form:
     return _conv_form(x, gradient, tuple(shape), stride, padding, 1, 1)
 
 
-def _segmented_conv_transpose_form(x, gradient, shape, stride, padding) -> Form:
+def _segmented_conv_transpose_form(x, gradient, shape, stride, padding, output_padding) -> Form:
     return _conv_transpose_form(x, gradient, tuple(shape), stride, padding, 1, 1)
 
 

@@ -24,27 +24,32 @@ def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Se
 
 
 def segmented_conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
+    x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
 ) -> Tensor:
     """(B, c, h, w) through the filters (k, o, c, kernel, kernel)."""
-    given = (x, weight, bias)
+    given = (x, weight) if bias is None else (x, weight, bias)
+    options = {"stride": stride, "padding": padding}
     if has_torch_function(given):
-        return handle_torch_function(
-            segmented_conv2d, given, x, weight, bias, offsets, stride=stride, padding=padding
-        )
-    return _each(F.conv2d, x, weight, bias, offsets, stride, padding)
+        return handle_torch_function(segmented_conv2d, given, x, weight, bias, offsets, **options)
+    return _each(F.conv2d, x, weight, bias, offsets, options)
 
 
 def segmented_conv_transpose2d(
-    x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    offsets: Sequence[int],
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    output_padding: tuple[int, int] = (0, 0),
 ) -> Tensor:
     """(B, c, h, w) through the filters (k, c, o, kernel, kernel) of a transposed convolution."""
-    given = (x, weight, bias)
+    given = (x, weight) if bias is None else (x, weight, bias)
+    options = {"stride": stride, "padding": padding, "output_padding": output_padding}
     if has_torch_function(given):
-        return handle_torch_function(
-            segmented_conv_transpose2d, given, x, weight, bias, offsets, stride=stride, padding=padding
-        )
-    return _each(F.conv_transpose2d, x, weight, bias, offsets, stride, padding)
+        return handle_torch_function(segmented_conv_transpose2d, given, x, weight, bias, offsets, **options)
+    return _each(F.conv_transpose2d, x, weight, bias, offsets, options)
 
 
 def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
@@ -63,10 +68,12 @@ def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
     return [(c, start, end) for c, (start, end) in enumerate(itertools.pairwise(offsets)) if end > start]
 
 
-def _each(function: Callable, x: Tensor, weight: Tensor, bias: Tensor, offsets, stride: int, padding: int) -> Tensor:
+def _each(function: Callable, x: Tensor, weight: Tensor, bias: Tensor | None, offsets, options: dict) -> Tensor:
     # No record at all still has a shape, and a place in the graph.
     cuts = segments(offsets) or [(0, 0, 0)]
-    parts = [function(x[start:end], weight[c], bias[c], stride, padding) for c, start, end in cuts]
+    parts = [
+        function(x[start:end], weight[c], None if bias is None else bias[c], **options) for c, start, end in cuts
+    ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -37,6 +37,10 @@ class StackedLinear(nn.Module):
         """(B, n) to (B, o)."""
         return segmented_linear(x, self.weight, self.bias, offsets)
 
+    def back(self, v: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, o) to (B, n) by the transposed maps: the gradient of ``v . forward(x)`` with respect to x."""
+        return segmented_linear(v, self.weight.mT, None, offsets)
+
 
 def layer_forms(
     layer: StackedLinear, gradient: Tensor, inputs: Tensor, offsets: Sequence[int]
@@ -82,6 +86,19 @@ class StackedConv2d(nn.Module):
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, inputs, h, w) to (B, outputs, h', w')."""
         return segmented_conv2d(x, self.weight, self.bias, offsets, stride=self.stride, padding=self.padding)
+
+    def back(self, v: Tensor, offsets: Sequence[int], size: Sequence[int]) -> Tensor:
+        """(B, outputs, h', w') to (B, inputs, h, w): the gradient of ``v . forward(x)`` with respect to x.
+
+        Args:
+            v, offsets: as for `forward`.
+            size: h and w, of which several have the same h' and w'.
+        """
+        kernel, stride, padding = self.weight.shape[3], self.stride, self.padding
+        extra = [n - ((m - 1) * stride - 2 * padding + kernel) for n, m in zip(size, v.shape[2:], strict=True)]
+        return segmented_conv_transpose2d(
+            v, self.weight, None, offsets, stride=stride, padding=padding, output_padding=tuple(extra)
+        )
 
 
 class StackedConvTranspose2d(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +12,15 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
-from lightning_dpgen.gradients.forms import Form
-from lightning_dpgen.gradients.segments import segmented_product
-from lightning_dpgen.gradients.stacked import StackedLinear, layer_forms
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.forms import Form, Segmented, Whole
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.models.divergences import CodeEmbedding, mmd
+from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP
 
 
 class StackedVAE(nn.Module):
-    """k autoencoders with one hidden layer on each side (DPGM, TKDE, section 6.1; Kingma and Welling 2014).
+    """k autoencoders (DPGM, TKDE, section 6.1; Kingma and Welling 2014).
 
     The record holds its label as one-hot, so the label is generated like a pixel. Pixels are Bernoulli (or mean grey
     values), the label is categorical.
@@ -26,11 +28,15 @@ class StackedVAE(nn.Module):
     Args:
         schema: the public description of a record.
         k: number of components.
-        hidden: units of each hidden layer.
+        network: ``dense`` (one hidden layer on each side) or ``conv`` (two convolutions on each side).
+        hidden: units of each hidden layer of a dense network.
         latent: dimensions of the code z.
         fixed_bias: keep the output bias of the decoder out of training, at values that were released before (noisy
             cluster means); otherwise it is trained like any other parameter.
         generator: public generator of the initial weights.
+
+    Raises:
+        ValueError: for another network, or pictures that it does not take.
 
     Example:
         >>> network = StackedVAE(ImageSchema(2, 2, levels=1), k=3, hidden=4, latent=2)
@@ -38,26 +44,42 @@ class StackedVAE(nn.Module):
         torch.Size([5, 4])
     """
 
+    kind = "vae_mixture"
+
     def __init__(
         self,
         schema: ImageSchema,
         k: int,
         *,
+        network: str = "dense",
         hidden: int = 200,
         latent: int = 2,
         fixed_bias: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.schema, self.k, self.hidden, self.latent, self.fixed_bias = schema, k, hidden, latent, fixed_bias
+        self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
+        self.fixed_bias = fixed_bias
         width = schema.encoded_width
-        self.encoder = StackedLinear(k, width, hidden, generator=generator)
-        self.posterior = StackedLinear(k, hidden, 2 * latent, generator=generator)
-        self.decoder = StackedLinear(k, latent, hidden, generator=generator)
-        self.output = StackedLinear(k, hidden, width, bias=not fixed_bias, generator=generator)
+        if network == "dense":
+            self.encoder = StackedMLP(k, (width, hidden, 2 * latent), generator=generator)
+            self.decoder = StackedMLP(k, (latent, hidden, width), last_bias=False, generator=generator)
+        elif network == "conv":
+            self.encoder = PictureEncoder(schema, k, 2 * latent, generator=generator)
+            self.decoder = PictureDecoder(schema, k, latent, generator=generator)
+        else:
+            raise ValueError(f"network={network!r}: expected dense or conv")
         if fixed_bias:
             self.register_buffer("output_bias", torch.zeros(k, width))
+        else:
+            self.output_bias = nn.Parameter(torch.zeros(k, width))
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `__init__` was asked for, besides schema and k."""
+        return {name: getattr(self, name) for name in ("network", "hidden", "latent", "fixed_bias")}
+
+    @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
         """Set the output bias so that each component first generates its cluster's mean.
 
@@ -66,26 +88,15 @@ class StackedVAE(nn.Module):
         """
         pixels = self.schema.pixels
         grey = torch.logit(means[:, :pixels].clamp(0.005, 0.995))
-        label = torch.log(means[:, pixels:].clamp(0.005, 1.0))
-        bias = self.output_bias if self.fixed_bias else self.output.bias
-        with torch.no_grad():
-            bias.copy_(torch.cat([grey, label], dim=1))
+        self.output_bias.copy_(torch.cat([grey, torch.log(means[:, pixels:].clamp(0.005, 1.0))], dim=1))
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Mean and log variance (B, latent) of the code of each record."""
-        hidden = F.relu(self.encoder(x, offsets))
-        return self.posterior(hidden, offsets).chunk(2, dim=1)
+        return self.encoder(x, offsets).chunk(2, dim=1)
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Logits (B, width) of pixels and label."""
-        return self._with_fixed_bias(self.output(F.relu(self.decoder(z, offsets)), offsets), offsets)
-
-    def _with_fixed_bias(self, logits: Tensor, offsets: Sequence[int]) -> Tensor:
-        if not self.fixed_bias:
-            return logits
-        sizes = [end - start for start, end in itertools.pairwise(offsets)]
-        component = torch.repeat_interleave(torch.tensor(sizes, device=logits.device), output_size=len(logits))
-        return logits + self.output_bias[component]
+        return self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)]
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
         """(B,) negative evidence lower bound of each record, in nats; `noise` is its own (B, latent) normals."""
@@ -105,43 +116,82 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
-        """The gradients of `negative_elbo`, by a forward and a backward pass written out."""
+        """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out."""
         x, offsets, pixels = lot.records, lot.offsets, self.schema.pixels
-
-        def through(layer: StackedLinear, rows: Tensor) -> Tensor:
-            return segmented_product(rows, layer.weight, layer.bias, offsets)
-
-        def back(layer: StackedLinear, rows: Tensor) -> Tensor:
-            return segmented_product(rows, layer.weight.mT, None, offsets)
-
-        encoded = through(self.encoder, x).relu_()
-        mean, log_variance = through(self.posterior, encoded).chunk(2, dim=1)
+        code, encoded = self.encoder.run(x, offsets)
+        mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
         z = torch.addcmul(mean, deviation, noise)
-        decoded = through(self.decoder, z).relu_()
-        logits = self._with_fixed_bias(through(self.output, decoded), offsets)
+        logits, decoded = self.decoder.run(z, offsets)
+        logits += self.output_bias[0] if self.k == 1 else self.output_bias[components(offsets, x.device)]
 
         d_logits = torch.sigmoid(logits)
         if self.schema.classes:
             label = x[:, pixels:]
             d_logits[:, pixels:] = torch.softmax(logits[:, pixels:], dim=1) * label.sum(dim=1, keepdim=True)
         d_logits -= x
-        d_decoded = back(self.output, d_logits).mul_(decoded > 0)
-        d_z = back(self.decoder, d_decoded)
+        forms, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
         d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
-        d_posterior = torch.cat([d_z + mean, d_log_variance], dim=1)
-        d_encoded = back(self.posterior, d_posterior).mul_(encoded > 0)
-
-        forms: dict[nn.Parameter, Form] = {}
-        for layer, gradient, inputs in (
-            (self.encoder, d_encoded, x),
-            (self.posterior, d_posterior, encoded),
-            (self.decoder, d_decoded, z),
-            (self.output, d_logits, decoded),
-        ):
-            forms |= layer_forms(layer, gradient, inputs, offsets)
+        forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), encoded, offsets, to_input=False)[0]
+        if not self.fixed_bias:
+            forms[self.output_bias] = Segmented(Whole(d_logits), offsets)
         return forms, lambda: self._losses(x, logits, mean, log_variance)
 
     @property
     def term(self) -> PerRecord:
-        return PerRecord(self.negative_elbo, noise=self.latent, forms=self.closed_forms)
+        """The negative evidence lower bound of each record."""
+        closed = self.closed_forms if self.network == "dense" else None
+        return PerRecord(self.negative_elbo, noise=self.latent, forms=closed)
+
+    def group_term(self, groups: int, weight: float) -> PerGroup:
+        """The divergence of the codes of a group from the prior (PriVAE, "batch-wise" terms; Zhao et al. 2019, MMD).
+
+        Args:
+            groups: m, into how many groups a lot is divided.
+            weight: of the divergence, beside the loss of a record.
+        """
+
+        def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
+            mean, log_variance = self.encode(lot.records, lot.offsets)
+            own, prior = noise.chunk(2, dim=1)
+            z = mean + torch.exp(0.5 * log_variance) * own
+            return weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
+
+        return PerGroup(loss, groups, noise=2 * self.latent)
+
+    @torch.no_grad()
+    def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:
+        """(B, d) embeddings of the codes that `embedded_term` uses."""
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        return embedding(mean + torch.exp(0.5 * log_variance) * noise)
+
+    def embedded_term(self, embedding: CodeEmbedding, weight: float, mean_embedding: Tensor) -> PerRecord:
+        """The negative evidence lower bound, and the record's part of the divergence of all codes from the prior.
+
+        Args:
+            embedding: of codes.
+            weight: of the divergence ``|m - mu|^2``.
+            mean_embedding: m (d,), the lot's noisy mean embedding; released, a constant here.
+        """
+        towards = 2.0 * weight * (mean_embedding - embedding.of_prior)
+
+        def loss(lot: Lot, noise: Tensor) -> Tensor:
+            mean, log_variance = self.encode(lot.records, lot.offsets)
+            z = mean + torch.exp(0.5 * log_variance) * noise
+            elbo = self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
+            return elbo + (embedding(z) * towards).sum(dim=1)
+
+        return PerRecord(loss, noise=self.latent)
+
+    @torch.no_grad()
+    def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """(n, width) means of pixels and shares of labels, for records sorted by component, from the prior."""
+        logits = self.decode(torch.randn(offsets[-1], self.latent, generator=generator), offsets)
+        pixels = self.schema.pixels
+        return torch.cat([torch.sigmoid(logits[:, :pixels]), torch.softmax(logits[:, pixels:], dim=1)], dim=1)
+
+
+def components(offsets: Sequence[int], device: torch.device) -> Tensor:
+    """(B,) the component of each record, from where the components begin and end."""
+    sizes = torch.tensor([end - start for start, end in itertools.pairwise(offsets)])
+    return torch.repeat_interleave(sizes, output_size=offsets[-1]).to(device)

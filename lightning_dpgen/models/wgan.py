@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,23 +12,64 @@ from torch import Tensor, nn
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
-from lightning_dpgen.gradients.segments import segmented_linear, segmented_product
+from lightning_dpgen.gradients.segments import segmented_product
 from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, signs
+from lightning_dpgen.models.vae import components
 
 # Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
 _SLOPE, _TINY = 0.2, 1e-24
 
 
+class LeakyMLP(nn.Module):
+    """k fully connected networks of two hidden layers with leaky rectifiers.
+
+    Args:
+        k: number of components.
+        inputs, hidden, outputs: widths.
+        generator: public generator of the initial weights.
+    """
+
+    def __init__(
+        self, k: int, inputs: int, hidden: int, outputs: int, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        widths = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
+        self.layers = nn.ModuleList(StackedLinear(k, n, o, generator=generator) for n, o in widths)
+
+    def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, inputs) sorted by component, to (B, outputs)."""
+        for layer in self.layers[:-1]:
+            x = F.leaky_relu(layer(x, offsets), _SLOPE)
+        return self.layers[-1](x, offsets)
+
+    def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, inputs) the gradient of a single output with respect to the input, as a function of the parameters."""
+        kept = []
+        for layer in self.layers[:-1]:
+            x = layer(x, offsets)
+            kept.append(signs(x.detach(), _SLOPE))
+            x = F.leaky_relu(x, _SLOPE)
+        v = self.layers[-1].back(x.new_ones(len(x), 1), offsets)
+        for layer, sign in zip(reversed(self.layers[:-1]), reversed(kept), strict=True):
+            v = layer.back(v * sign, offsets)
+        return v
+
+
 class StackedGenerator(nn.Module):
-    """k generators with two hidden layers: a standard normal code to the mean of each pixel, and the shares of the labels.
+    """k generators: a standard normal code to the mean of each pixel, and the shares of the labels.
 
     Args:
         schema: the public description of a record.
         k: number of components.
-        hidden: units of each hidden layer.
+        network: ``dense`` (two hidden layers) or ``conv`` (two transposed convolutions).
+        hidden: units of each hidden layer of a dense network.
         latent: dimensions of the code z.
         generator: public generator of the initial weights.
+
+    Raises:
+        ValueError: for another network, or pictures that it does not take.
 
     Example:
         >>> network = StackedGenerator(ImageSchema(2, 2, levels=1, classes=3), k=2, hidden=4, latent=2)
@@ -42,40 +84,38 @@ class StackedGenerator(nn.Module):
         schema: ImageSchema,
         k: int,
         *,
+        network: str = "dense",
         hidden: int = 128,
         latent: int = 16,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.schema, self.k, self.hidden, self.latent = schema, k, hidden, latent
-        widths = (latent, hidden, hidden, schema.encoded_width)
-        self.layers = nn.ModuleList(
-            StackedLinear(k, n, o, generator=generator) for n, o in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
+        if network == "dense":
+            self.layers = LeakyMLP(k, latent, hidden, schema.encoded_width, generator=generator)
+        elif network == "conv":
+            self.layers = PictureDecoder(schema, k, latent, slope=_SLOPE, generator=generator)
+        else:
+            raise ValueError(f"network={network!r}: expected dense or conv")
+        self.output_bias = nn.Parameter(torch.zeros(k, schema.encoded_width))
 
     @property
-    def settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, Any]:
         """What `__init__` was asked for, besides schema and k."""
-        return {"hidden": self.hidden, "latent": self.latent}
+        return {name: getattr(self, name) for name in ("network", "hidden", "latent")}
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """Set output biases so that each component first generates its cluster's mean; see `StackedVAE.start_at`."""
+        """Set the output bias so that each component first generates its cluster's mean; see `StackedVAE.start_at`."""
         pixels = self.schema.pixels
         grey = torch.logit(means[:, :pixels].clamp(0.005, 0.995))
-        self.layers[-1].bias.copy_(torch.cat([grey, torch.log(means[:, pixels:].clamp(0.005, 1.0))], dim=1))
+        self.output_bias.copy_(torch.cat([grey, torch.log(means[:, pixels:].clamp(0.005, 1.0))], dim=1))
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) in [0, 1], for codes (B, latent) sorted by component."""
-        x = z
-        for layer in self.layers[:-1]:
-            x = F.leaky_relu(layer(x, offsets), _SLOPE)
-        x = self.layers[-1](x, offsets)
+        logits = self.layers(z, offsets) + self.output_bias[components(offsets, z.device)]
         pixels = self.schema.pixels
-        parts = [torch.sigmoid(x[:, :pixels])]
-        if self.schema.classes:
-            parts.append(torch.softmax(x[:, pixels:], dim=1))
-        return torch.cat(parts, dim=1)
+        return torch.cat([torch.sigmoid(logits[:, :pixels]), torch.softmax(logits[:, pixels:], dim=1)], dim=1)
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -84,11 +124,11 @@ class StackedGenerator(nn.Module):
 
 
 class StackedCritic(nn.Module):
-    """k critics with two hidden layers and leaky rectifiers: piecewise linear, so that their penalty has a closed form.
+    """k critics with leaky rectifiers: piecewise linear, so that the gradient of their penalty has a closed form.
 
     Args:
         made_by: makes the records that real ones are compared with; not trained by the critic's loss.
-        hidden: units of each hidden layer.
+        hidden: units of each of two hidden layers, where the generator is dense; otherwise the critic has convolutions too.
         penalty: lambda, the weight of the gradient penalty.
         generator: public generator of the initial weights.
 
@@ -109,18 +149,16 @@ class StackedCritic(nn.Module):
     ) -> None:
         super().__init__()
         # In a list, so that it is not a part of this network.
-        self._made_by, self.penalty = [made_by], penalty
+        self._made_by, self.penalty, self.dense = [made_by], penalty, made_by.network == "dense"
         self.noise = made_by.latent + 1
-        widths = (made_by.schema.encoded_width, hidden, hidden, 1)
-        self.layers = nn.ModuleList(
-            StackedLinear(made_by.k, n, o, generator=generator) for n, o in zip(widths[:-1], widths[1:], strict=True)
-        )
+        if self.dense:
+            self.score = LeakyMLP(made_by.k, made_by.schema.encoded_width, hidden, 1, generator=generator)
+        else:
+            self.score = PictureEncoder(made_by.schema, made_by.k, 1, slope=_SLOPE, generator=generator)
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B,) scores."""
-        for layer in self.layers[:-1]:
-            x = F.leaky_relu(layer(x, offsets), _SLOPE)
-        return self.layers[-1](x, offsets)[:, 0]
+        return self.score(x, offsets)[:, 0]
 
     def _beside(self, lot: Lot, noise: Tensor) -> tuple[Tensor, Tensor]:
         """A made record for each real one, and a place between the two; all from the record's own noise."""
@@ -130,27 +168,15 @@ class StackedCritic(nn.Module):
             share = torch.special.ndtr(noise[:, :1])
             return made, torch.lerp(made, lot.records, share)
 
-    def _slope(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, n) the gradient of the score with respect to the record, as a function of the parameters."""
-        signs = []
-        for layer in self.layers[:-1]:
-            x = layer(x, offsets)
-            signs.append(_signs(x.detach()))
-            x = F.leaky_relu(x, _SLOPE)
-        v = segmented_linear(x.new_ones(len(x), 1), self.layers[-1].weight.mT, None, offsets)
-        for layer, sign in zip(reversed(self.layers[:-1]), reversed(signs), strict=True):
-            v = segmented_linear(v * sign, layer.weight.mT, None, offsets)
-        return v
-
     def loss(self, lot: Lot, noise: Tensor) -> Tensor:
         """(B,) ``D(made) - D(x) + lambda (|grad D| - 1)^2``, the gradient taken between the two (Gulrajani et al. 2017)."""
         made, between = self._beside(lot, noise)
-        lengths = self._slope(between, lot.offsets).square().sum(dim=1).add(_TINY).sqrt()
+        lengths = self.score.slope_of(between, lot.offsets).square().sum(dim=1).add(_TINY).sqrt()
         return self(made, lot.offsets) - self(lot.records, lot.offsets) + self.penalty * (lengths - 1.0).square()
 
     @torch.no_grad()
     def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
-        """The gradients of `loss`: three outer products a layer, of the made record, the real one and the penalty.
+        """The gradients of `loss` for dense networks, three outer products a layer: made record, real one and penalty.
 
         Between its kinks the score is linear in each layer, so the penalty's gradient at layer l is ``v_l t_{l-1}^T``: v
         leads back from the score, t forward from the gradient of the penalty with respect to the slope. It has no part in
@@ -159,39 +185,34 @@ class StackedCritic(nn.Module):
         made, between = self._beside(lot, noise)
         size, offsets = len(lot), tuple(3 * o for o in lot.offsets)
         x = torch.stack([made, lot.records, between], dim=1).flatten(0, 1)
-        inputs, signs = [x], []
-        for layer in self.layers[:-1]:
+        layers, inputs, kept = self.score.layers, [x], []
+        for layer in layers[:-1]:
             x = segmented_product(x, layer.weight, layer.bias, offsets)
-            signs.append(_signs(x))
-            x = x * signs[-1]
+            kept.append(signs(x, _SLOPE))
+            x = x * kept[-1]
             inputs.append(x)
 
         v = x.new_tensor([1.0, -1.0, 1.0]).repeat(size)[:, None]
         gradients = [v]
-        for layer, sign in zip(reversed(self.layers[1:]), reversed(signs), strict=True):
+        for layer, sign in zip(reversed(layers[1:]), reversed(kept), strict=True):
             v = segmented_product(v, layer.weight.mT, None, offsets) * sign
             gradients.append(v)
         gradients.reverse()
 
-        slope = segmented_product(v[2::3], self.layers[0].weight.mT, None, lot.offsets)
+        slope = segmented_product(v[2::3], layers[0].weight.mT, None, lot.offsets)
         lengths = slope.square().sum(dim=1, keepdim=True).add_(_TINY).sqrt_()
         tangent = slope * (2.0 * self.penalty * (1.0 - 1.0 / lengths))
         forms: dict[nn.Parameter, Form] = {}
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(layers):
             left, right = gradients[i].view(size, 3, -1), inputs[i].view(size, 3, -1)
             right[:, 2] = tangent
             shape = tuple(layer.weight.shape[1:])
             forms[layer.weight] = Segmented(outer([(left, right)], shape, shape), lot.offsets)
             forms[layer.bias] = Segmented(Whole(left[:, 0] + left[:, 1]), lot.offsets)
-            if i < len(signs):
-                tangent = segmented_product(tangent, layer.weight, None, lot.offsets) * signs[i][2::3]
+            if i < len(kept):
+                tangent = segmented_product(tangent, layer.weight, None, lot.offsets) * kept[i][2::3]
         return forms, lambda: self.loss(lot, noise).detach()
 
     @property
     def term(self) -> PerRecord:
-        return PerRecord(self.loss, noise=self.noise, forms=self.closed_forms)
-
-
-def _signs(x: Tensor) -> Tensor:
-    """The slope of the leaky rectifier at each number."""
-    return torch.where(x > 0, x.new_ones(()), x.new_full((), _SLOPE))
+        return PerRecord(self.loss, noise=self.noise, forms=self.closed_forms if self.dense else None)

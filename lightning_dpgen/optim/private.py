@@ -10,6 +10,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
@@ -33,6 +34,7 @@ class PrivateOptimizer(DPOptimizer):
         expected_lot: the public divisor, sampling rate times declared N; never the size of what was drawn.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
+        embeddings: the noises that `Deferred` gradients draw besides.
 
     Attributes:
         noise_multiplier: the merged multiplier of a step, which a stock Opacus accountant may charge.
@@ -65,6 +67,7 @@ class PrivateOptimizer(DPOptimizer):
         expected_lot: float,
         stage: str = "training",
         data_free: Sequence[DataFree] = (),
+        embeddings: Sequence[str] = (),
     ) -> None:
         if not (expected_lot > 0 and math.isfinite(expected_lot)):
             raise ValueError(f"expected_lot={expected_lot}: expected a positive number")
@@ -76,7 +79,7 @@ class PrivateOptimizer(DPOptimizer):
             expected_batch_size=expected_lot,
         )
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
-        drawn = ["gradient", *(name for rule in self._rules for name in rule.weights)]
+        drawn = ["gradient", *embeddings, *(name for rule in self._rules for name in rule.weights)]
         if sorted(drawn) != sorted(access.multipliers):
             raise ValueError(
                 f"stage {stage!r} of the plan lists the noises {sorted(access.multipliers)}, and the clipping rules draw "
@@ -105,7 +108,7 @@ class PrivateOptimizer(DPOptimizer):
         self._state_of_step["bounds"] = state_dict.get("last_bounds")
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bounds"})
 
-    def take(self, *gradients: RecordGradients | Parts) -> None:
+    def take(self, *gradients: RecordGradients | Parts | Deferred) -> None:
         """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules."""
         self._state_of_step["gradients"] = gradients
 
@@ -184,7 +187,7 @@ class PrivateOptimizer(DPOptimizer):
             )
         return materialised({p: self._get_flat_grad_sample(p) for p in self.params})
 
-    def _check(self, gradients: Sequence[RecordGradients | Parts]) -> None:
+    def _check(self, gradients: Sequence[RecordGradients | Parts | Deferred]) -> None:
         """What is not written would keep an old gradient, or one that was never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(

@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
+from collections.abc import Sequence
 
-import pytorch_lightning as pl
 import torch
 
+from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 
 
-class VAE(pl.LightningModule):
-    """k autoencoders trained together by DP-SGD, one Poisson lot a step for all of them.
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """A divergence of the codes of many records from the prior, beside the loss of each record (PriVAE).
 
-    Fits with a `PrivateSplitDataModule` and a `MomentsAccountant` on the same account. What it logs under
-    ``private/`` are exact functions of private lots and stay on the machine.
+    Args:
+        kind: ``group``, of each of `groups` random groups of a lot, clipped by a rule of its own; or ``embedding``, of the
+            lot's noisy mean embedding, from which each record's part is clipped with the rest of its gradient.
+        weight: of the divergence.
+        groups: into how many groups a lot is divided.
+        features: numbers of an embedding.
+    """
+
+    kind: str
+    weight: float = 10.0
+    groups: int = 16
+    features: int = 64
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("group", "embedding"):
+            raise ValueError(f"divergence={self.kind!r}: expected group or embedding")
+
+
+class VAE(PrivateMixture):
+    """k autoencoders trained together by DP-SGD, one Poisson lot a step for all of them; see `PrivateMixture`.
 
     Args:
         schema: the public description of a record.
         account: plan, ledger and private stream.
-        clipping: chooses the bound of each lot.
+        clipping: chooses the bound of each lot; two rules, where a divergence is of groups.
         n: the declared number of records; rate times n is the divisor of every sum.
         k: number of components, as in the split.
-        hidden: units of a hidden layer.
+        network: ``dense`` or ``conv``.
+        hidden: units of a hidden layer of a dense network.
         latent: dimensions of a code.
         lr: learning rate of Adam.
         bias: ``means`` keeps the output bias at the split's noisy cluster means, ``learned`` starts there and trains it,
             ``zero`` starts at zero and trains it (the papers).
+        divergence: a batch-wise term besides; None for none.
         seed: initial weights; public.
         log_every: steps between two private log lines.
     """
@@ -41,79 +64,50 @@ class VAE(pl.LightningModule):
         self,
         schema: ImageSchema,
         account: Account,
-        clipping: ClippingRule,
+        clipping: ClippingRule | Sequence[ClippingRule],
         *,
         n: int,
         k: int = 10,
+        network: str = "dense",
         hidden: int = 200,
         latent: int = 2,
         lr: float = 1e-3,
         bias: str = "means",
+        divergence: Divergence | None = None,
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
-        super().__init__()
-        if bias not in ("means", "learned", "zero"):
-            raise ValueError(f"model.bias={bias}: expected means, learned or zero")
-        self.automatic_optimization = False
-        self.account, self.clipping, self.n, self.lr = account, clipping, n, lr
-        self.k, self.bias, self.log_every = k, bias, log_every
-        self.network = StackedVAE(
-            schema,
-            k,
-            hidden=hidden,
-            latent=latent,
-            fixed_bias=bias == "means",
-            generator=torch.Generator().manual_seed(seed),
+        generator = torch.Generator().manual_seed(seed)
+        stacked = StackedVAE(
+            schema, k, network=network, hidden=hidden, latent=latent, fixed_bias=bias == "means", generator=generator
         )
-        self.register_buffer("weights", torch.zeros(k))
-        self._restored = False
-
-    @property
-    def steps_taken(self) -> int:
-        """Steps that have left their mark on the network."""
-        return self.account.done.get("training", 0)
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self._restored = True
-
-    def on_train_start(self) -> None:
-        split = self.trainer.datamodule.split
-        self.weights.copy_(split.weights)
-        # Not in a fit that goes on: there the bias has been trained already.
-        if self.bias != "zero" and not self._restored:
-            self.network.start_at(split.means)
-
-    def configure_optimizers(self) -> PrivateOptimizer:
-        rate = self.account.plan.stage("training").access.rate
-        return PrivateOptimizer(
-            torch.optim.Adam(self.network.parameters(), lr=self.lr, fused=True),
-            account=self.account,
-            clipping=self.clipping,
-            expected_lot=rate * self.n,
+        embedded = divergence is not None and divergence.kind == "embedding"
+        super().__init__(
+            stacked,
+            account,
+            clipping,
+            n=n,
+            lr=lr,
+            bias=bias,
+            log_every=log_every,
+            embeddings=["embedding"] if embedded else [],
         )
+        self.divergence = divergence
+        self._embedding = CodeEmbedding(latent, divergence.features, generator) if embedded else None
 
-    def training_step(self, block, _) -> None:
-        wrapped = self.optimizers()
-        # Lightning's wrapper loses what is written to it; the real optimizer is below.
-        optimizer = wrapped.optimizer
-        for i, lot in enumerate(block, start=1):
-            lot = lot.to(self.device, self.dtype)
-            gradients = term_gradients(self.network, self.network.term, lot, self.account.stream)
-            optimizer.take(gradients)
-            # The last step of a block goes through the wrapper, so that Lightning counts blocks.
-            (wrapped if i == len(block) else optimizer).step()
-            if self.steps_taken % self.log_every == 0:
-                self._log_private(optimizer, gradients.losses, len(lot))
+    def gradients(self, lot: Lot) -> tuple:
+        if self.divergence is None:
+            return super().gradients(lot)
+        weight, stream = self.divergence.weight, self.account.stream
+        if self._embedding is None:
+            grouped = self.network.group_term(self.divergence.groups, weight)
+            return *super().gradients(lot), term_gradients(self.network, grouped, lot, stream)
+        embedding = self._embedding.to(self.device)
+        noise = stream.normal((len(lot), self.network.latent), dtype=self.dtype, device=self.device)
 
-    def _log_private(self, optimizer: PrivateOptimizer, losses: torch.Tensor, size: int) -> None:
-        if self.logger is None:
-            return
-        values = {"private/lot_size": float(size), "bound": optimizer.last_bound}
-        if size:
-            values["private/negative_elbo"] = float(losses.mean())
-        self.logger.log_metrics(values, step=self.steps_taken)
+        def then(mean):
+            term = self.network.embedded_term(embedding, weight, mean)
+            return term_gradients(self.network, term, lot, stream, noise=noise)
 
-    def mixture(self) -> Mixture:
-        """The mixture as it is now, a copy on the CPU, ready to sample: only public parts."""
-        return Mixture(copy.deepcopy(self.network).cpu().eval(), self.weights.cpu())
+        rows = self.network.embedded(lot, noise, embedding)
+        return (Deferred(rows, then, list(self.network.parameters()), lot.draw),)

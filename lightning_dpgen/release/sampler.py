@@ -14,12 +14,17 @@ from safetensors import SafetensorError
 
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.strict_json import read_json
 
 _CHUNK = 10_000
+_NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator)}
+# Sizes beyond it are of no use to anybody.
+_LARGEST = 2**24
 
 
 class Release:
@@ -77,12 +82,10 @@ def write_model(folder: Path, mixture: Mixture) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
     description = {
-        "model": "vae_mixture",
+        "model": network.kind,
         "schema": network.schema.as_json(),
         "k": network.k,
-        "hidden": network.hidden,
-        "latent": network.latent,
-        "fixed_bias": network.fixed_bias,
+        **network.settings,
         "mixture_weights": mixture.weights.tolist(),
     }
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -115,21 +118,24 @@ def load_release(path: str | Path) -> Release | ProjectedRows:
 
 
 def _build(description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Mixture:
-    if description["model"] != "vae_mixture":
-        raise ValueError(f"model={description['model']!r}: expected 'vae_mixture'")
-    sizes = {name: description[name] for name in ("k", "hidden", "latent")}
-    for name, size in sizes.items():
-        if type(size) is not int or size < 1:
-            raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
+    description = dict(description)
+    kind = description.pop("model")
+    if kind not in _NETWORKS:
+        raise ValueError(f"model={kind!r}: expected one of {', '.join(sorted(_NETWORKS))}")
+    schema = ImageSchema.from_json(description.pop("schema"))
+    mixture_weights = description.pop("mixture_weights")
+    for name, value in description.items():
+        sensible = value in ("dense", "conv") if name == "network" else type(value) is bool or 1 <= value <= _LARGEST
+        if not sensible or (type(value) is float):
+            raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
     # Without memory of its own, so that sizes which the tensors do not have cost nothing.
     with torch.device("meta"):
-        schema = ImageSchema.from_json(description["schema"])
-        network = StackedVAE(schema, **sizes, fixed_bias=bool(description["fixed_bias"]))
+        network = _NETWORKS[kind](schema, **description)
     network.load_state_dict(tensors, assign=True)
     for name, tensor in network.state_dict().items():
         if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
             raise ValueError(f"{name}: expected finite float32 numbers")
-    weights = torch.tensor(description["mixture_weights"], dtype=torch.float32)
+    weights = torch.tensor(mixture_weights, dtype=torch.float32)
     if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
     return Mixture(network.eval(), weights)

@@ -163,10 +163,24 @@ def _critic(k: int) -> Case:
     generator = torch.Generator().manual_seed(k)
     made_by = StackedGenerator(ImageSchema(2, 3, levels=1, classes=2), k, hidden=5, latent=3, generator=generator).double()
     network = StackedCritic(made_by, hidden=7, generator=generator)
-    for layer in network.layers:
+    for layer in network.score.layers:
         layer.bias.data.normal_(generator=generator)
     case = Case(network, network.loss, (8,), k=k, noise=network.noise)
     case.term, case.beside = network.term, made_by
+    return case
+
+
+def _conv(k: int, *, critic: bool) -> Case:
+    generator = torch.Generator().manual_seed(k)
+    schema = ImageSchema(4, 8, levels=1, classes=2)
+    if critic:
+        made_by = StackedGenerator(schema, k, network="conv", latent=3, generator=generator).double()
+        network = StackedCritic(made_by, generator=generator)
+        case = Case(network, network.loss, (34,), k=k, noise=network.noise)
+        case.beside = made_by
+    else:
+        network = StackedVAE(schema, k, network="conv", latent=3, generator=generator)
+        case = Case(network, network.negative_elbo, (34,), k=k, noise=3)
     return case
 
 
@@ -217,6 +231,8 @@ def _stacked_twice() -> Case:
 # Every one of these is served by rules alone.
 RULED: dict[str, Callable[[], Case]] = {
     **CLOSED,
+    **{f"convolutional vae k={k}": lambda k=k: _conv(k, critic=False) for k in (1, 3)},
+    **{f"convolutional critic k={k}": lambda k=k: _conv(k, critic=True) for k in (1, 3)},
     **{f"{name}, taped": lambda make=make: _taped(make) for name, make in CLOSED.items()},
     "stacked convolutions": _stacked_picture,
     "stacked, called twice": _stacked_twice,

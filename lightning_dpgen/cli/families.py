@@ -1,0 +1,134 @@
+"""The families of models by their name on the command line: which settings each has, its defaults, and its module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_dpgen.cli.configuration import Conf, ModelConf
+from lightning_dpgen.cli.defaults import Defaults
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.plugins.rbm import RBM
+from lightning_dpgen.plugins.vae import VAE, Divergence
+from lightning_dpgen.plugins.wgan import WGAN
+from lightning_dpgen.privacy.account import Account
+
+# What every family has.
+_ALWAYS = ("name", "bias", "lr", "rate", "steps", "noise")
+# Of a divergence, where there is one.
+_DIVERGENCE = {"group": ("groups", "group_c"), "embedding": ("features", "divergence_share")}
+_ALL_OF_DIVERGENCES = {"divergence_weight", *(name for names in _DIVERGENCE.values() for name in names)}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Args:
+        title: in certificates.
+        make: its module.
+        settings: names of its settings in the group ``model``, besides those that all have.
+        defaults: of those that are left out, from the defaults that follow from the data.
+    """
+
+    title: str
+    make: Callable[..., PrivateMixture]
+    settings: tuple[str, ...]
+    defaults: Callable[[Defaults], Mapping[str, Any]]
+
+
+FAMILIES = {
+    "vae": Family(
+        "mixture of variational autoencoders",
+        VAE,
+        ("network", "hidden", "latent", "divergence", "divergence_weight"),
+        lambda d: {"network": "dense", "hidden": d.hidden, "latent": d.latent, "lr": d.lr},
+    ),
+    "rbm": Family(
+        "mixture of restricted Boltzmann machines",
+        RBM,
+        ("hidden", "chains"),
+        lambda d: {"hidden": d.hidden, "chains": 20, "lr": 1e-2},
+    ),
+    "wgan": Family(
+        "mixture of Wasserstein generative adversarial networks",
+        WGAN,
+        ("network", "hidden", "latent", "penalty", "critic_steps"),
+        lambda d: {
+            "network": "dense", "hidden": d.hidden, "latent": 2 * d.latent, "penalty": 10.0, "critic_steps": 2, "lr": 2e-3,
+        },
+    ),
+}  # fmt: skip
+
+
+def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open: set[str]) -> None:
+    """Fill in what is left out, and refuse what the family does not have.
+
+    Args:
+        model: changed in place.
+        chosen: defaults that follow from the data.
+        expected_lot: expected size of a lot.
+        left_open: settings that are solved for.
+
+    Raises:
+        Mistake: naming the setting.
+    """
+    if model.name not in FAMILIES:
+        raise Mistake(f"model.name={model.name}: expected one of {', '.join(FAMILIES)}")
+    family = FAMILIES[model.name]
+    if model.divergence not in (None, *_DIVERGENCE):
+        raise Mistake(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
+    has = {*_ALWAYS, *family.settings, *_DIVERGENCE.get(model.divergence, ())}
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if value is not None and field.name not in has:
+            hint = f"with model.divergence={model.divergence} " if field.name in _ALL_OF_DIVERGENCES else ""
+            raise Mistake(f"model.{field.name}={value}: model={model.name} {hint}has no such setting")
+    values = dict(family.defaults(chosen)) | {"rate": chosen.rate, "steps": chosen.steps}
+    if model.divergence is not None:
+        # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
+        groups = 16 if model.groups is None else model.groups
+        bound = 0.1 * chosen.c_max * groups / expected_lot
+        values |= {"divergence_weight": 10.0, "groups": 16, "group_c": bound, "features": 64, "divergence_share": 0.05}
+    for name in has - left_open:
+        if getattr(model, name) is None and name in values:
+            setattr(model, name, values[name])
+
+def rules_of(model: ModelConf, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
+    """The clipping rules of a model's terms."""
+    return (clipping, Fixed(model.group_c)) if model.divergence == "group" else (clipping,)
+
+
+def noises_of(model: ModelConf, clipping: ClippingRule) -> dict[str, float]:
+    """The noises of a lot and their shares of its inverse squared noise."""
+    extra = {name: share for rule in rules_of(model, clipping) for name, share in rule.weights.items()}
+    if model.divergence == "embedding":
+        extra["embedding"] = model.divergence_share
+    return extra | {"gradient": 1.0 - sum(extra.values())}
+
+
+def make_module(conf: Conf, schema: ImageSchema, clipping: ClippingRule, account: Account) -> PrivateMixture:
+    """The module that is trained."""
+    model, family = conf.model, FAMILIES[conf.model.name]
+    own = {name: getattr(model, name) for name in family.settings if not name.startswith("divergence")}
+    if model.divergence is not None:
+        numbers = {name: getattr(model, name) for name in ("groups", "features") if getattr(model, name) is not None}
+        own["divergence"] = Divergence(model.divergence, weight=model.divergence_weight, **numbers)
+    rules = rules_of(model, clipping)
+    return family.make(
+        schema,
+        account,
+        rules[0] if len(rules) == 1 else rules,
+        n=conf.data.n,
+        k=conf.split.k,
+        bias=model.bias,
+        lr=model.lr,
+        seed=conf.seed,
+        log_every=conf.trainer.log_every,
+        **own,
+    )

@@ -1,0 +1,72 @@
+"""How far the codes of records are from the prior."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class CodeEmbedding:
+    """Random Fourier features of codes, of norm 1: the Gaussian kernel ``exp(-|a - b|^2 / 2 d)`` (Rahimi and Recht 2007).
+
+    Args:
+        latent: dimensions d of a code.
+        features: how many numbers; even, since they are pairs of a cosine and a sine.
+        generator: public.
+
+    Attributes:
+        of_prior: (features,) the mean over standard normal codes.
+
+    Example:
+        >>> embedding = CodeEmbedding(2, features=10)
+        >>> float(embedding(torch.randn(3, 2)).norm(dim=1).sum().round())
+        3.0
+    """
+
+    def __init__(self, latent: int, features: int = 64, generator: torch.Generator | None = None) -> None:
+        pairs = features // 2
+        self._frequencies = torch.randn(latent, pairs, generator=generator) / math.sqrt(latent)
+        means = torch.exp(-0.5 * self._frequencies.square().sum(dim=0)) / math.sqrt(pairs)
+        self.of_prior = torch.cat([means, torch.zeros(pairs)])
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """(B, features)."""
+        phase = z @ self._frequencies.to(z)
+        return torch.cat([phase.cos(), phase.sin()], dim=1) / math.sqrt(phase.shape[1])
+
+    def to(self, device: torch.device) -> CodeEmbedding:
+        """Itself, with its numbers there."""
+        self._frequencies, self.of_prior = self._frequencies.to(device), self.of_prior.to(device)
+        return self
+
+
+def mmd(codes: Tensor, prior: Tensor, mask: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy between the codes of each group and as many draws of the prior.
+
+    With the inverse multiquadric kernel ``2 d / (2 d + |a - b|^2)``, as a mean over all pairs (a V-statistic, never
+    negative; Gretton et al. 2012, equation 5).
+
+    Args:
+        codes: (m, r, d), of which `mask` says where there are any.
+        prior: (m, r, d) draws, at the same places.
+        mask: (m, r).
+
+    Returns:
+        (m,); 0 for a group of none.
+
+    Example:
+        >>> x = torch.randn(2, 5, 3)
+        >>> mmd(x, x, torch.ones(2, 5, dtype=torch.bool))
+        tensor([0., 0.])
+    """
+    both = torch.cat([codes, prior], dim=1)
+    # +1 for a code, -1 for a draw of the prior, over how many there are.
+    share = mask.to(codes.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    sign = torch.cat([share, -share], dim=1)
+    squares = both.square().sum(dim=2)
+    distances = (squares[:, :, None] + squares[:, None, :] - 2.0 * both @ both.mT).clamp(min=0.0)
+    scale = 2.0 * codes.shape[2]
+    kernel = scale / (scale + distances)
+    return torch.einsum("gi,gij,gj->g", sign, kernel, sign)

@@ -1,0 +1,167 @@
+"""Networks for k components at once, from which the models are built: fully connected ones, and ones for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.forms import Form
+from lightning_dpgen.gradients.segments import segmented_product
+from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_forms
+
+# Channels of the two convolutions of a network for pictures.
+_CHANNELS = (16, 32)
+
+
+class StackedMLP(nn.Module):
+    """k fully connected networks with rectifiers between their layers.
+
+    Args:
+        k: number of components.
+        widths: of the input, the hidden layers and the output.
+        last_bias: whether the last layer has a bias.
+        generator: public generator of the initial weights.
+    """
+
+    def __init__(
+        self, k: int, widths: Sequence[int], *, last_bias: bool = True, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        last = len(widths) - 2
+        self.layers = nn.ModuleList(
+            StackedLinear(k, n, o, bias=i < last or last_bias, generator=generator)
+            for i, (n, o) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+        )
+
+    def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, n) sorted by component, to (B, o)."""
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x, offsets))
+        return self.layers[-1](x, offsets)
+
+    def run(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """As `forward`, outside any graph; and the inputs of each layer, which `back` needs."""
+        inputs = [x]
+        for layer in self.layers[:-1]:
+            inputs.append(segmented_product(inputs[-1], layer.weight, layer.bias, offsets).relu_())
+        last = self.layers[-1]
+        return segmented_product(inputs[-1], last.weight, last.bias, offsets), inputs
+
+    def back(
+        self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool
+    ) -> tuple[dict[nn.Parameter, Form], Tensor | None]:
+        """From the gradient of the outputs of `run`, those of parameters by record, and that of the input if asked for."""
+        forms: dict[nn.Parameter, Form] = {}
+        for i in reversed(range(len(self.layers))):
+            layer = self.layers[i]
+            forms |= layer_forms(layer, gradient, inputs[i], offsets)
+            if i:
+                gradient = segmented_product(gradient, layer.weight.mT, None, offsets).mul_(inputs[i] > 0)
+            elif to_input:
+                gradient = segmented_product(gradient, layer.weight.mT, None, offsets)
+        return forms, gradient if to_input else None
+
+
+class PictureEncoder(nn.Module):
+    """k networks of two convolutions, each halving the picture, and a linear layer, which sees the label too.
+
+    Args:
+        schema: pictures whose height and width are multiples of 4.
+        k: number of components.
+        outputs: o.
+        slope: of the rectifiers, below 0.
+        generator: public generator of the initial weights.
+
+    Raises:
+        ValueError: for pictures of another size.
+    """
+
+    def __init__(
+        self,
+        schema: ImageSchema,
+        k: int,
+        outputs: int,
+        *,
+        slope: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._schema, self.slope = schema, slope
+        height, width = _quarters(schema)
+        first, second = _CHANNELS
+        self.first = StackedConv2d(k, 1, first, 3, stride=2, padding=1, generator=generator)
+        self.second = StackedConv2d(k, first, second, 3, stride=2, padding=1, generator=generator)
+        self.last = StackedLinear(k, second * height * width + schema.classes, outputs, generator=generator)
+
+    def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, width) records sorted by component, to (B, o)."""
+        schema = self._schema
+        x, label = x[:, : schema.pixels], x[:, schema.pixels :]
+        x = x.unflatten(1, (1, schema.height, schema.width))
+        x = F.leaky_relu(self.first(x, offsets), self.slope)
+        x = F.leaky_relu(self.second(x, offsets), self.slope)
+        return self.last(torch.cat([x.flatten(1), label], dim=1), offsets)
+
+    def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, width) the gradient of a single output with respect to the record, as a function of the parameters."""
+        schema = self._schema
+        picture = x[:, : schema.pixels].unflatten(1, (1, schema.height, schema.width))
+        first = self.first(picture, offsets)
+        second = self.second(F.leaky_relu(first, self.slope), offsets)
+        v = self.last.back(x.new_ones(len(x), 1), offsets)
+        inner, label = v[:, : v.shape[1] - schema.classes], v[:, v.shape[1] - schema.classes :]
+        v = inner.unflatten(1, second.shape[1:]) * signs(second.detach(), self.slope)
+        v = self.second.back(v, offsets, first.shape[2:]) * signs(first.detach(), self.slope)
+        return torch.cat([self.first.back(v, offsets, picture.shape[2:]).flatten(1), label], dim=1)
+
+
+class PictureDecoder(nn.Module):
+    """k networks of a linear layer and two transposed convolutions, each doubling the picture; the label by a linear layer.
+
+    Args:
+        schema, k, slope, generator: as for `PictureEncoder`.
+        inputs: width of the code.
+    """
+
+    def __init__(
+        self,
+        schema: ImageSchema,
+        k: int,
+        inputs: int,
+        *,
+        slope: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._schema, self.slope = schema, slope
+        self._shape = (_CHANNELS[1], *_quarters(schema))
+        first, second = _CHANNELS
+        self.inner = StackedLinear(k, inputs, second * self._shape[1] * self._shape[2], generator=generator)
+        self.label = StackedLinear(k, inputs, schema.classes, generator=generator) if schema.classes else None
+        self.second = StackedConvTranspose2d(k, second, first, 4, stride=2, padding=1, generator=generator)
+        self.first = StackedConvTranspose2d(k, first, 1, 4, stride=2, padding=1, generator=generator)
+
+    def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, inputs) sorted by component, to (B, width)."""
+        x = F.leaky_relu(self.inner(z, offsets), self.slope).unflatten(1, self._shape)
+        x = F.leaky_relu(self.second(x, offsets), self.slope)
+        picture = self.first(x, offsets).flatten(1)
+        return picture if self.label is None else torch.cat([picture, self.label(z, offsets)], dim=1)
+
+
+def signs(x: Tensor, slope: float) -> Tensor:
+    """The slope of a leaky rectifier at each number."""
+    return torch.where(x > 0, x.new_ones(()), x.new_full((), slope))
+
+
+def _quarters(schema: ImageSchema) -> tuple[int, int]:
+    if schema.height % 4 or schema.width % 4:
+        raise ValueError(
+            f"pictures of {schema.height} by {schema.width}: a network of convolutions needs multiples of 4; "
+            "model.network=dense takes any"
+        )
+    return schema.height // 4, schema.width // 4

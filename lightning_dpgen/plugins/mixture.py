@@ -1,0 +1,136 @@
+"""What the LightningModules of all mixtures have in common: one Poisson lot a step for all components."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytorch_lightning as pl
+import torch
+
+from lightning_dpgen.data.lots import Lot, LotBlock
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.account import Account
+
+# How the parameters of a component may begin (model.bias).
+STARTS = ("means", "learned", "zero")
+
+
+class PrivateMixture(pl.LightningModule):
+    """k networks trained together by DP-SGD.
+
+    Fits with a `PrivateSplitDataModule` and a `MomentsAccountant` on the same account. What it logs under
+    ``private/`` are exact functions of private lots and stay on the machine.
+
+    Args:
+        network: what is released.
+        account: plan, ledger and private stream.
+        clipping: chooses the bounds of each lot, one rule for each term.
+        n: the declared number of records; rate times n is the divisor of every sum.
+        lr: learning rate of Adam.
+        bias: how components begin: ``zero``, or at the split's noisy cluster means.
+        log_every: steps between two private log lines.
+        embeddings: noises that the terms draw besides.
+    """
+
+    def __init__(
+        self,
+        network: GenerativeNetwork,
+        account: Account,
+        clipping: ClippingRule | Sequence[ClippingRule],
+        *,
+        n: int,
+        lr: float,
+        bias: str,
+        log_every: int,
+        embeddings: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if bias not in STARTS:
+            raise ValueError(f"model.bias={bias}: expected {', '.join(STARTS)}")
+        self.automatic_optimization = False
+        self.account, self.clipping, self.n, self.lr = account, clipping, n, lr
+        self.network, self.k = network, network.k
+        self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
+        self.register_buffer("weights", torch.zeros(network.k))
+        self._restored = False
+
+    @property
+    def trained(self) -> torch.nn.Module:
+        """What the private optimizer trains: the network itself, unless another one sees the records."""
+        return self.network
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps that have left their mark on the network."""
+        return self.account.done.get("training", 0)
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self._restored = True
+
+    def on_train_start(self) -> None:
+        split = self.trainer.datamodule.split
+        self.weights.copy_(split.weights)
+        # Not in a fit that goes on: there the network has been trained already.
+        if self.bias != "zero" and not self._restored:
+            self.network.start_at(split.means.to(self.device))
+
+    def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
+        """The optimizer of `trained`, made private."""
+        rate = self.account.plan.stage("training").access.rate
+        return PrivateOptimizer(
+            inner,
+            account=self.account,
+            clipping=self.clipping,
+            expected_lot=rate * self.n,
+            embeddings=self._embeddings,
+        )
+
+    def configure_optimizers(self):
+        return self.private_optimizer(torch.optim.Adam(self.trained.parameters(), lr=self.lr, fused=True))
+
+    def gradients(self, lot: Lot) -> tuple[RecordGradients | Deferred, ...]:
+        """Of each term, in the order of the clipping rules."""
+        return (term_gradients(self.trained, self.trained.term, lot, self.account.stream),)
+
+    def after_step(self) -> None:
+        """What follows a step and sees no record."""
+
+    def training_step(self, block: LotBlock, _) -> None:
+        wrapped = self.optimizers()
+        wrapped = wrapped[0] if isinstance(wrapped, list) else wrapped
+        # Lightning's wrapper loses what is written to it; the real optimizer is below.
+        optimizer = wrapped.optimizer
+        for i, lot in enumerate(block, start=1):
+            gradients = self.gradients(lot.to(self.device, self.dtype))
+            optimizer.take(*gradients)
+            # The last step of a block goes through the wrapper, so that Lightning counts blocks.
+            (wrapped if i == len(block) else optimizer).step()
+            self.after_step()
+            if self.steps_taken % self.log_every == 0:
+                self._log_private(optimizer, gradients, len(lot))
+
+    def _log_private(self, optimizer: PrivateOptimizer, gradients, size: int) -> None:
+        if self.logger is None:
+            return
+        values = {"private/lot_size": float(size)}
+        for j, bound in enumerate(_flat(optimizer.last_bound)):
+            values[f"bound/{j}" if j else "bound"] = bound
+        for j, own in enumerate(gradients):
+            losses = getattr(own, "losses", None)
+            if losses is not None and len(losses):
+                values[f"private/loss/{j}" if j else "private/loss"] = float(losses.mean())
+        self.logger.log_metrics(values, step=self.steps_taken)
+
+    def mixture(self) -> Mixture:
+        """The mixture as it is now, a copy on the CPU, ready to sample: only public parts."""
+        return Mixture(copy.deepcopy(self.network).cpu().eval(), self.weights.cpu())
+
+
+def _flat(bound) -> list[float]:
+    return [x for part in bound for x in _flat(part)] if isinstance(bound, tuple) else [bound]

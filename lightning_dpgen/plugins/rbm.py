@@ -1,0 +1,45 @@
+"""The LightningModule of a mixture of restricted Boltzmann machines."""
+
+from __future__ import annotations
+
+import torch
+
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.account import Account
+
+
+class RBM(PrivateMixture):
+    """k machines trained together by private persistent contrastive divergence; see `PrivateMixture` and `StackedRBM`.
+
+    Args:
+        schema, account, clipping, n, k, lr, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are one here,
+            since visible biases are always trained.
+        hidden: hidden units.
+        chains: persistent chains of each component, swept once a step.
+    """
+
+    def __init__(
+        self,
+        schema: ImageSchema,
+        account: Account,
+        clipping: ClippingRule,
+        *,
+        n: int,
+        k: int = 10,
+        hidden: int = 100,
+        chains: int = 20,
+        lr: float = 1e-2,
+        bias: str = "means",
+        seed: int = 0,
+        log_every: int = 50,
+    ) -> None:
+        public = torch.Generator().manual_seed(seed)
+        machine = StackedRBM(schema, k, hidden=hidden, chains=chains, generator=public)
+        super().__init__(machine, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every)
+        self._public = public
+
+    def after_step(self) -> None:
+        self.network.sweep(self._public)

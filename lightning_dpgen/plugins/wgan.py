@@ -1,0 +1,75 @@
+"""The LightningModule of a mixture of Wasserstein generative adversarial networks."""
+
+from __future__ import annotations
+
+import torch
+
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.account import Account
+
+# Made records of each component in a step of the generators.
+_MADE = 64
+
+
+class WGAN(PrivateMixture):
+    """k generators and critics (dp-GAN): critics take private steps, and every few of these the generators a public one.
+
+    Only the critics see records; the generators are trained against released critics, which costs nothing.
+
+    Args:
+        schema, account, clipping, n, k, network, latent, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are
+            one here, since output biases are always trained.
+        hidden: units of the hidden layers of generators and critics.
+        lr: learning rate of both Adams.
+        penalty: weight of the gradient penalty.
+        critic_steps: private steps for one of the generators.
+    """
+
+    def __init__(
+        self,
+        schema: ImageSchema,
+        account: Account,
+        clipping: ClippingRule,
+        *,
+        n: int,
+        k: int = 10,
+        network: str = "dense",
+        hidden: int = 128,
+        latent: int = 16,
+        lr: float = 1e-3,
+        penalty: float = 10.0,
+        critic_steps: int = 3,
+        bias: str = "means",
+        seed: int = 0,
+        log_every: int = 50,
+    ) -> None:
+        public = torch.Generator().manual_seed(seed)
+        made_by = StackedGenerator(schema, k, network=network, hidden=hidden, latent=latent, generator=public)
+        critic = StackedCritic(made_by, hidden=hidden, penalty=penalty, generator=public)
+        super().__init__(made_by, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every)
+        self.critic, self.critic_steps, self._public = critic, critic_steps, public
+
+    @property
+    def trained(self) -> StackedCritic:
+        return self.critic
+
+    def configure_optimizers(self):
+        betas = (0.5, 0.9)
+        critic = torch.optim.Adam(self.trained.parameters(), lr=self.lr, betas=betas, fused=True)
+        return self.private_optimizer(critic), torch.optim.Adam(self.network.parameters(), lr=self.lr, betas=betas)
+
+    def after_step(self) -> None:
+        if self.steps_taken % self.critic_steps:
+            return
+        optimizer = self.optimizers()[1].optimizer
+        z = torch.randn(self.k * _MADE, self.network.latent, generator=self._public).to(self.device)
+        offsets = tuple(_MADE * c for c in range(self.k + 1))
+        loss = -self.trained(self.network(z, offsets), offsets).sum() / _MADE
+        parameters = list(self.network.parameters())
+        # Into these alone: the critic's are the private optimizer's.
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.grad = gradient
+        optimizer.step()
