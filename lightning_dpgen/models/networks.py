@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -34,7 +35,7 @@ class StackedMLP(nn.Module):
         last = len(widths) - 2
         self.layers = nn.ModuleList(
             StackedLinear(k, n, o, bias=i < last or last_bias, generator=generator)
-            for i, (n, o) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+            for i, (n, o) in enumerate(itertools.pairwise(widths))
         )
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -96,7 +97,7 @@ class StackedRBM(nn.Module):
         count = self.chains.shape[1]
         of_weight = (chain_h.mT @ self.chains).div_(count)
         shape, h = tuple(self.weight.shape[1:]), h.neg_()
-        sizes = [end - start for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        sizes = [end - start for start, end in itertools.pairwise(offsets)]
         parts = list(zip(h.split(sizes), v.split(sizes), strict=True))
         pairs = {
             self.weight: [Outer([(a[:, None], x[:, None])], shape, shape) for a, x in parts],
