@@ -8,6 +8,7 @@ _EXPORTS = {
     "data.lots": ["Lot", "LotBlocks", "PoissonLots"],
     "data.records": ["BadRecords", "Records", "encode_images"],
     "data.schema": ["ImageSchema"],
+    "data.stores": ["Store", "check_finite", "store_of"],
     "gradients.clipping": [
         "Decay", "DPNorm", "Fixed", "Normalised", "PerComponent", "PerLayer", "Quantile", "Schedule", "Smoothed",
     ],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightning_dpgen.data.stores import store_of
 from lightning_dpgen.privacy.account import Account
 
 
@@ -30,7 +31,7 @@ class Lot:
     """The records of one step, sorted by the component that they belong to. Everything in it is private.
 
     Args:
-        records: (B, m), or a tuple or dict of tensors (B, ...); B is random and may be 0.
+        records: (B, m), or a tuple, list or dict of tensors (B, ...); B is random and may be 0.
         offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
         draw: its identity; copies of a lot share it.
     """
@@ -51,9 +52,22 @@ class Lot:
         """With `change` done to each tensor."""
         return Lot(tree_map(change, self.records), self.offsets if offsets is None else offsets, self.draw)
 
-    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Lot:
-        """On that device; real numbers in that precision."""
-        return self.mapped(lambda x: x.to(device, dtype if x.is_floating_point() else None))
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
+        """On that device; real numbers in that precision.
+
+        A GPU copies from pinned memory while the program goes on: whatever is queued there next finds the whole lot, and
+        torch keeps the pinned memory until it has been read.
+        """
+        device = torch.device(device)
+
+        def moved(x: Tensor) -> Tensor:
+            wanted = dtype if x.is_floating_point() else None
+            if device.type != "cuda" or x.device.type != "cpu":
+                return x.to(device, wanted)
+            # Converted there: on the way, it would go through memory that is not pinned, and be waited for.
+            return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
+
+        return self.mapped(moved)
 
     def padded(self, more: int) -> Lot:
         """With as many records of zeros behind the others."""
@@ -63,41 +77,66 @@ class Lot:
 
 
 class PoissonLots:
-    """An endless source of Poisson lots from records that are held in memory.
+    """An endless source of Poisson lots.
 
-    Sampling is a random size and distinct positions, fetched at once; an empty lot is a lot like any other, since
-    skipping it would tell that it was empty.
+    Sampling is a random size and distinct positions, whose records are fetched at once; an empty lot is a lot like any
+    other, since skipping it would tell that it was empty. Records stay where they are: no copy of them is made.
 
     Args:
-        records: (N, m), finite.
+        records: what `store_of` takes: a tensor or array in memory or memory-mapped, a CSR matrix, a tuple or dict of
+            columns, a map-style Dataset, or a store. Finite (`check_finite`).
         account: its plan says the rate, its private stream draws the samples.
         stage: the plan's stage that the lots are for.
-        clusters: (N,) the component of each record, in 0..k-1; None for a single component.
+        clusters: (N,) whole numbers, the component of each record, in 0..k-1; None puts all into the first.
         k: number of components.
+
+    Raises:
+        BadRecords: for records that no lot can be drawn from, such as a DataLoader.
+        ValueError: for clusters that do not fit.
+
+    Example:
+        >>> from lightning_dpgen.privacy.plan import Plan, Stage
+        >>> plan = Plan((Stage(Access("training", {"gradient": 1.0}, rate=0.5), 10, 1.0),), 1.0, 1e-5)
+        >>> lots = PoissonLots((np.zeros((8, 3), np.float32), np.arange(8)), Account(plan))
+        >>> rows, numbers = lots.draw().records
+        >>> rows.shape[1:], len(rows) == len(numbers) <= 8
+        (torch.Size([3]), True)
     """
 
     def __init__(
         self,
-        records: Tensor,
+        records: Any,
         account: Account,
         *,
         stage: str = "training",
         clusters: Tensor | None = None,
         k: int = 1,
     ) -> None:
+        self._store = store_of(records)
+        # Positions are drawn in the order of components; `order` says which record is at each, None if all are in place.
         if clusters is None:
-            clusters = torch.zeros(len(records), dtype=torch.long)
-        order = torch.argsort(clusters, stable=True)
-        self._records = records[order].contiguous()
-        self._bounds = np.searchsorted(clusters[order].numpy(), np.arange(k + 1))
+            self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
+        else:
+            clusters = _checked(np.asarray(clusters), len(self._store), k)
+            self._order = np.argsort(clusters, kind="stable")
+            self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
         self.rate = account.plan.stage(stage).access.rate
         self._stream = account.stream
 
     def draw(self) -> Lot:
         """One Poisson lot."""
-        taken = self._stream.poisson_sample(len(self._records), self.rate)
-        records = self._records.index_select(0, torch.from_numpy(taken))
-        return Lot(records, tuple(np.searchsorted(taken, self._bounds).tolist()), Draw(self.rate))
+        taken = self._stream.poisson_sample(len(self._store), self.rate)
+        offsets = tuple(np.searchsorted(taken, self._bounds).tolist())
+        return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, Draw(self.rate))
+
+
+def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
+    # Neither says a number of records, nor what it found.
+    if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
+        raise ValueError("clusters: expected (N,) whole numbers, one a record; make them of the same records")
+    if n and (clusters.min() < 0 or clusters.max() >= k):
+        raise ValueError(f"clusters hold numbers outside 0 to {k - 1}: expected k={k} components")
+    return clusters
 
 
 class LotBlocks:

@@ -195,7 +195,9 @@ class PrivateStream:
             return poisson_sample(self._octets, population, rate)
         random = np.random.Generator(self._bits)
         size = random.binomial(population, rate)
-        return np.sort(random.choice(population, size=size, replace=False, shuffle=False))
+        positions = random.choice(population, size=size, replace=False, shuffle=False)
+        positions.sort()
+        return positions
 
     def _box_muller(self, out: Tensor, deviation: float) -> None:
         """Add sqrt(-2 ln u) (cos t, sin t) to the two halves of `out`; u in (0, 1], t in (-pi, pi]."""

@@ -187,8 +187,8 @@ BROKEN = {
     ),
     "lots drawn at another rate than they say": Broken(
         PoissonLots.draw,
-        {"poisson_sample(len(self._records), self.rate)":
-         "poisson_sample(len(self._records), 8.0 / max(len(self._records), 8))"},
+        {"poisson_sample(len(self._store), self.rate)":
+         "poisson_sample(len(self._store), 8.0 / max(len(self._store), 8))"},
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
