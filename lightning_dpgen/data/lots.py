@@ -126,7 +126,7 @@ class PoissonLots:
     def draw(self) -> Lot:
         """One Poisson lot."""
         taken = self._stream.poisson_sample(len(self._store), self.rate)
-        offsets = tuple(np.searchsorted(taken, self._bounds).tolist())
+        offsets = tuple(taken.searchsorted(self._bounds).tolist())
         return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, Draw(self.rate))
 
 

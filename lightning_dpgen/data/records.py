@@ -12,7 +12,7 @@ from lightning_dpgen.data.schema import ImageSchema
 
 
 class BadRecords(ValueError):
-    """The records are not what the schema declares."""
+    """The records are not what the schema declares, or not kept in what lots can be drawn from."""
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class PrivateStream:
         # Anew in a forked child too, where the thread that may have held it is gone.
         self._lock = threading.RLock()
         self._bits = Keystream() if self.secure else np.random.PCG64DXSM(self._seed)
+        self._sampler = None if self.secure else np.random.Generator(self._bits)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._reserve: Tensor | None = None
@@ -193,7 +194,7 @@ class PrivateStream:
         """
         if self.secure:
             return poisson_sample(self._octets, population, rate)
-        random = np.random.Generator(self._bits)
+        random = self._sampler
         size = random.binomial(population, rate)
         positions = random.choice(population, size=size, replace=False, shuffle=False)
         positions.sort()

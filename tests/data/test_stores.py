@@ -188,6 +188,11 @@ def test_what_is_finite_passes(kept):
     check_finite(store_of(kept(ROWS)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_what_is_large_is_finite(dtype):
+    check_finite(store_of(torch.full((1000, 3), torch.finfo(dtype).max, dtype=dtype)))
+
+
 def test_a_sparse_value_that_float32_does_not_hold_is_not_finite():
     store = store_of(scipy.sparse.csr_array([[1e300]]))
     assert store.take(np.array([0])).isinf().all()
