@@ -5,7 +5,7 @@ import importlib
 # Loaded when first used: `dpgen --help` and `dpgen verify` should not wait for Lightning.
 _EXPORTS = {
     "clustering.kmeans": ["Split", "SplitSettings"],
-    "data.lots": ["Lot", "LotBlocks", "PoissonLots"],
+    "data.lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],
     "data.records": ["BadRecords", "Records", "encode_images"],
     "data.schema": ["ImageSchema"],
     "data.stores": ["Store", "check_finite", "store_of"],
@@ -15,11 +15,14 @@ _EXPORTS = {
     "gradients.engines": ["term_gradients"],
     "gradients.parts": ["Parts"],
     "gradients.terms": ["DataFree", "PerGroup", "PerRecord"],
+    "optim.draft": ["training_draft"],
     "optim.private": ["PrivateOptimizer"],
     "plugins.accountant": ["MomentsAccountant"],
     "plugins.progress": ["PrivateProgress"],
     "plugins.split": ["PrivateSplitDataModule"],
-    "plugins.vae": ["VAE"],
+    "plugins.rbm": ["RBM"],
+    "plugins.vae": ["VAE", "Divergence"],
+    "plugins.wgan": ["WGAN"],
     "privacy.account": ["Account"],
     "privacy.errors": ["BudgetTooSmall", "DamagedState", "LedgerError", "PlanMismatch", "PrivacyError"],
     "privacy.ledger": ["Ledger"],
@@ -33,6 +36,7 @@ _EXPORTS = {
     "release.projected": ["ProjectedRows"],
     "release.sampler": ["Release", "load_release"],
     "release.verify": ["Verdict", "verify"],
+    "release.weights": ["release_weights"],
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 

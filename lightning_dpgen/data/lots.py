@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lightning_dpgen.data.stores import store_of
+from lightning_dpgen.data.stores import check_finite, store_of
 from lightning_dpgen.privacy.account import Account
 
 
@@ -123,6 +123,11 @@ class PoissonLots:
         self.rate = account.plan.stage(stage).access.rate
         self._stream = account.stream
 
+    @property
+    def empty(self) -> Any:
+        """The records of a lot of none: their shapes and types, which are public."""
+        return self._store.take(np.zeros(0, dtype=np.int64))
+
     def draw(self) -> Lot:
         """One Poisson lot."""
         taken = self._stream.poisson_sample(len(self._store), self.rate)
@@ -157,9 +162,37 @@ class LotBlocks:
     def __len__(self) -> int:
         return -(-self.steps // self.block)
 
+    @property
+    def empty(self) -> Any:
+        """The records of a lot of none: their shapes and types."""
+        return self._lots.empty
+
     def __iter__(self) -> Iterator[list]:
         for start in range(0, self.steps, self.block):
             yield LotBlock(self._lots, min(self.block, self.steps - start))
+
+
+def poisson_loader(records: Any, account: Account, *, stage: str = "training", block: int | None = None) -> LotBlocks:
+    """All lots of a run, for a Trainer: what takes the place of a DataLoader.
+
+    Args:
+        records: what `store_of` takes: tensors, arrays, a CSR matrix, columns, a Dataset. No DataLoader.
+        account: its plan says rate and steps.
+        stage: the plan's stage that the lots are for.
+        block: lots a batch; None takes `block_of(steps)`.
+
+    Raises:
+        BadRecords: for records that no lot can be drawn from, or that hold values that are not finite; nothing is spent.
+    """
+    store = store_of(records)
+    check_finite(store)
+    steps = account.remaining(stage)
+    return LotBlocks(PoissonLots(store, account, stage=stage), steps, block or block_of(steps))
+
+
+def block_of(steps: int) -> int:
+    """How many lots are a batch: many, to hide a Trainer's overhead, and so few that a crash costs little."""
+    return min(50, max(1, steps // 20))
 
 
 class LotBlock:

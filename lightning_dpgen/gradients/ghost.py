@@ -99,7 +99,9 @@ def ghost_gradients(
             "this loss does not depend on both the records and the parameters of the network: a loss of parameters alone "
             "is a DataFree term"
         )
-    forms = tape.gradients(losses)
+    # Backward, and what follows from it, in full precision, whatever the losses were computed in.
+    with torch.autocast(losses.device.type, enabled=False):
+        forms = tape.gradients(losses)
     if groups is not None:
         forms = {p: partition.of(form) for p, form in forms.items()}
     found = losses.detach()[:rows]

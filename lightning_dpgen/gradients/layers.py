@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import nn
 
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 def check_layers(network: nn.Module) -> None:
@@ -38,10 +37,4 @@ def _reason(layer: nn.Module) -> str | None:
         return "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm"
     if getattr(layer, "track_running_stats", False):
         return "keeps exact statistics of the records among its buffers: use track_running_stats=False"
-    random = isinstance(layer, _RANDOM) and layer.training and getattr(layer, "p", 1.0) > 0.0
-    if random or (layer.training and getattr(layer, "dropout", 0.0) and not isinstance(layer.dropout, nn.Module)):
-        return (
-            "draws random numbers by position, so one more record changes everybody's: take them from the noise that "
-            "the term is handed, or set its probability to 0"
-        )
     return None

@@ -78,27 +78,29 @@ def privatize(
         What `out` holds and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on the
         records of the lot, for one record added or removed.
     """
-    used: list[Bounds] = []
-    sensitivity: float | Tensor = 0.0
-    for i, (gradients, rule) in enumerate(terms):
-        if isinstance(gradients, Deferred):
-            gradients = gradients.given(access, expected_lot)
-        divisor, reach = (expected_lot, 1.0) if gradients.groups is None else (gradients.groups, 2.0)
-        norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)
-        if access.private:
-            bounds = rule.bounds(access, norms, before and before[i])
+    # Norms, factors and sums are what is claimed of them in full precision alone.
+    with torch.autocast(out.flat.device.type, enabled=False):
+        used: list[Bounds] = []
+        sensitivity: float | Tensor = 0.0
+        for i, (gradients, rule) in enumerate(terms):
+            if isinstance(gradients, Deferred):
+                gradients = gradients.given(access, expected_lot)
+            divisor, reach = (expected_lot, 1.0) if gradients.groups is None else (gradients.groups, 2.0)
+            norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)
+            if access.private:
+                bounds = rule.bounds(access, norms, before and before[i])
+            else:
+                bounds = (math.inf,) * len(norms.columns)
+            for part in gradients.parts():
+                add_clipped(part, rule, bounds, divisor, out, add=add)
+                add = True
+            sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
+            used.append(bounds)
+        if isinstance(sensitivity, float):
+            gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
         else:
-            bounds = (math.inf,) * len(norms.columns)
-        for part in gradients.parts():
-            add_clipped(part, rule, bounds, divisor, out, add=add)
-            add = True
-        sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
-        used.append(bounds)
-    if isinstance(sensitivity, float):
-        gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
-    else:
-        _by_component(access, sensitivity, out)
-    return used
+            _by_component(access, sensitivity, out)
+        return used
 
 
 def add_clipped(

@@ -8,14 +8,20 @@ from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizer
+from scipy.stats import chi2
 
-from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import DataFree
+from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+# Of the rehearsal, on either side and for each parameter.
+_FALSE_ALARM = 1e-11
 
 
 class PrivateOptimizer(DPOptimizer):
@@ -92,6 +98,38 @@ class PrivateOptimizer(DPOptimizer):
         self._state_of_step: dict[str, Any] = {"bounds": None, "begun": False}
 
     @property
+    def account(self) -> Account:
+        """Plan, ledger and private stream."""
+        return self._account
+
+    def rehearse(self) -> None:
+        """Draw the noise of one step on an account that is thrown away, and see that each parameter gets its share.
+
+        Raises:
+            RuntimeError: if the noise of a parameter is not of the planned size, with a false alarm of 2e-11 for each.
+        """
+        stage = self._account.plan.stage(self._stage)
+        if not stage.access.private:
+            return
+        multiplier = stage.access.multipliers["gradient"]
+        alone = Stage(Access(self._stage, {"gradient": multiplier}, stage.access.rate), 1, 1.0)
+        scratch = Account(Plan((alone,), self._account.plan.target_epsilon, 1e-5), stream=self._account.stream)
+        none = materialised({p: p.new_zeros(0, *p.shape) for p in self.params})
+        with scratch.open(self._stage) as access:
+            privatize([(none, Fixed(1.0))], access, self.expected_batch_size, self._buffer)
+        deviation, views = multiplier / self.expected_batch_size, self._buffer.views
+        for p in self.params:
+            size = p.numel()
+            ratio = float((views[p].double() / deviation).square().mean())
+            low, high = chi2.ppf([_FALSE_ALARM, 1.0 - _FALSE_ALARM], size) / size
+            if not (low <= ratio <= high):
+                raise RuntimeError(
+                    f"noise of {math.sqrt(ratio):.3g} times the planned size reached a parameter of shape "
+                    f"{tuple(p.shape)}: this fit would not be private; its optimizer or private stream is not ours"
+                )
+        self._buffer.flat.zero_()
+
+    @property
     def last_bound(self) -> float | tuple | None:
         """C, or one for each column of norms, or a tuple of these, one for each term."""
         bounds = self._state_of_step["bounds"]
@@ -108,13 +146,19 @@ class PrivateOptimizer(DPOptimizer):
         self._state_of_step["bounds"] = state_dict.get("last_bounds")
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bounds"})
 
-    def take(self, *gradients: RecordGradients | Parts | Deferred) -> None:
-        """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules."""
-        self._state_of_step["gradients"] = gradients
+    def take(self, *gradients: RecordGradients | Parts | Deferred, data_free: Sequence[DataFree] = ()) -> None:
+        """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules.
+
+        Args:
+            gradients: of the terms that see records.
+            data_free: further terms of this step that do not.
+        """
+        self._state_of_step["gradients"], self._state_of_step["data_free"] = gradients, tuple(data_free)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Drop what was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""
         self._state_of_step.pop("gradients", None)
+        self._state_of_step.pop("data_free", None)
         super().zero_grad(set_to_none)
 
     @property
@@ -126,6 +170,7 @@ class PrivateOptimizer(DPOptimizer):
         """Turn the lot's gradients into ``p.grad``; called by `step`. False where more parts of the lot are to come."""
         # Taken away first: whatever goes wrong from here on, the next step needs a lot of its own.
         gradients = self._state_of_step.pop("gradients", None)
+        data_free = self._data_free + self._state_of_step.pop("data_free", ())
         begun, self._state_of_step["begun"] = self._state_of_step["begun"], False
         if gradients is None:
             gradients = (self._from_grad_sample(),)
@@ -150,7 +195,7 @@ class PrivateOptimizer(DPOptimizer):
         for p in self.params:
             p.grad = self._buffer.views[p]
             p.grad_sample = None
-        self._add_data_free()
+        self._add_data_free(data_free)
         if self.step_hook:
             self.step_hook(self)
         self._is_last_step_skipped = False
@@ -212,8 +257,8 @@ class PrivateOptimizer(DPOptimizer):
             if isinstance(own, RecordGradients):
                 rule.scope.check(own)
 
-    def _add_data_free(self) -> None:
-        for term in self._data_free:
+    def _add_data_free(self, terms: Sequence[DataFree]) -> None:
+        for term in terms:
             gradients = torch.autograd.grad(term.loss(), self.params, allow_unused=True)
             for p, gradient in zip(self.params, gradients, strict=True):
                 if gradient is not None:

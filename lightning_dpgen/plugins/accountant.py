@@ -8,6 +8,9 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from lightning_dpgen.data.lots import LotBlocks
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.adopted import Adopted, check_optimizers
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
@@ -19,10 +22,12 @@ LEDGER = "lightning_dpgen"
 class MomentsAccountant(pl.Callback):
     """Watches over a private fit.
 
-    At setup it refuses what would silently break privacy. During the fit, `epsilon_at` tells epsilon by the plan. When
-    the last planned step is done it stops the Trainer and compares ledger and plan. Every checkpoint of the Trainer,
-    weights alone or not, says what was spent; a fit goes on from one only with the ledger that it belongs to
-    (`Account.resume`), so an older checkpoint hides nothing that was spent after it.
+    At setup it refuses what would silently break privacy. A module with automatic optimization is adopted (`Adopted`): its
+    `training_step` gives one loss a record, its optimizer is a `PrivateOptimizer`, and lots come from `poisson_loader`.
+    Before the first step a rehearsal shows that noise of the planned size reaches each parameter. During the fit,
+    `epsilon_at` tells epsilon by the plan. When the last planned step is done it stops the Trainer and compares ledger and
+    plan. Every checkpoint of the Trainer, weights alone or not, says what was spent; a fit goes on from one only with the
+    ledger that it belongs to (`Account.resume`), so an older checkpoint hides nothing that was spent after it.
 
     Args:
         account: the account of the run, shared with module and datamodule.
@@ -41,11 +46,14 @@ class MomentsAccountant(pl.Callback):
         self.account = account
         self.complete = False
         self._curve = None
+        self._adopted: Adopted | None = None
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         refuse(trainer, self.account)
+        if module.automatic_optimization:
+            self._adopted = Adopted(module, self.account)
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         _extend(module, "on_save_checkpoint", self._record)
         _extend(module, "on_load_checkpoint", self._go_on)
@@ -69,7 +77,21 @@ class MomentsAccountant(pl.Callback):
         # Steps are counted by the ledger: the loops start anew, on what is left.
         checkpoint.pop("loops", None)
 
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        check_optimizers(trainer.optimizers, self.account, adopted=self._adopted is not None)
+        for optimizer in trainer.optimizers:
+            if isinstance(optimizer, PrivateOptimizer):
+                optimizer.rehearse()
+
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not isinstance(trainer.train_dataloader, LotBlocks):
+            kind = type(trainer.train_dataloader).__name__
+            raise MisconfigurationException(
+                f"the training data are a {kind}, whose sampling is not the plan's: hand the records or the data set to "
+                "poisson_loader(records, account), and the Trainer what it gives"
+            )
+        if self._adopted is not None:
+            self._adopted.rehearse(trainer.train_dataloader.empty)
         if self.account.private:
             self._curve = self.account.plan.curve("training")
 

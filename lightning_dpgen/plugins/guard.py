@@ -38,10 +38,10 @@ def refuse(trainer: pl.Trainer, account: Account) -> None:
         check_layers(module)
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
-    if trainer.precision not in ("32-true", "64-true"):
+    if trainer.precision not in ("32-true", "64-true", "bf16-mixed"):
         raise MisconfigurationException(
-            f"precision={trainer.precision!r}: expected '32-true' or '64-true', since norms and clipped sums rest on "
-            "full precision (and '16-mixed' scales the loss, so gradients would be clipped at the wrong size)"
+            f"precision={trainer.precision!r}: expected '32-true', '64-true' or 'bf16-mixed', in which parameters stay in "
+            "full precision ('16-mixed' scales the loss, so gradients would be clipped at the wrong size)"
         )
     if trainer.accumulate_grad_batches != 1:
         raise MisconfigurationException(

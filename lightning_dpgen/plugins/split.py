@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.clustering.kmeans import Split, SplitSettings, SplitState, private_split
-from lightning_dpgen.data.lots import LotBlocks, PoissonLots
+from lightning_dpgen.data.lots import LotBlocks, PoissonLots, block_of
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy import durable
@@ -32,7 +32,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         account: its plan holds ``settings.drafts(n)`` and a stage ``training``.
         n: the declared number of records, public; a denominator, never compared with the data.
         seed: drives features and starting directions; public.
-        block: lots a batch; None takes a twentieth of the steps, at most 25, for a crash may cost a whole one.
+        block: lots a batch; None takes `block_of` the steps.
         keep: a file for what the split has released so far, from which an interrupted one goes on; None keeps it in
             memory.
         after_access: called when an access of the split is done and kept: a place to stop.
@@ -126,4 +126,4 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         clusters = self.make_split().clusters
         lots = PoissonLots(self._records.encoded, self.account, clusters=clusters, k=self.settings.k)
         steps = self.account.remaining("training")
-        return LotBlocks(lots, steps, self.block or min(25, max(1, steps // 20)))
+        return LotBlocks(lots, steps, self.block or block_of(steps))

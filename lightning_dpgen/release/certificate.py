@@ -170,6 +170,8 @@ def statement(certificate: dict[str, Any]) -> str:
         change = f"{certificate['unit']} changes {factor}"
     else:
         what, reach = "The model, the synthetic records", "for any number of synthetic records drawn from the model"
+        if SYNTHETIC not in certificate["released"]:
+            what, reach = "The model", "for whatever is computed from the model"
         change = (
             f"for {certificate['unit']}, whether that one record was added to the data or removed from it changes {factor}"
         )

@@ -51,8 +51,9 @@ def test_nothing_private_is_released(trained):
     rows = pd.read_parquet(trained / "release" / "synthetic.parquet").iloc[:, :64].to_numpy().astype(np.uint8)
     assert not any(row.tobytes() in raw for row in rows)
     names = set(load_file(trained / "release" / "model.safetensors"))
-    layers = {f"{layer}.{part}" for layer in ("encoder", "posterior", "decoder") for part in ("weight", "bias")}
-    assert names == layers | {"output.weight", "output_bias"}
+    layers = {f"{side}.layers.{i}.weight" for side in ("encoder", "decoder") for i in (0, 1)}
+    layers |= {"encoder.layers.0.bias", "encoder.layers.1.bias", "decoder.layers.0.bias"}
+    assert names == layers | {"output_bias"}
     for name in ("model.json", "privacy.json", "README.md", "report.html"):
         text = (trained / "release" / name).read_text()
         assert not any(word in text for word in ("negative_elbo", "lot_size", "ledger", str(trained)))

@@ -1,0 +1,110 @@
+"""The release of a network of anybody's own: its weights, card and certificate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.certificate import MODEL, WEIGHTS
+from lightning_dpgen.release.report import write_pages
+
+# What ``model.json`` says that this is.
+KIND = "weights"
+
+
+@dataclass(frozen=True)
+class WeightsContent:
+    """A `bundle.Content`.
+
+    Args:
+        tensors: by name.
+        architecture: the class of the network, in words.
+    """
+
+    tensors: dict[str, Tensor]
+    architecture: str
+
+    released: ClassVar[tuple[str, ...]] = (MODEL, WEIGHTS)
+
+    def write(self, folder: Path) -> None:
+        shapes = {name: list(tensor.shape) for name, tensor in self.tensors.items()}
+        description = {"model": KIND, "architecture": self.architecture, "tensors": shapes}
+        (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        safetensors.torch.save_file(self.tensors, folder / WEIGHTS)
+        (folder / WEIGHTS).chmod(0o644)
+
+    def present(self, folder: Path, certificate: dict[str, Any]) -> None:
+        count = sum(tensor.numel() for tensor in self.tensors.values())
+        write_pages(folder, certificate, KIND, architecture=self.architecture, parameters=count)
+
+
+def release_weights(
+    network: nn.Module,
+    account: Account,
+    folder: str | Path,
+    *,
+    data: str,
+    n: int,
+    unit: str = "one record",
+    declared: dict[str, Any] | None = None,
+    public_buffers: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write a release of a network that was trained on an account: weights, description, certificate, report and card.
+
+    A run that was left early is charged what its plan says.
+
+    Args:
+        network: its parameters are released, and of its buffers those that are named.
+        account: that all of its training was paid from; nothing else that saw the records may have touched the network.
+        folder: must not exist; it appears complete, or not at all.
+        data: what the records are, in words.
+        n: their declared number.
+        unit: whose presence is protected.
+        declared: what else the certificate assumes to be public.
+        public_buffers: names of buffers that are no function of the records.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        FileExistsError: if the folder exists.
+        PlanMismatch: if nothing was drawn from the account.
+        ValueError: if a parameter is not finite, or the network has a buffer that is not named: whoever keeps statistics
+            of records keeps them there.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
+    if not account.ledger.accesses:
+        raise PlanMismatch("nothing has been drawn from this account: train the network on it first")
+    buffers = {name for name, _ in network.named_buffers()} & set(network.state_dict())
+    unknown = sorted(buffers - set(public_buffers))
+    if unknown:
+        raise ValueError(
+            f"buffers {unknown[:5]} may hold statistics of records, which nobody has paid for: name those that are public "
+            "constants in public_buffers, and make the others non-persistent"
+        )
+    tensors = {
+        name: tensor.detach().cpu().contiguous().clone()
+        for name, tensor in network.state_dict().items()
+        if isinstance(tensor, Tensor)
+    }
+    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not torch.isfinite(tensor).all()]
+    if bad:
+        raise ValueError(f"parameters {bad[:5]} are not finite: the training has diverged, and there is nothing to release")
+    account.ledger.close()
+    staging = folder.with_name(f".{folder.name}.part")
+    content = WeightsContent(tensors, f"{type(network).__module__}.{type(network).__qualname__}")
+    everything = {"data": data, "n": n, **(declared or {})}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return write_release(folder, staging, content, account, unit=unit, declared=everything)

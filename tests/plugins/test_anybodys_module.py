@@ -1,0 +1,308 @@
+"""Anybody's LightningModule, with one callback and its optimizer wrapped: private, certified and released."""
+
+import json
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_dpgen.data.lots import LotBlocks, PoissonLots, poisson_loader
+from lightning_dpgen.gradients.clipping import DPNorm, Fixed
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
+from lightning_dpgen.optim.draft import training_draft
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.release.verify import verify
+from lightning_dpgen.release.weights import release_weights
+
+N, RATE, STEPS = 400, 0.1, 12
+RULE = DPNorm(c_max=8.0)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec"),
+    pytest.mark.filterwarnings("ignore:.*logging interval"),
+    pytest.mark.filterwarnings("ignore:You are trying to `self.log"),
+]
+
+
+def _account(rule=RULE, steps=STEPS, epsilon=8.0):
+    draft = training_draft(rule, n=N, rate=RATE, steps=steps)
+    return Account(make_plan([draft], epsilon=epsilon, delta=1e-5), stream=PrivateStream(seed=1))
+
+
+class Stranger(pl.LightningModule):
+    """Convolutions and dropout; knows nothing of this package but the optimizer that wraps its own."""
+
+    def __init__(self, account, rule=RULE, wrap=True):
+        super().__init__()
+        self.settings = account, rule, wrap
+        torch.manual_seed(0)
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(48, 3)
+        )
+
+    def losses(self, batch):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y, reduction="none")
+
+    def training_step(self, batch, batch_idx):
+        losses = self.losses(batch)
+        self.log("private/loss", losses.mean())
+        return losses
+
+    def configure_optimizers(self):
+        account, rule, wrap = self.settings
+        inner = torch.optim.Adam(self.parameters(), lr=1e-2)
+        if not wrap:
+            return inner
+        return PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
+
+
+def _records():
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(N, 1, 4, 4, generator=generator), torch.randint(3, (N,), generator=generator)
+
+
+def _trainer(account, **options):
+    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | options
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    return pl.Trainer(callbacks=[MomentsAccountant(account), *options.pop("callbacks", [])], **options, **quiet)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_from_a_module_to_a_release(tmp_path, precision):
+    account = _account()
+    module = Stranger(account)
+    before = [p.clone() for p in module.parameters()]
+    trainer = _trainer(account, precision=precision)
+    trainer.fit(module, poisson_loader(_records(), account))
+    assert account.remaining("training") == 0 and trainer.callbacks[0].complete
+    assert all(not torch.equal(a, b) and b.dtype == torch.float32 for a, b in zip(before, module.parameters(), strict=True))
+    certificate = release_weights(module, account, tmp_path / "release", data="squares", n=N, declared={"rate": RATE})
+    assert certificate["epsilon"] <= 8.0 and not certificate["private"], "a seeded stream"
+    assert set(load_file(tmp_path / "release" / "model.safetensors")) == set(module.state_dict())
+    assert json.loads((tmp_path / "release" / "model.json").read_text())["model"] == "weights"
+    with pytest.raises(FileExistsError):
+        release_weights(module, account, tmp_path / "release", data="squares", n=N)
+
+
+def test_its_release_verifies(tmp_path):
+    draft = training_draft(RULE, n=N, rate=RATE, steps=STEPS)
+    account = Account(make_plan([draft], epsilon=8.0, delta=1e-5))
+    module = Stranger(account)
+    _trainer(account).fit(module, poisson_loader(_records(), account))
+    release_weights(module, account, tmp_path / "release", data="squares", n=N)
+    assert verify(tmp_path / "release").good
+
+
+def test_a_dataset_and_many_lots_a_batch_give_the_same_as_one(tmp_path):
+    ends = []
+    for records, block in ((_records(), 1), (TensorDataset(*_records()), 6)):
+        account = _account()
+        module = Stranger(account)
+        module.net[2].p = 0.0  # torch's numbers are keyed from the stream at each lot
+        _trainer(account).fit(module, poisson_loader(records, account, block=block))
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    torch.testing.assert_close(*ends)
+
+
+class WithTerms(Stranger):
+    def training_step(self, batch, batch_idx):
+        codes = PerGroup(lambda lot, _, groups: groups.gather(self.net(lot.records[0])).mean(dim=(1, 2)), 4)
+        return [
+            PerRecord(lambda lot, _: self.losses(lot.records)),
+            codes,
+            DataFree(lambda: 0.01 * sum(p.square().sum() for p in self.parameters())),
+        ]
+
+
+@pytest.mark.parametrize("rate", [RATE, 0.002], ids=["usual lots", "many empty lots"])
+def test_a_training_step_may_give_terms(rate):
+    rules = [Fixed(1.0), Fixed(0.1)]
+    draft = training_draft(rules, n=N, rate=rate, steps=STEPS)
+    account = Account(make_plan([draft], epsilon=50.0, delta=1e-5), stream=PrivateStream(seed=1))
+    module = WithTerms(account, rules)
+    _trainer(account).fit(module, poisson_loader(_records(), account))
+    assert account.remaining("training") == 0
+
+
+class Mixing(Stranger):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x - x.mean(dim=0), y), batch_idx)
+
+
+class Mean(Stranger):
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).mean()
+
+
+class Wrong(Stranger):
+    def training_step(self, batch, batch_idx):
+        return {"loss": self.losses(batch)}
+
+
+class ByPosition(Stranger):
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch) * torch.arange(len(batch[0]))
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        (Mixing, "put in front"),
+        (ByPosition, "put in front"),
+        (Mean, "one value a record"),
+        (Wrong, "training_step gave dict"),
+    ],
+)
+def test_what_is_no_loss_of_a_record_is_refused_before_anything_is_spent(kind, message):
+    account = _account()
+    with pytest.raises(ValueError, match=message):
+        _trainer(account).fit(kind(account), poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+
+
+def test_what_cannot_be_tried_is_said():
+    class Fussy(Stranger):
+        def training_step(self, batch, batch_idx):
+            assert len(batch[0]) > 9, "only large lots"
+            return super().training_step(batch, batch_idx)
+
+    account = _account()
+    with pytest.warns(UserWarning, match="could not be tried on made-up records"):
+        _trainer(account).fit(Fussy(account), poisson_loader(_records(), account))
+    assert account.remaining("training") == 0
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda account: (Stranger(account, wrap=False), poisson_loader(_records(), account)), "not private: wrap"),
+        (lambda account: (Stranger(_account()), poisson_loader(_records(), account)), "another account"),
+        (lambda account: (Stranger(account), DataLoader(TensorDataset(*_records()))), "hand the records"),
+    ],
+    ids=["plain optimizer", "foreign account", "loader"],
+)
+def test_parts_that_do_not_fit_are_refused_before_anything_is_spent(change, message):
+    account = _account()
+    module, loader = change(account)
+    with pytest.raises(MisconfigurationException, match=message):
+        _trainer(account).fit(module, loader)
+    assert not account.ledger.accesses
+
+
+def test_a_loader_in_place_of_records_is_refused():
+    with pytest.raises(ValueError, match="sampling"):
+        poisson_loader(DataLoader(TensorDataset(*_records())), _account())
+    bad = _records()
+    bad[0][3, 0, 1, 1] = float("nan")
+    with pytest.raises(ValueError, match="NaN"):
+        poisson_loader(bad, _account())
+
+
+def test_two_optimizers_are_the_modules_own_affair():
+    class Two(Stranger):
+        def configure_optimizers(self):
+            return super().configure_optimizers(), torch.optim.SGD(self.parameters(), lr=0.1)
+
+    account = _account()
+    with pytest.raises(MisconfigurationException, match="2 optimizers"):
+        _trainer(account).fit(Two(account), poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+
+
+def test_noise_that_does_not_arrive_is_noticed_before_anything_is_spent(monkeypatch):
+    account = _account()
+    monkeypatch.setattr(account.stream, "add_normal_", lambda out, deviation: out.add_(0.1 * deviation))
+    with pytest.raises(RuntimeError, match="would not be private"):
+        _trainer(account).fit(Stranger(account), poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+
+
+LEFT_EARLY = [{"fast_dev_run": True}, {"limit_train_batches": 1}, {"max_time": "00:00:00:01"}]
+
+
+@pytest.mark.parametrize("options", LEFT_EARLY, ids=str)
+def test_a_fit_that_is_left_early_is_charged_what_the_plan_says(tmp_path, options):
+    account = _account(steps=3000)
+    module = Stranger(account)
+    trainer = _trainer(account, **options)
+    trainer.fit(module, poisson_loader(_records(), account))
+    assert 0 < account.remaining("training") < 3000 and not trainer.callbacks[0].complete
+    certificate = release_weights(module, account, tmp_path / "release", data="squares", n=N)
+    assert certificate["epsilon"] == pytest.approx(account.plan.epsilon, rel=1e-3)
+
+
+def test_resume_from_a_checkpoint(tmp_path):
+    stream, ledger = PrivateStream(seed=1), tmp_path / "ledger.jsonl"
+    draft = training_draft(RULE, n=N, rate=RATE, steps=60)
+    account = Account(make_plan([draft], epsilon=8.0, delta=1e-5), ledger, stream)
+    module = Stranger(account)
+    trainer = _trainer(account, limit_train_batches=3)
+    trainer.fit(module, poisson_loader(_records(), account))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    account.ledger.close()
+    again = Account.resume(ledger, PrivateStream(seed=1))
+    module = Stranger(again)
+    trainer = _trainer(again)
+
+    class Lots(pl.LightningDataModule):
+        def train_dataloader(self):
+            return poisson_loader(_records(), again)
+
+    trainer.fit(module, datamodule=Lots(), ckpt_path=tmp_path / "last.ckpt", weights_only=False)
+    assert again.remaining("training") == 0
+    release_weights(module, again, tmp_path / "release", data="squares", n=N)
+
+
+def test_a_release_needs_a_run_and_finite_parameters_and_no_statistics(tmp_path):
+    account = _account()
+    module = Stranger(account)
+    with pytest.raises(PlanMismatch, match="nothing has been drawn"):
+        release_weights(module, account, tmp_path / "r", data="squares", n=N)
+    _trainer(account).fit(module, poisson_loader(_records(), account))
+    module.register_buffer("seen", torch.tensor(3.0))
+    with pytest.raises(ValueError, match="'seen'"):
+        release_weights(module, account, tmp_path / "r", data="squares", n=N)
+    with torch.no_grad():
+        module.net[0].bias[0] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        release_weights(module, account, tmp_path / "r", data="squares", n=N, public_buffers=["seen"])
+    assert not (tmp_path / "r").exists()
+
+
+def test_lots_at_another_rate_than_the_plan_are_refused():
+    account = _account()
+    draft = training_draft(RULE, n=N, rate=0.2, steps=3)
+    lots = PoissonLots(_records(), Account(make_plan([draft], epsilon=8.0, delta=1e-5)))
+    with pytest.raises(LedgerError, match="rate"):
+        _trainer(account).fit(Stranger(account), LotBlocks(lots, STEPS, 4))
+    assert not account.ledger.accesses
+
+
+def test_a_record_that_is_not_finite_reaches_no_parameter():
+    """A Dataset cannot be checked before; its record adds exact zeros."""
+    x, y = _records()
+    x[:, 0, 0, 0] = torch.where(torch.arange(N) % 3 == 0, torch.tensor(float("nan")), x[:, 0, 0, 0])
+
+    class Held(torch.utils.data.Dataset):
+        def __len__(self):
+            return N
+
+        def __getitem__(self, i):
+            return x[i], y[i]
+
+    account = _account()
+    module = Stranger(account)
+    _trainer(account).fit(module, poisson_loader(Held(), account))
+    assert all(torch.isfinite(p).all() for p in module.parameters())
