@@ -20,7 +20,7 @@ from torch import Tensor
 # The rounding of one addition in float32, and below what its squares may vanish.
 _ROUNDING, _VANISHING = 2.0**-24, 1.1e-19
 # Up to as many numbers a row, and outer products a record, sums are made in float32 where the numbers come in it.
-_SHORT, _FEW = 4096, 4
+_SHORT, _FEW = 4096, 64
 # Of the sum of the lengths of many outer products, squared: the float32 products that are released err by less.
 _SLACK = 1e-6
 
@@ -273,7 +273,7 @@ class Less:
     shared: Tensor
 
     def norms(self) -> Tensor:
-        squares, own = self.form.norms().double().square_(), self.shared.double().square().sum()
+        squares, own = self.form.norms().double().square_(), lengths(self.shared).double().square_().sum()
         # Never rounded down, also where the two nearly cancel.
         slack = 2.0 * (sum(self.shared.shape) + 2) * torch.finfo(self.shared.dtype).eps
         total = squares - 2.0 * self.form.project(self.shared) + own + slack * (squares + own)
@@ -281,7 +281,7 @@ class Less:
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.form.weighted_sum(weights, silenced, out, add=add)
-        out.sub_(weights.to(out.dtype).sum() * self.shared)
+        out.sub_(self.shared, alpha=float(weights.sum()))
 
     def whole(self) -> Tensor:
         return self.form.whole() - self.shared
@@ -319,8 +319,10 @@ def combined(forms: Sequence[Form]) -> Form:
 def lengths(x: Tensor) -> Tensor:
     """Euclidean norms over the last dimension, never rounded down, whatever was lost when squares were added in float32."""
     width = x.shape[-1]
-    if x.dtype == torch.float64 or width > _SHORT or x.dtype != torch.float32:
+    if x.dtype != torch.float32:
         return torch.linalg.vector_norm(x.double(), dim=-1)
+    if width > _SHORT:
+        return torch.linalg.vector_norm(torch.stack([lengths(part) for part in x.split(_SHORT, dim=-1)]).double(), dim=0)
     norms = torch.linalg.vector_norm(x, dim=-1)
     # Also what vanished counts: beside another factor that is huge, it may matter.
     return norms.mul_(1.0 + width * _ROUNDING).add_(math.sqrt(width) * _VANISHING)

@@ -67,9 +67,13 @@ def ghost_gradients(
         return RecordGradients(
             {}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing
         )
-    if isinstance(term, PerRecord) and term.forms is not None:
-        forms, losses = term.forms(lot, noise)
-        return RecordGradients(forms, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
+    if term.forms is not None:
+        if groups is None:
+            forms, losses = term.forms(lot, noise)
+            return RecordGradients(forms, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
+        forms, losses = term.forms(lot, noise, groups)
+        grouped = {p: groups.of(form) for p, form in forms.items()}
+        return RecordGradients(grouped, layers, rows, lot.draw, groups=count, losses=losses)
     known = _known.setdefault(network, _Known())
 
     def say(name: str) -> None:

@@ -62,6 +62,8 @@ class Groups:
             pairs = [(self.gather(left).flatten(1, 2), self.gather(right).flatten(1, 2)) for left, right in form.pairs]
             return outer(pairs, form.shape, form.view)
         if isinstance(form, Segmented):
+            if len(form.offsets) == 2:
+                return Stack([self.of(form.form)])
             cuts = zip(form.offsets[:-1], form.offsets[1:], strict=True)
             parts = [
                 Groups(self.index[start:end], self.count).of(form.form.mapped(lambda x, s=start, e=end: x[s:e]))

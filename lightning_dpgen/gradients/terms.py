@@ -58,11 +58,15 @@ class PerGroup:
             rows of the noise alone. `groups.gather` puts them side by side, and `groups.mask` says where there are any.
         groups: m, how many; the gradient is a mean over them.
         noise: as for `PerRecord`.
+        forms: for a model that knows them, the gradients that flow through each record:
+            ``forms(lot, noise, groups) -> (a form for each parameter, a function that gives the losses)``; those of a group
+            are their sums over it.
     """
 
     loss: Callable[[Lot, Tensor, Groups], Tensor]
     groups: int
     noise: int = 0
+    forms: Callable[[Lot, Tensor, Groups], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
 
     def __post_init__(self) -> None:
         if self.groups < 1:

@@ -24,14 +24,22 @@ class StackedMLP(nn.Module):
     Args:
         k: number of components.
         widths: of the input, the hidden layers and the output.
+        slope: of the rectifiers, below 0.
         last_bias: whether the last layer has a bias.
         generator: public generator of the initial weights.
     """
 
     def __init__(
-        self, k: int, widths: Sequence[int], *, last_bias: bool = True, generator: torch.Generator | None = None
+        self,
+        k: int,
+        widths: Sequence[int],
+        *,
+        slope: float = 0.0,
+        last_bias: bool = True,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.slope = slope
         last = len(widths) - 2
         self.layers = nn.ModuleList(
             StackedLinear(k, n, o, bias=i < last or last_bias, generator=generator)
@@ -41,11 +49,23 @@ class StackedMLP(nn.Module):
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, n) sorted by component, to (B, o)."""
         for layer in self.layers[:-1]:
-            x = F.relu(layer(x, offsets))
+            x = F.leaky_relu(layer(x, offsets), self.slope) if self.slope else F.relu(layer(x, offsets))
         return self.layers[-1](x, offsets)
 
+    def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """(B, n) the gradient of a single output with respect to the input, as a function of the parameters."""
+        kept = []
+        for layer in self.layers[:-1]:
+            x = layer(x, offsets)
+            kept.append(signs(x.detach(), self.slope))
+            x = x * kept[-1]
+        v = self.layers[-1].back(x.new_ones(len(x), 1), offsets)
+        for layer, sign in zip(reversed(self.layers[:-1]), reversed(kept), strict=True):
+            v = layer.back(v * sign, offsets)
+        return v
+
     def run(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """As `forward`, outside any graph; and the inputs of each layer, which `back` needs."""
+        """As `forward`, outside any graph, for rectifiers without a slope; and the inputs of each layer, for `back`."""
         inputs = [x]
         for layer in self.layers[:-1]:
             inputs.append(segmented_product(inputs[-1], layer.weight, layer.bias, offsets).relu_())

@@ -93,9 +93,9 @@ class StackedRBM(nn.Module):
         """The gradients of `loss`: for the weights ``M - h v^T`` with ``h = sigmoid(W v + c)`` and M of the chains."""
         v, offsets = lot.records, lot.offsets
         h = torch.sigmoid_(segmented_product(v, self.weight, self.hidden_bias, offsets))
-        chain_h = torch.sigmoid(torch.baddbmm(self.hidden_bias[:, None], self.chains, self.weight.mT))
-        count = self.chains.shape[1]
-        of_weight = (chain_h.mT @ self.chains).div_(count)
+        chain_h = torch.baddbmm(self.hidden_bias[:, None], self.chains, self.weight.mT).sigmoid_()
+        of_weight = torch.empty_like(self.weight)
+        torch.baddbmm(of_weight, chain_h.mT, self.chains, beta=0.0, alpha=-1.0 / self.chains.shape[1], out=of_weight)
         shape, h = tuple(self.weight.shape[1:]), h.neg_()
         sizes = [end - start for start, end in itertools.pairwise(offsets)]
         parts = list(zip(h.split(sizes), v.split(sizes), strict=True))
@@ -104,9 +104,13 @@ class StackedRBM(nn.Module):
             self.hidden_bias: [Whole(a) for a, _ in parts],
             self.visible_bias: [Whole(-x) for _, x in parts],
         }
-        means = {self.weight: of_weight, self.hidden_bias: chain_h.mean(dim=1), self.visible_bias: self.chains.mean(dim=1)}
+        means = {
+            self.weight: of_weight,
+            self.hidden_bias: -chain_h.mean(dim=1),
+            self.visible_bias: -self.chains.mean(dim=1),
+        }
         forms: dict[nn.Parameter, Form] = {
-            p: Cut([Less(form, -means[p][c]) for c, form in enumerate(each)], sizes) for p, each in pairs.items()
+            p: Cut([Less(form, means[p][c]) for c, form in enumerate(each)], sizes) for p, each in pairs.items()
         }
         return forms, lambda: self.loss(lot, noise).detach()
 
@@ -149,4 +153,5 @@ class StackedRBM(nn.Module):
 
 def _drawn(mean: Tensor, generator: torch.Generator) -> Tensor:
     """Bernoulli draws; the generator is the processor's, wherever the numbers are needed."""
-    return (torch.rand(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device) < mean).to(mean.dtype)
+    numbers = torch.rand(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device)
+    return torch.lt(numbers, mean, out=numbers)

@@ -157,7 +157,20 @@ class StackedVAE(nn.Module):
             z = mean + torch.exp(0.5 * log_variance) * own
             return weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
 
-        return PerGroup(loss, groups, noise=2 * self.latent)
+        def forms(lot: Lot, noise: Tensor, partition: Groups):
+            own, prior = noise.chunk(2, dim=1)
+            with torch.no_grad():
+                code, encoded = self.encoder.run(lot.records, lot.offsets)
+            code.requires_grad_()
+            mean, log_variance = code.chunk(2, dim=1)
+            z = mean + torch.exp(0.5 * log_variance) * own
+            losses = weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
+            (d_code,) = torch.autograd.grad(losses.sum(), code)
+            with torch.no_grad():
+                found, _ = self.encoder.back(d_code, encoded, lot.offsets, to_input=False)
+            return found, losses.detach
+
+        return PerGroup(loss, groups, noise=2 * self.latent, forms=forms if self.network == "dense" else None)
 
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:

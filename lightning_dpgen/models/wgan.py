@@ -6,55 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import segmented_product
-from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, signs
+from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, signs
 from lightning_dpgen.models.vae import components
 
 # Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
 _SLOPE, _TINY = 0.2, 1e-24
-
-
-class LeakyMLP(nn.Module):
-    """k fully connected networks of two hidden layers with leaky rectifiers.
-
-    Args:
-        k: number of components.
-        inputs, hidden, outputs: widths.
-        generator: public generator of the initial weights.
-    """
-
-    def __init__(
-        self, k: int, inputs: int, hidden: int, outputs: int, *, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        widths = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
-        self.layers = nn.ModuleList(StackedLinear(k, n, o, generator=generator) for n, o in widths)
-
-    def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, inputs) sorted by component, to (B, outputs)."""
-        for layer in self.layers[:-1]:
-            x = F.leaky_relu(layer(x, offsets), _SLOPE)
-        return self.layers[-1](x, offsets)
-
-    def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, inputs) the gradient of a single output with respect to the input, as a function of the parameters."""
-        kept = []
-        for layer in self.layers[:-1]:
-            x = layer(x, offsets)
-            kept.append(signs(x.detach(), _SLOPE))
-            x = F.leaky_relu(x, _SLOPE)
-        v = self.layers[-1].back(x.new_ones(len(x), 1), offsets)
-        for layer, sign in zip(reversed(self.layers[:-1]), reversed(kept), strict=True):
-            v = layer.back(v * sign, offsets)
-        return v
 
 
 class StackedGenerator(nn.Module):
@@ -92,7 +55,8 @@ class StackedGenerator(nn.Module):
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         if network == "dense":
-            self.layers = LeakyMLP(k, latent, hidden, schema.encoded_width, generator=generator)
+            widths = (latent, hidden, hidden, schema.encoded_width)
+            self.layers = StackedMLP(k, widths, slope=_SLOPE, last_bias=False, generator=generator)
         elif network == "conv":
             self.layers = PictureDecoder(schema, k, latent, slope=_SLOPE, generator=generator)
         else:
@@ -128,7 +92,8 @@ class StackedCritic(nn.Module):
 
     Args:
         made_by: makes the records that real ones are compared with; not trained by the critic's loss.
-        hidden: units of each of two hidden layers, where the generator is dense; otherwise the critic has convolutions too.
+        hidden: units of each hidden layer, where the generator is dense; otherwise the critic has convolutions too.
+        depth: hidden layers of a dense critic.
         penalty: lambda, the weight of the gradient penalty.
         generator: public generator of the initial weights.
 
@@ -144,6 +109,7 @@ class StackedCritic(nn.Module):
         made_by: StackedGenerator,
         *,
         hidden: int = 128,
+        depth: int = 2,
         penalty: float = 10.0,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -152,7 +118,8 @@ class StackedCritic(nn.Module):
         self._made_by, self.penalty, self.dense = [made_by], penalty, made_by.network == "dense"
         self.noise = made_by.latent + 1
         if self.dense:
-            self.score = LeakyMLP(made_by.k, made_by.schema.encoded_width, hidden, 1, generator=generator)
+            widths = (made_by.schema.encoded_width, *[hidden] * depth, 1)
+            self.score = StackedMLP(made_by.k, widths, slope=_SLOPE, generator=generator)
         else:
             self.score = PictureEncoder(made_by.schema, made_by.k, 1, slope=_SLOPE, generator=generator)
 

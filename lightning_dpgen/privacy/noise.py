@@ -32,8 +32,8 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
 _PAIRS = 1 << 17
-# Normals drawn ahead for those who ask for a few.
-_RESERVE = 1 << 15
+# As many normals are a few, and so many are drawn ahead for those who ask for a few.
+_FEW, _RESERVE = 1 << 12, 1 << 15
 # Uniforms whose product stays above the smallest float64.
 _MULTIPLIED = 8
 # How normals are made of words: the words' type, the bits that give a radius, and below what these are continued by 53
@@ -90,7 +90,7 @@ class PrivateStream:
         self._sampler = None if self.secure else np.random.Generator(self._bits)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._reserve: Tensor | None = None
+        self._reserve: dict[torch.dtype, Tensor] = {}
 
     @property
     def source(self) -> str:
@@ -110,6 +110,9 @@ class PrivateStream:
         if out.dtype not in _WORDS:
             raise TypeError(f"noise is drawn in float32 or float64, not in {out.dtype}")
         flat = out.view(-1)
+        if flat.numel() <= _FEW and out.device.type == "cpu":
+            flat.add_(self._from_reserve(flat.numel(), out.dtype), alpha=deviation)
+            return out
         for start in range(0, flat.numel(), 2 * _PAIRS):
             self._box_muller(flat[start : start + 2 * _PAIRS], deviation)
         return out
@@ -161,19 +164,16 @@ class PrivateStream:
 
     def normal(self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device=None) -> Tensor:
         """Independent standard normals of that shape."""
-        size = math.prod(shape)
-        if size > _RESERVE // 4 or dtype != torch.float32 or (device is not None and torch.device(device).type != "cpu"):
-            return self.normal_(torch.empty(shape, dtype=dtype, device=device))
-        return self._from_reserve(size).view(shape)
+        return self.normal_(torch.empty(shape, dtype=dtype, device=device))
 
-    @_one_at_a_time
-    def _from_reserve(self, size: int) -> Tensor:
-        """Few normals: a draw of their own would cost many times what they do."""
-        if self._reserve is None or len(self._reserve) < size:
+    def _from_reserve(self, size: int, dtype: torch.dtype) -> Tensor:
+        """A few normals of those that were drawn ahead, for a draw of their own would cost many times what they do."""
+        left = self._reserve.get(dtype)
+        if left is None or len(left) < size:
             with torch.inference_mode(False):
-                self._reserve = self.normal_(torch.empty(_RESERVE))
-        # Cloned, since whoever writes into the numbers must not reach those that are still to be given out.
-        given, self._reserve = self._reserve[:size].clone(), self._reserve[size:]
+                left = torch.zeros(_RESERVE, dtype=dtype)
+                self._box_muller(left, 1.0)
+        given, self._reserve[dtype] = left[:size], left[size:]
         return given
 
     @_one_at_a_time

@@ -1,15 +1,19 @@
 """Gradients of groups of records equal those of a loop over the groups, and an empty group adds nothing."""
 
+import dataclasses
+
 import pytest
 import torch
 from gradients.families import RULED
 from torch import nn
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
 
 PLAIN = ("one linear", "positions", "wide layer, few positions", "convolution", "embedding", "a scale and a shift")
@@ -180,3 +184,19 @@ def test_an_empty_ragged_bag_and_offsets():
         rows = layer(items[i : i + 1, :n]) if n else layer.weight[:0].sum(dim=0, keepdim=True)
         expected.append(torch.autograd.grad(rows.square().sum(), layer.weight)[0].norm())
     torch.testing.assert_close(gradients.norms(), torch.stack(expected), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_closed_form_of_a_divergence_of_groups(k):
+    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2).double()
+    lot = Lot(torch.rand(9, 8, dtype=torch.float64), (0, 9) if k == 1 else (0, 4, 4, 9))
+    term, groups = network.group_term(4, 3.0), Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4)
+    noise = torch.randn(9, term.noise, dtype=torch.float64)
+    rows = []
+    for own in (term, dataclasses.replace(term, forms=None)):
+        for engine in ENGINES.values():
+            gradients = engine(network, own, lot, noise, groups)
+            rows.append(_sums(gradients, list(network.parameters()), 4))
+            torch.testing.assert_close(gradients.norms(), rows[-1].norm(dim=1), rtol=1e-5, atol=1e-9)
+    for other in rows[1:]:
+        torch.testing.assert_close(rows[0], other)

@@ -1,0 +1,224 @@
+"""What a private step costs, beside the plain step of the same model in the same run, and beside Opacus.
+
+    python benchmarks/steps.py                 the table of benchmarks/README.md: 10 to 20 minutes
+    python benchmarks/steps.py --only critic   the families whose name contains the word
+    python benchmarks/steps.py --quick         that it runs
+
+A private step is that of `dpgen train`: a Poisson lot drawn from all records, gradients, the access written to a ledger on
+disk, bound, clipped sum, noise with its whole tail, the optimizer. The base of a VAE is torch's default Adam, which most
+plain loops have; beside it stands the fused one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import peers
+import torch
+from interleaved import Line, parser, peak_memory, ratios, start, table
+from torch import Tensor, nn
+
+from lightning_dpgen.data.lots import Lot, PoissonLots
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
+from lightning_dpgen.optim.draft import training_draft
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+Step = Callable[[], object]
+PICTURE = ImageSchema(28, 28, levels=1)
+ADAPTIVE, FIXED = DPNorm(c_max=60.0), Fixed(10.0)
+# More steps than any benchmark makes.
+_STEPS = 200_000
+
+
+class Private:
+    """Makes private steps; their ledgers are files of one folder.
+
+    Args:
+        folder: of the ledgers.
+        secure: draw all noise from a cipher.
+    """
+
+    def __init__(self, folder: Path, *, secure: bool = False) -> None:
+        self._folder, self._secure, self._made = folder, secure, 0
+
+    def step(
+        self,
+        network: nn.Module,
+        records: Tensor,
+        lot: int,
+        rule: ClippingRule | list[ClippingRule] = ADAPTIVE,
+        *,
+        gradients: Callable[[Lot, PrivateStream], tuple] | None = None,
+        k: int = 1,
+        inner: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+        after: Callable[[], None] = lambda: None,
+    ) -> Step:
+        """A step of `network`, of its own term or of what `gradients` gives."""
+        n, rate = len(records), lot / len(records)
+        # Not calibrated: no step is quicker or slower for it.
+        access = training_draft(rule, n=n, rate=rate, steps=_STEPS).access(1.0)
+        plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
+        self._made += 1
+        account = Account(plan, self._folder / f"{self._made}.jsonl", stream)
+        optimizer = PrivateOptimizer(
+            inner(network.parameters(), lr=1e-3, fused=True), account=account, clipping=rule, expected_lot=lot
+        )
+        clusters = None if k == 1 else torch.arange(n) % k
+        lots = PoissonLots(records, account, clusters=clusters, k=k)
+        gradients = gradients or (lambda lot, stream: (term_gradients(network, network.term, lot, stream),))
+
+        def step() -> None:
+            optimizer.take(*gradients(lots.draw(), stream))
+            optimizer.step()
+            after()
+
+        return step
+
+
+def vae(k: int = 1, network: str = "dense", latent: int = 2) -> StackedVAE:
+    return StackedVAE(PICTURE, k, network=network, hidden=200, latent=latent)
+
+
+class Taped(nn.Module):
+    """The VAE of the plain step in torch's own layers, so that its private gradients come from the tape."""
+
+    def __init__(self, model: nn.Module, noise: int) -> None:
+        super().__init__()
+        self.model, self.noise = model, noise
+
+    @property
+    def term(self) -> PerRecord:
+        def loss(lot: Lot, noise: Tensor) -> Tensor:
+            logits, _, mean, log_variance = self.model(lot.records, noise)
+            return peers.negative_elbo(lot.records, logits, mean, log_variance)
+
+        return PerRecord(loss, noise=self.noise)
+
+
+def families(records: Tensor, private: Private, secure: Private) -> dict[str, tuple[dict[str, Step], list]]:
+    """For each family its contenders, and what is asked of the ratios: (contender, base, must, aim)."""
+    found: dict[str, tuple[dict[str, Step], list]] = {}
+    wants = {100: (1.4, 1.2, 2.0), 256: (1.25, 1.06, 1.5), 1024: (1.15, 1.0, 1.2)}
+    for lot, (must, aim, with_cipher) in wants.items():
+        contenders = {
+            "plain": peers.vae_step(peers.linear_vae(), records, lot, fused=False),
+            "plain, fused": peers.vae_step(peers.linear_vae(), records, lot),
+            "private": private.step(vae(), records, lot),
+            "private, fixed bound": private.step(vae(), records, lot, FIXED),
+            "private, secure": secure.step(vae(), records, lot),
+            "private, taped": private.step(Taped(peers.linear_vae(), 2), records, lot),
+        }
+        asked = [
+            ("private", "plain", must, aim),
+            ("private", "plain, fused", None, None),
+            ("private, secure", "plain", None, with_cipher),
+            ("private, taped", "plain", None, None),
+            ("private", "private, fixed bound", 1.05, 1.02),
+        ]
+        if lot == 100:
+            contenders["Opacus ghost"] = peers.opacus_step(peers.linear_vae(), records, lot)
+            asked.append(("private", "Opacus ghost", 0.65, 0.45))
+        found[f"VAE, lot {lot}"] = contenders, asked
+    found["convolutional VAE, lot 256"] = (
+        {
+            "plain": peers.vae_step(peers.convolutional_vae(), records, 256, fused=False),
+            "private": private.step(vae(network="conv", latent=8), records, 256),
+            "private, torch's layers": private.step(Taped(peers.convolutional_vae(), 8), records, 256),
+        },
+        [("private", "plain", 2.0, 1.4), ("private, torch's layers", "plain", 2.0, 1.4)],
+    )
+    grouped = vae()
+
+    def terms(lot: Lot, stream: PrivateStream) -> tuple:
+        group = grouped.group_term(16, 10.0)
+        return term_gradients(grouped, grouped.term, lot, stream), term_gradients(grouped, group, lot, stream)
+
+    found["VAE with a group term, lot 256, 16 groups"] = (
+        {
+            "plain": peers.vae_step(peers.linear_vae(), records, 256, fused=False, group=16),
+            "private": private.step(grouped, records, 256, [ADAPTIVE, Fixed(0.1)], gradients=terms),
+        },
+        [("private", "plain", 1.5, 1.2)],
+    )
+    for lot, must, aim in ((100, 6.2, 5.0), (256, 4.0, 3.0), (1000, 2.0, 1.6)):
+        found[f"mixture, lot {lot}"] = (
+            {"k = 1": private.step(vae(), records, lot), "k = 10": private.step(vae(10), records, lot, k=10)},
+            [("k = 10", "k = 1", must, aim)],
+        )
+    rows = peers.rows(10_000)
+    made_by = StackedGenerator(ImageSchema(10, 11, levels=1), 1, hidden=64, latent=32)
+    found["critic with penalty, lot 64"] = (
+        {
+            "plain": peers.critic_step(peers.critic(), peers.generator(), rows, fused=False),
+            "private": private.step(StackedCritic(made_by, hidden=256, depth=3), rows, 64, Decay(10.0)),
+        },
+        [("private", "plain", 1.3, 1.0)],
+    )
+    machine, public = StackedRBM(PICTURE, 1, hidden=200, chains=100), torch.Generator().manual_seed(0)
+    found["RBM, lot 100"] = (
+        {
+            "plain": peers.rbm_step(peers.RBM(), records),
+            "private": private.step(machine, records, 100, inner=torch.optim.SGD, after=lambda: machine.sweep(public)),
+        },
+        [("private", "plain", 1.7, 1.4)],
+    )
+    return found
+
+
+def memory(records: Tensor, private: Private, lot: int) -> list[Line]:
+    """Peak memory of a private training beyond that of a plain one, as a share of a gradient for each record."""
+
+    def several(make: Callable[[], Step]) -> Callable[[], None]:
+        def run() -> None:
+            step = make()
+            for _ in range(3):
+                step()
+
+        return run
+
+    plain = peak_memory(several(lambda: peers.vae_step(peers.linear_vae(), records, lot)))
+    ours = peak_memory(several(lambda: private.step(vae(), records, lot)))
+    whole = lot * 4 * sum(p.numel() for p in vae().parameters())
+    return [Line(f"extra memory at lot {lot} / a gradient for each record", (ours - plain) / whole, 0.1, 0.02)]
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--only", default="", help="families whose name contains this")
+    arguments = options.parse_args()
+    size = start(arguments)
+    warnings.filterwarnings("ignore", message="Full backward hook")
+    records = peers.pictures(5_000 if arguments.quick else 60_000)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        private, secure = Private(Path(folder)), Private(Path(folder) / "secure", secure=True)
+        (Path(folder) / "secure").mkdir()
+        for family, (contenders, asked) in families(records, private, secure).items():
+            if arguments.only not in family:
+                continue
+            result = ratios(contenders, size.rounds, size.warmup, size.steps)
+            milliseconds = ", ".join(f"{name} {result.milliseconds(name):.2f}" for name in contenders)
+            print(f"{family} (ms): {milliseconds}", flush=True)
+            lines += [
+                Line.of(f"{family}: {name} / {base}", result.ratio(name, base), must, aim)
+                for name, base, must, aim in asked
+            ]
+        if arguments.only in "memory":
+            lines += memory(records, private, 64 if arguments.quick else 1024)
+    print(table(lines))
+
+
+if __name__ == "__main__":
+    main()
