@@ -25,7 +25,7 @@ from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
 from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.schema import ImageSchema
-from lightning_dpgen.gradients import clipping, privatize
+from lightning_dpgen.gradients import clipping, deferred, privatize
 from lightning_dpgen.gradients.clipping import (
     Decay,
     DPNorm,
@@ -181,7 +181,7 @@ class Door:
     def __enter__(self):
         self._patches = ExitStack()
         patch = self._patches.enter_context(pytest.MonkeyPatch.context())
-        for module in (mechanisms, clipping, privatize, kmeans):
+        for module in (mechanisms, clipping, privatize, kmeans, deferred):
             patch.setattr(module, "gaussian", self)
         return self
 

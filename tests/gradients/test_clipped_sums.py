@@ -160,8 +160,9 @@ def test_many_small_numbers_beside_a_few_large_ones_count():
     weight = nn.Parameter(torch.zeros(1_000_064))
     gradient = torch.full((1, 1_000_064), 2e-4)
     gradient[0, :64] = 1.0
-    norm = materialised({weight: gradient}).norms()
-    assert float(norm) == pytest.approx(math.sqrt(64 + 1e6 * float(torch.tensor(2e-4)) ** 2), rel=1e-9)
+    norm = float(materialised({weight: gradient}).norms())
+    exact = math.sqrt(64 + 1e6 * float(torch.tensor(2e-4)) ** 2)
+    assert exact <= norm <= exact * 1.0005
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3)], ids=["bare", "affine"])

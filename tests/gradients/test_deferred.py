@@ -1,0 +1,61 @@
+"""A noisy mean embedding moves by at most 1 with a record, and is one event with the gradient that waits for it."""
+
+import torch
+from contracts import laws
+from contracts.laws import Door, overspent
+from torch import nn
+
+from lightning_dpgen.data.lots import Draw
+from lightning_dpgen.gradients.clipping import Fixed
+from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.models.divergences import CodeEmbedding
+from lightning_dpgen.optim.private import PrivateOptimizer
+
+ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+
+
+def _step(rows):
+    """Gradients that lean towards the noisy mean, as those of a divergence do."""
+    weight, draw = nn.Parameter(torch.zeros(3)), Draw()
+    account = laws.account_of({"embedding": 1.0, "gradient": 1.0}, rate=0.1)
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD([weight], lr=1.0),
+        account=account,
+        clipping=Fixed(0.5),
+        expected_lot=5.0,
+        embeddings=["embedding"],
+    )
+    seen = []
+
+    def then(mean):
+        seen.append(mean.clone())
+        return materialised({weight: 10 * rows * mean}, draw)
+
+    optimizer.take(Deferred(rows, then, [weight], draw))
+    optimizer.step()
+    account.settle()
+    return seen[0], weight.detach()
+
+
+def test_a_record_costs_no_more_than_the_access():
+    for extra in (100 * ROWS[:1], 0.1 * ROWS[:1], torch.full((1, 3), float("nan"))):
+        assert max(overspent(_step, ROWS, torch.cat([extra, ROWS]))) <= 1.0
+    assert max(overspent(_step, ROWS[:0], 1e6 * ROWS[:1])) > 0.7, "both noises see it"
+
+
+def test_the_mean_is_over_the_expected_lot_and_of_rows_no_longer_than_one():
+    with Door() as door:
+        door.walked(_step, torch.cat([100 * ROWS[:1], torch.full((1, 3), float("inf")), 0.1 * ROWS]))
+        exact = door.walk[0][1]
+    expected = ROWS[0] / ROWS[0].norm() + (0.1 * ROWS).sum(dim=0)
+    torch.testing.assert_close(exact, expected.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_embedding_has_norm_one_and_the_mean_of_its_prior():
+    embedding = CodeEmbedding(3, 32, torch.Generator().manual_seed(0))
+    codes = torch.randn(200_000, 3, generator=torch.Generator().manual_seed(1))
+    rows = embedding(codes)
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(rows)), rtol=1e-5, atol=0)
+    # A coordinate has a deviation below 1/4, so its mean one of 0.0006: 5.5 of these, for 32 of them a chance of 1e-6.
+    assert (rows.mean(dim=0) - embedding.of_prior).abs().max() < 5.5 * 0.25 / 200_000**0.5
