@@ -1,0 +1,23 @@
+"""The benchmarks of steps run, in their shortest form, and print what is asked of them."""
+
+import re
+
+import lightning_fit
+import pytest
+import steps
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("only", ["VAE, lot 100", "critic", "RBM", "group term", "memory"])
+def test_steps(monkeypatch, capsys, only):
+    monkeypatch.setattr("sys.argv", ["steps.py", "--quick", "--only", only])
+    steps.main()
+    out = capsys.readouterr().out
+    assert re.search(rf"{only}.* \d\.\d+", out) and "nan" not in out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fit(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["lightning_fit.py", "--quick"])
+    lightning_fit.main()
+    assert "fifty lots a batch" in capsys.readouterr().out
