@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -53,5 +55,6 @@ def term_gradients(
     if isinstance(term, PerGroup):
         index = torch.from_numpy(stream.integers(len(lot), term.groups)).to(some.device)
         groups = Groups(index, term.groups)
-    with torch_draws_from(stream, some.device):
+    # A closed form draws nothing itself.
+    with nullcontext() if term.forms is not None and engine == "ghost" else torch_draws_from(stream, some.device):
         return ENGINES[engine](network, term, lot, noise, groups)

@@ -32,6 +32,10 @@ class Form(Protocol):
         """(R,) Euclidean norms, never rounded down; not finite where a gradient is not, or is beyond 1e19."""
         ...
 
+    def rows(self) -> list[Tensor]:
+        """One or two matrices (R, n) in float32, the product of whose row lengths is the norm; none where it is another."""
+        return []
+
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         """Write ``sum_i weights[i] gradient_i`` into `out`, or add it to what is there.
 
@@ -57,13 +61,19 @@ class Form(Protocol):
 
 
 @dataclass
-class Whole:
+class Whole(Form):
     """Gradients held as one tensor (R, *shape)."""
 
     gradient: Tensor
 
     def norms(self) -> Tensor:
-        return lengths(self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None])
+        return lengths(self._flat())
+
+    def rows(self) -> list[Tensor]:
+        return _short([self._flat()])
+
+    def _flat(self) -> Tensor:
+        return self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None]
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel()).to(out.dtype)
@@ -81,7 +91,7 @@ class Whole:
 
 
 @dataclass
-class Outer:
+class Outer(Form):
     """Sums of outer products, ``gradient_i = sum over pairs and r of left[i, r] right[i, r]^T``.
 
     Args:
@@ -100,6 +110,11 @@ class Outer:
         left, right = self.pairs[0]
         norms = lengths(right[:, 0])
         return norms * lengths(left[:, 0]) if left.is_floating_point() else norms
+
+    def rows(self) -> list[Tensor]:
+        if len(self.pairs) > 1 or self.pairs[0][1].shape[1] > 1 or not self.pairs[0][0].is_floating_point():
+            return []
+        return _short([x[:, 0] for x in self.pairs[0]])
 
     def _norms_of_sums(self) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
@@ -125,6 +140,11 @@ class Outer:
                 if not add:
                     matrix.zero_()
                 matrix.index_add_(0, left.flatten(), (b * weights.to(b.dtype)[:, None, None]).flatten(0, 1).to(out.dtype))
+            elif left.shape[1] == 1 and silenced is None and left.dtype == right.dtype == out.dtype:
+                # As below, with fewer operations.
+                a, b = left[:, 0], right[:, 0]
+                a, b = (a * weights[:, None], b) if self.shape[0] <= self.shape[1] else (a, b * weights[:, None])
+                torch.addmm(matrix, a.T, b, beta=float(add), out=matrix)
             else:
                 a = _silence(left, silenced)
                 if self.shape[0] <= self.shape[1]:
@@ -159,7 +179,7 @@ class Outer:
 
 
 @dataclass
-class Segmented:
+class Segmented(Form):
     """Gradients with respect to a stack of k tensors, of which each record touches one: that of its component.
 
     Args:
@@ -172,6 +192,9 @@ class Segmented:
 
     def norms(self) -> Tensor:
         return self.form.norms()
+
+    def rows(self) -> list[Tensor]:
+        return self.form.rows()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         if len(self.offsets) == 2:
@@ -201,7 +224,7 @@ class Segmented:
 
 
 @dataclass
-class Cut:
+class Cut(Form):
     """As `Segmented`, where the form of each component is another.
 
     Args:
@@ -232,7 +255,7 @@ class Cut:
 
 
 @dataclass
-class Stack:
+class Stack(Form):
     """Gradients with respect to a stack of k tensors, of which a row may touch any.
 
     Args:
@@ -259,7 +282,7 @@ class Stack:
 
 
 @dataclass
-class Less:
+class Less(Form):
     """Gradients from each of which one and the same tensor is taken away, ``gradient_i = form_i - shared``.
 
     An RBM's data phase less the mean negative phase of its chains is of this kind.
@@ -316,6 +339,14 @@ def combined(forms: Sequence[Form]) -> Form:
     return Whole(sum((form.whole() for form in forms[1:]), start=forms[0].whole()))
 
 
+def slack(width: int) -> tuple[float, float]:
+    """By what a length that was summed in float32 is multiplied, and what is added, so that it is not too small.
+
+    Additions may have rounded down, and small squares vanished: these matter beside another factor that is huge.
+    """
+    return 1.0 + width * _ROUNDING, math.sqrt(width) * _VANISHING
+
+
 def lengths(x: Tensor) -> Tensor:
     """Euclidean norms over the last dimension, never rounded down, whatever was lost when squares were added in float32."""
     width = x.shape[-1]
@@ -323,9 +354,12 @@ def lengths(x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x.double(), dim=-1)
     if width > _SHORT:
         return torch.linalg.vector_norm(torch.stack([lengths(part) for part in x.split(_SHORT, dim=-1)]).double(), dim=0)
-    norms = torch.linalg.vector_norm(x, dim=-1)
-    # Also what vanished counts: beside another factor that is huge, it may matter.
-    return norms.mul_(1.0 + width * _ROUNDING).add_(math.sqrt(width) * _VANISHING)
+    factor, more = slack(width)
+    return torch.linalg.vector_norm(x, dim=-1).mul_(factor).add_(more)
+
+
+def _short(rows: list[Tensor]) -> list[Tensor]:
+    return rows if all(x.dtype == torch.float32 and x.shape[1] <= _SHORT for x in rows) else []
 
 
 def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

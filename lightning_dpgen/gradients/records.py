@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Draw
-from lightning_dpgen.gradients.forms import Form, Whole
+from lightning_dpgen.gradients.forms import Form, Whole, slack
 
 
 class RecordGradients:
@@ -72,8 +72,7 @@ class RecordGradients:
         if "squares" not in self._held:
             some = self._layers[0][0]
             none = torch.zeros(0, self._size, dtype=torch.float64, device=some.device)
-            norms = [form.norms().double() for form in self._forms.values()] if self._size else []
-            self._held["squares"] = torch.stack(norms).square_() if norms else none
+            self._held["squares"] = _squares(list(self._forms.values())) if self._size and self._forms else none
         return self._held["squares"]
 
     def parts(self) -> Iterator[RecordGradients]:
@@ -105,6 +104,23 @@ class RecordGradients:
                     form.weighted_sum(own, quiet, out[p], add=add)
                 elif not add:
                     out[p].zero_()
+
+
+def _squares(forms: Sequence[Form]) -> Tensor:
+    """(forms, R) squared norms in float64: those that are products of row lengths by a few operations for all."""
+    rows = [form.rows() for form in forms]
+    if not all(rows):
+        return torch.stack([form.norms().double() for form in forms]).square_()
+    # A layer's weight and bias have one factor in common.
+    unique = {(x.data_ptr(), x.shape, x.stride()): x for pair in rows for x in pair}
+    place = {key: i for i, key in enumerate(unique)}
+    matrices = list(unique.values())
+    device = matrices[0].device
+    factors, more = torch.tensor([slack(x.shape[1]) for x in matrices], dtype=torch.float64, device=device).T[:, :, None]
+    found = torch.stack([torch.linalg.vector_norm(x, dim=1) for x in matrices]).double().mul_(factors).add_(more).square_()
+    found = torch.cat([found, found.new_ones(1, found.shape[1])])
+    keys = [[place[x.data_ptr(), x.shape, x.stride()] for x in pair] + [len(matrices)] for pair in rows]
+    return found[[pair[0] for pair in keys]] * found[[pair[1] for pair in keys]]
 
 
 def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: Draw | None = None) -> RecordGradients:

@@ -505,10 +505,10 @@ def a_record_that_is_not_finite_adds_exact_zeros(engine="ghost", bad=math.nan) -
     assert clip_weights(ENGINES[engine](network, network.term, spoiled, noise).norms(), 1.0)[2] == 0.0
 
 
-def a_norm_is_that_of_what_the_record_adds(engine="ghost") -> None:
-    network, lot, noise = setting()
+def a_norm_is_that_of_what_the_record_adds(engine="ghost", dtype=torch.float64) -> None:
+    network, lot, noise = setting(dtype)
     _, norms, each = contributions(engine, network, network.term, lot, noise)
-    torch.testing.assert_close(norms, each.norm(dim=1), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(norms, each.double().norm(dim=1), rtol=1e-5, atol=1e-7)
 
 
 def network_of_two_layers():

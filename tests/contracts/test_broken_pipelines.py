@@ -143,9 +143,13 @@ BROKEN = {
         (lot_costs_with_a_histogram,),
     ),
     "clip by a norm without the bias": Broken(
-        records.RecordGradients._squares,
-        {"for form in self._forms.values()]": "for p, form in self._forms.items() if p.dim() > 2]"},
+        records._squares,
+        {"form.norms().double() for form in forms]": "form.norms().double() for form in forms if form.whole().dim() > 3]"},
         (laws.a_norm_is_that_of_what_the_record_adds,),
+    ),
+    "clip by a norm of one factor of two": Broken(
+        records._squares, {" * found[[pair[1] for pair in keys]]": ""},
+        (functools.partial(laws.a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
         clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
