@@ -70,9 +70,9 @@ class Lot:
         return self.mapped(moved)
 
     def padded(self, more: int) -> Lot:
-        """With as many records of zeros behind the others."""
+        """With as many copies of its first record behind the others: a network takes these, where it may not take zeros."""
         return self.mapped(
-            lambda x: torch.cat([x, x.new_zeros(more, *x.shape[1:])]), (*self.offsets[:-1], self.offsets[-1] + more)
+            lambda x: torch.cat([x, x[:1].expand(more, *x.shape[1:])]), (*self.offsets[:-1], self.offsets[-1] + more)
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.alone import check_exact
 from lightning_dpgen.gradients.functional import functional_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
@@ -16,7 +18,14 @@ from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 
+# Losses of a network that were compared with single records.
+_checked: weakref.WeakKeyDictionary[nn.Module, set] = weakref.WeakKeyDictionary()
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
+
+
+def _code(term: PerRecord) -> object:
+    """What tells a loss from another, though it may be made anew for each lot."""
+    return getattr(term.loss, "__code__", None) or getattr(term.loss, "__func__", term.loss)
 
 
 def term_gradients(
@@ -55,6 +64,11 @@ def term_gradients(
     if isinstance(term, PerGroup):
         index = torch.from_numpy(stream.integers(len(lot), term.groups)).to(some.device)
         groups = Groups(index, term.groups)
+    if engine == "ghost" and isinstance(term, PerRecord) and term.forms is None and len(lot):
+        known, code = _checked.setdefault(network, set()), _code(term)
+        if code not in known:
+            check_exact(network, term, lot, noise)
+            known.add(code)
     # A closed form draws nothing itself.
     with nullcontext() if term.forms is not None and engine == "ghost" else torch_draws_from(stream, some.device):
         return ENGINES[engine](network, term, lot, noise, groups)

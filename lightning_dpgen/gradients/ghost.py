@@ -39,7 +39,13 @@ _known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary
 
 
 def ghost_gradients(
-    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None = None,
+    *,
+    at_least: int = 2,
 ) -> RecordGradients:
     """The gradients of a term for each record, or group of records, by one forward and one backward.
 
@@ -54,6 +60,7 @@ def ghost_gradients(
         lot: B records; B may be 0.
         noise: (B, term.noise), the records' own randomness.
         groups: of the records, for a per-group loss.
+        at_least: to how many records a lot is padded at least.
 
     Raises:
         ValueError: if a layer mixes records, or a tensor that depends on them has no dimension of records.
@@ -85,12 +92,14 @@ def ghost_gradients(
             )
 
     taken = _taken(layers, lot, noise) | ({rows} if groups else set())
+    taken |= {n for buffer in network.buffers() for n in (*buffer.shape, buffer.numel())}
     for last in (False, False, True):
-        padded, own, partition = _padded(lot, noise, groups, taken | known.constants)
+        padded, own, partition = _padded(lot, noise, groups, taken | known.constants, at_least)
         tape = Tape(len(padded), RULES, say)
         try:
             with _replaced(network, tape):
-                losses = term.losses(padded, own) if groups is None else term.losses(padded, own, partition)
+                marked = padded.mapped(tape.mark)
+                losses = term.losses(marked, own) if groups is None else term.losses(marked, own, partition)
             break
         except AmbiguousSize:
             # By chance it does not happen again at another size.
@@ -98,7 +107,7 @@ def ghost_gradients(
                 raise
             known.constants.add(len(padded))
     known.constants |= tape.constants
-    if isinstance(losses, StandIn) or not losses.requires_grad:
+    if isinstance(losses, StandIn) or not losses.requires_grad or not tape.used:
         raise ValueError(
             "this loss does not depend on both the records and the parameters of the network: a loss of parameters alone "
             "is a DataFree term"
@@ -122,16 +131,16 @@ def _taken(layers: list[list[nn.Parameter]], lot: Lot, noise: Tensor) -> set[int
 
 
 def _padded(
-    lot: Lot, noise: Tensor, groups: Groups | None, taken: set[int]
+    lot: Lot, noise: Tensor, groups: Groups | None, taken: set[int], at_least: int
 ) -> tuple[Lot, Tensor, Groups | None]:
-    """The lot with records of zeros behind it, in no group, so that no other dimension could be taken for theirs."""
-    size = max(len(lot), 2)
+    """The lot with copies of a record behind it, in no group, so that no other dimension could be taken for theirs."""
+    size = max(len(lot), at_least)
     while size in taken:
         size += 1
     more = size - len(lot)
     if not more:
         return lot, noise, groups
-    noise = torch.cat([noise, noise.new_zeros(more, noise.shape[1])])
+    noise = torch.cat([noise, noise[:1].expand(more, -1)])
     if groups is not None:
         groups = Groups(torch.cat([groups.index, groups.index.new_full((more,), groups.count)]), groups.count)
     return lot.padded(more), noise, groups

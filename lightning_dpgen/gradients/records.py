@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Draw
-from lightning_dpgen.gradients.forms import Form, Whole, slack
+from lightning_dpgen.gradients.forms import Cut, Form, Segmented, Whole, slack
 
 
 class RecordGradients:
@@ -39,6 +39,11 @@ class RecordGradients:
         self.draw, self.offsets, self.groups = draw or Draw(), offsets, groups
         self._held: dict[str, Tensor] = {}
         self._losses = losses
+
+    @property
+    def by_component(self) -> bool:
+        """Whether each record reaches one slice of stacked parameters, that of its component."""
+        return all(isinstance(form, Segmented | Cut) for form in self._forms.values())
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -114,18 +114,19 @@ def _permute(tape: Tape, matrix, *dimensions):
 
 
 def _pair(x, dimensions: int) -> list[int]:
-    """One number or one a dimension, for two dimensions: a series is a picture of height 1."""
-    each = [x] * dimensions if isinstance(x, int) else list(x) * (dimensions if len(x) == 1 else 1)
-    return each
+    """One number for each dimension, where one may be given for all."""
+    return [x] * dimensions if isinstance(x, int) else list(x) * (dimensions if len(x) == 1 else 1)
 
 
-def _unfolded(x: Tensor, kernel, dilation, padding, stride) -> Tensor:
-    """(B, r, channels * kernel): what each position of the kernel sees, in one or two dimensions."""
+def _unfolded(x: Tensor, kernel, dilation, padding, stride, grid: Sequence[int]) -> Tensor:
+    """(B, r, channels * kernel): what each of a grid of positions of the kernel sees, in one or two dimensions."""
     if x.dim() == 3:
         x, kernel, dilation, padding, stride = x[:, :, None], [1, *kernel], [1, *dilation], [0, *padding], [1, *stride]
+        grid = [1, *grid]
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
     for i in (0, 1):
         x = x.unfold(2 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]]
+    x = x[:, :, : grid[0], : grid[1]]
     # A copy of a view, which takes two thirds of what F.unfold does.
     return x.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * kernel[0] * kernel[1], -1).transpose(1, 2)
 
@@ -146,7 +147,7 @@ def _conv_factors(x: Tensor, gradient: Tensor, shape, stride, padding, dilation,
     kernel = shape[2:]
     stride, dilation = _pair(stride, len(kernel)), _pair(dilation, len(kernel))
     x, padding = _padded(x, kernel, dilation, padding)
-    seen = _unfolded(x, kernel, dilation, padding, stride)
+    seen = _unfolded(x, kernel, dilation, padding, stride, gradient.shape[2:])
     return gradient.flatten(2).transpose(1, 2), seen
 
 
@@ -169,7 +170,7 @@ def _conv_transpose_form(x, gradient, shape, stride, padding, dilation, groups) 
     kernel = shape[2:]
     stride, dilation, padding = (_pair(v, len(kernel)) for v in (stride, dilation, padding))
     left = x.flatten(2).transpose(1, 2)
-    right = _unfolded(gradient, kernel, dilation, padding, stride)
+    right = _unfolded(gradient, kernel, dilation, padding, stride, x.shape[2:])
     if groups > 1:
         return _grouped(left, right, groups, shape)
     return outer([(left, right)], (shape[0], math.prod(shape[1:])), shape)
@@ -275,7 +276,7 @@ def _embedding_bag(
         lengths = ends.diff()
         if len(lengths) != tape.size:
             return NotImplemented
-        place = torch.arange(int(lengths.max()), device=input.device)
+        place = torch.arange(max(1, int(lengths.max())), device=input.device)
         there = place < lengths[:, None]
         where = (ends[:-1, None] + place).clamp(max=max(len(input) - 1, 0))
         indices = torch.where(there, input.long()[where] if len(input) else 0, 0)
@@ -395,7 +396,7 @@ def _elementwise(function: Callable) -> Rule:
         remaining = iter(copies)
         output = function(*(next(remaining)[1] if isinstance(x, StandIn) else x for x in args))
         for parameter, copy, _ in copies:
-            tape.note(copy, _copied(parameter))
+            tape.note_copy(copy, _copied(parameter))
         return output
 
     return rule
@@ -421,9 +422,21 @@ def _expand(tape: Tape, parameter, *sizes):
     def note(gradient):
         yield parameter.source, Whole(_summed(gradient, own, parameter.source).gradient.reshape(-1, *shape))
 
-    tape.note(copy, note)
+    tape.note_copy(copy, note)
     # A view of it, so that it may be written into by whoever holds it.
     return copy.view_as(copy)
+
+
+def _repeat(tape: Tape, parameter, *sizes):
+    """A parameter that is repeated once for each record is expanded."""
+    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    if not isinstance(parameter, StandIn) or not sizes or sizes[0] != tape.size or any(n != 1 for n in sizes[1:]):
+        return NotImplemented
+    shape = tuple(parameter.source.shape)
+    if len(shape) == len(sizes) and shape[0] != 1:
+        return NotImplemented
+    own = shape[1:] if len(shape) == len(sizes) else (*(1,) * (len(sizes) - 1 - len(shape)), *shape)
+    return _expand(tape, parameter, tape.size, *own)
 
 
 def _expand_as(tape: Tape, parameter, other):
@@ -492,6 +505,8 @@ def _rules() -> dict[Callable, Rule]:
         Tensor.broadcast_to: _expand,
         torch.broadcast_to: _expand,
         Tensor.expand_as: _expand_as,
+        Tensor.repeat: _repeat,
+        Tensor.tile: _repeat,
         segmented_linear: _segmented(segmented_linear, _linear_form),
         segmented_conv2d: _segmented(segmented_conv2d, _segmented_conv_form),
         segmented_conv_transpose2d: _segmented(segmented_conv_transpose2d, _segmented_conv_transpose_form),

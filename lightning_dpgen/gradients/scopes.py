@@ -83,7 +83,7 @@ class Components(Scope):
     """A bound for each component of a mixture, with noise of its own size; a record reaches the parameters of one."""
 
     def check(self, gradients: RecordGradients) -> None:
-        if gradients.offsets is None or any(p.shape[:1] != (len(gradients.offsets) - 1,) for p in gradients.parameters):
+        if gradients.offsets is None or not gradients.by_component:
             raise ValueError(
                 "a bound for each component (PerComponent) needs a per-record term on the lot of a mixture, and parameters "
                 "that are all stacked, one slice a component"

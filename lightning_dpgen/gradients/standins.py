@@ -9,6 +9,7 @@ masked or normalised weight) is a stand-in again, and gradients are carried back
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,8 +25,36 @@ Note = Callable[[Tensor], Iterable[tuple[Tensor, Form]]]
 Rule = Callable[..., Any]
 
 
+class _Noted(torch.autograd.Function):
+    """Passes a result on, and tells the tape its gradient: also where whoever has it changes it in place afterwards."""
+
+    @staticmethod
+    def forward(ctx, output, seed, tape, place):
+        ctx.tape, ctx.place = tape, place
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.tape.receive(ctx.place, gradient)
+        return gradient, gradient.new_zeros(()), None, None
+
+
+class _Marked(torch.autograd.Function):
+    """Passes records on, so that what is computed from them is known by its place in the graph."""
+
+    @staticmethod
+    def forward(ctx, records, seed):
+        ctx.mark_dirty(records)
+        return records
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, gradient.new_zeros(())
+
+
 class AmbiguousSize(ValueError):
-    """Two dimensions of a tensor are as large as a lot: by chance, or since it compares records with each other."""
+    """A dimension that is not that of the records is as large as the lot: by chance, or by how the loss is made."""
 
 
 class StandIn(Tensor):
@@ -73,7 +102,11 @@ class Tape:
     def __init__(self, size: int, rules: Mapping[Callable, Rule], say: Callable[[str], None]) -> None:
         self.size, self.constants = size, set()
         self._rules, self._say = rules, say
-        self._noted: list[tuple[Tensor, Note]] = []
+        # What gradients are asked of: all results that are noted lead to the first, records to the second alone.
+        self._seed, self._of_records = torch.zeros((), requires_grad=True), torch.zeros((), requires_grad=True)
+        self._notes: list[Note] = []
+        self._received: dict[int, Tensor] | None = None
+        self._copies: list[tuple[Tensor, Note]] = []
         self._leaves: dict[nn.Parameter, StandIn] = {}
 
     def stand_in(self, parameter: nn.Parameter) -> StandIn:
@@ -82,10 +115,28 @@ class Tape:
             self._leaves[parameter] = StandIn.of(parameter.detach().requires_grad_(), self)
         return self._leaves[parameter]
 
+    def mark(self, x: Tensor) -> Tensor:
+        """The same records, from which whatever is computed can be told."""
+        return _Marked.apply(x.detach(), self._of_records) if x.is_floating_point() else x
+
     def note(self, output: Tensor, note: Note) -> Tensor:
-        """Have `note` called with the gradient of `output`, (B, ...)."""
-        self._noted.append((output if output.requires_grad else output.requires_grad_(), note))
-        return output
+        """Have `note` called with the gradient of `output`, (B, ...); gives what is to be used in its place."""
+        self._notes.append(note)
+        return _Noted.apply(output, self._seed, self, len(self._notes) - 1)
+
+    def note_copy(self, copy: Tensor, note: Note) -> Tensor:
+        """As `note`, for a copy of a parameter for each record that nobody but the caller will hold."""
+        self._copies.append((copy.requires_grad_(), note))
+        return copy
+
+    def receive(self, place: int, gradient: Tensor) -> None:
+        """Called in the backward pass."""
+        if self._received is None:
+            raise RuntimeError(
+                "this loss takes a gradient by itself (autograd.grad, backward), and how that depends on the parameters is "
+                "not seen: write that gradient out as a function of the parameters, or use engine='func'"
+            )
+        self._received[place] = gradient
 
     def records_at(self, x: Any) -> int | None:
         """Which dimension of a tensor is that of records; None if it holds no record.
@@ -114,11 +165,17 @@ class Tape:
 
     def use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """In place of a call of `function` that stand-ins take part in."""
+        if self._received is not None or any(isinstance(x, StandIn) and x.tape is not self for x in args):
+            raise RuntimeError(
+                "something computed from a parameter was kept from an earlier lot, so its gradient is lost: compute it "
+                "anew in each call"
+            )
         if not torch.is_grad_enabled():
             args, kwargs = tree_map(lambda x: x.source.detach() if isinstance(x, StandIn) else x, (args, kwargs))
             return function(*args, **kwargs)
         rule = self._rules.get(function)
-        result = NotImplemented if rule is None else rule(self, *args, **kwargs)
+        fits = rule is not None and (not kwargs or _takes(rule, kwargs))
+        result = rule(self, *args, **kwargs) if fits else NotImplemented
         if result is not NotImplemented:
             return result
         flat, spec = tree_flatten((args, kwargs))
@@ -127,40 +184,65 @@ class Tape:
             return self._by_func(function, flat, places, spec)
         args, kwargs = tree_unflatten([x.source if isinstance(x, StandIn) else x for x in flat], spec)
         result = function(*args, **kwargs)
-        return tree_map(lambda x: StandIn.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result)
+        return tree_map(lambda x: self._derived(x) if isinstance(x, Tensor) and x.requires_grad else x, result)
 
-    def _by_func(self, function: Callable, flat: list, places: list[int | None], spec) -> Tensor:
+    def _derived(self, x: Tensor) -> StandIn:
+        if self.size in x.shape:
+            raise AmbiguousSize(
+                f"a parameter became a tensor of shape {tuple(x.shape)}, which has a dimension of the {self.size} records "
+                "and is no function of theirs: broadcast it or use expand; keep records as a dimension of their own "
+                "(x.flatten(1), not x.flatten(0, 1)), or use engine='func'"
+            )
+        return StandIn.of(x, self)
+
+    def _by_func(self, function: Callable, flat: list, places: list[int | None], spec) -> Any:
         """The way for a function without a rule: each record's gradient by `torch.func`, for this function alone."""
         name = getattr(function, "__name__", str(function))
         sources = {i: x.source for i, x in enumerate(flat) if isinstance(x, StandIn)}
-        records = {i: x.detach() for i, x in enumerate(flat) if places[i] is not None}
+        # Copies: a function that writes in place must not change what its gradient is taken at.
+        records = {i: x.detach().clone() for i, x in enumerate(flat) if places[i] is not None}
 
-        def call(given: Mapping[int, Any]) -> Tensor:
+        def call(given: Mapping[int, Any]) -> list:
             args, kwargs = tree_unflatten([given.get(i, x) for i, x in enumerate(flat)], spec)
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            return list(result) if isinstance(result, tuple) else [result]
 
-        output = call({i: source.detach() for i, source in sources.items()})
-        output, *rest = output if isinstance(output, tuple) else (output,)
-        at = self.records_at(output) if isinstance(output, Tensor) else None
-        if at is None or any(isinstance(x, Tensor) and x.requires_grad for x in rest):
-            raise ValueError(
-                f"{name} was handed records and parameters, and its result has no dimension of records: use engine='func'"
-            )
+        outputs = call({i: source.detach() for i, source in sources.items()})
         self._say(name)
 
-        def loss(values: tuple[Tensor, ...], gradient: Tensor, *alone: Tensor) -> Tensor:
-            own = {i: x.unsqueeze(places[i]) for i, x in zip(records, alone, strict=True)}
-            result = call(dict(zip(sources, values, strict=True)) | own)
-            return ((result[0] if isinstance(result, tuple) else result) * gradient.unsqueeze(at)).sum()
+        def noted(j: int, output: Any) -> Any:
+            if not isinstance(output, Tensor) or not output.is_floating_point():
+                return output
+            at = self.records_at(output)
+            if at is None:
+                raise ValueError(
+                    f"{name} was handed records and parameters, and its result has no dimension of records: use "
+                    "engine='func'"
+                )
 
-        def note(gradient: Tensor):
-            dimensions = (None, at, *(places[i] for i in records))
-            each = torch.func.vmap(torch.func.grad(loss), in_dims=dimensions)
-            values = tuple(source.detach() for source in sources.values())
-            whole = each(values, gradient, *records.values())
-            return [(source, Whole(g)) for source, g in zip(sources.values(), whole, strict=True)]
+            def loss(values: tuple[Tensor, ...], gradient: Tensor, *alone: Tensor) -> Tensor:
+                own = {i: x.unsqueeze(places[i]) for i, x in zip(records, alone, strict=True)}
+                result = call(dict(zip(sources, values, strict=True)) | own)[j]
+                if result.shape != gradient.unsqueeze(at).shape:
+                    raise ValueError(f"{name} does not treat records one by one: use engine='func'")
+                return (result * gradient.unsqueeze(at)).sum()
 
-        return (self.note(output, note), *rest) if rest else self.note(output, note)
+            def note(gradient: Tensor):
+                dimensions = (None, at, *(places[i] for i in records))
+                each = torch.func.vmap(torch.func.grad(loss), in_dims=dimensions)
+                values = tuple(source.detach() for source in sources.values())
+                whole = each(values, gradient, *records.values())
+                return [(source, Whole(g)) for source, g in zip(sources.values(), whole, strict=True)]
+
+            return self.note(output, note)
+
+        found = [noted(j, output) for j, output in enumerate(outputs)]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    @property
+    def used(self) -> bool:
+        """Whether records and parameters have met."""
+        return bool(self._notes or self._copies)
 
     def gradients(self, losses: Tensor) -> dict[nn.Parameter, Form]:
         """The gradients of (B,) losses, of those parameters that the losses depend on.
@@ -168,20 +250,22 @@ class Tape:
         Raises:
             RuntimeError: if a parameter was used where stand-ins do not see it.
         """
-        outputs = [output for output, _ in self._noted]
-        unseen = [x for pair in self._leaves.items() for x in pair]
+        copies = [copy for copy, _ in self._copies]
+        unseen = [x for p, stand_in in self._leaves.items() for x in (p, stand_in, stand_in.source)]
+        self._received = {}
         with torch._C.DisableTorchFunctionSubclass():
-            found = torch.autograd.grad(losses.sum(), [*outputs, *unseen], allow_unused=True)
-        if any(gradient is not None for gradient in found[len(outputs) :]):
+            found = torch.autograd.grad(losses.sum(), [self._seed, *copies, *unseen], allow_unused=True)[1:]
+        if any(gradient is not None for gradient in found[len(copies) :]):
             raise RuntimeError(
-                "a parameter is used by code that goes round torch's functions (nn.LSTM and other fused layers, "
-                "autograd.Function, an extension): use engine='func', or a layer written with torch's functions"
+                "a parameter is used where its gradients by record cannot be seen (an autograd.Function, an extension, "
+                "written into another tensor): use engine='func', or torch's functions without writing in place"
             )
         forms: dict[int, tuple[Tensor, list[Form]]] = {}
-        for (_, note), gradient in zip(self._noted, found, strict=False):
-            if gradient is not None:
-                for source, form in note(gradient):
-                    forms.setdefault(id(source), (source, []))[1].append(form)
+        received = [(self._notes[place], gradient) for place, gradient in sorted(self._received.items())]
+        received += [(note, g) for (_, note), g in zip(self._copies, found, strict=False) if g is not None]
+        for note, gradient in received:
+            for source, form in note(gradient):
+                forms.setdefault(id(source), (source, []))[1].append(form)
         return self._carried_back(list(forms.values()))
 
     def _carried_back(self, found: list[tuple[Tensor, list[Form]]]) -> dict[nn.Parameter, Form]:
@@ -204,3 +288,9 @@ class Tape:
                 if gradient is not None:
                     gradients.setdefault(parameter, []).append(Whole(gradient))
         return {parameter: combined(forms) for parameter, forms in gradients.items()}
+
+
+def _takes(rule: Rule, keywords: Mapping[str, Any]) -> bool:
+    """Whether a rule knows these keywords; what it does not know goes the way of functions without one."""
+    parameters = inspect.signature(rule).parameters
+    return all(name in parameters for name in keywords) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -10,11 +10,13 @@ import torch
 from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
 
+from lightning_dpgen.data.lots import Draw
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
+from lightning_dpgen.gradients.scopes import Components
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -91,11 +93,16 @@ class PrivateOptimizer(DPOptimizer):
                 f"stage {stage!r} of the plan lists the noises {sorted(access.multipliers)}, and the clipping rules draw "
                 f"{sorted(drawn)}: make the plan with the weights of these rules, each under a name of its own"
             )
+        if len(self._rules) > 1 and any(isinstance(rule.scope, Components) for rule in self._rules):
+            raise ValueError(
+                "a bound for each component (PerComponent) stands alone: the noise of a component is its own, and what "
+                "another term does to several of them is not covered"
+            )
         self._account, self._stage = account, stage
         self._data_free = tuple(data_free)
         self._buffer = GradientBuffer(self.params)
         # Lightning's wrapper keeps what is assigned on itself, so whatever changes lives in this one object.
-        self._state_of_step: dict[str, Any] = {"bounds": None, "begun": False}
+        self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None}
 
     @property
     def account(self) -> Account:
@@ -171,13 +178,20 @@ class PrivateOptimizer(DPOptimizer):
         # Taken away first: whatever goes wrong from here on, the next step needs a lot of its own.
         gradients = self._state_of_step.pop("gradients", None)
         data_free = self._data_free + self._state_of_step.pop("data_free", ())
-        begun, self._state_of_step["begun"] = self._state_of_step["begun"], False
-        if gradients is None:
+        begun, self._state_of_step["begun"] = self._state_of_step["begun"], None
+        taken = gradients is not None
+        if not taken:
             gradients = (self._from_grad_sample(),)
         self._check(gradients)
+        draw = gradients[0].draw if taken else None
+        if begun is not None and begun[0] is not draw:
+            raise RuntimeError(
+                "these gradients are of another lot than the parts that were handed over before: parts of one lot share "
+                "its draw (Lot.mapped keeps it). The begun lot is dropped; nothing was charged"
+            )
         # A part of a lot that Opacus' BatchMemoryManager has cut is announced by a signal.
         if self._check_skip_next_step():
-            self._add_part(gradients, begun)
+            self._add_part(gradients, draw, begun is not None)
             self._is_last_step_skipped = True
             return False
         for draw in {g.draw for g in gradients}:
@@ -189,7 +203,7 @@ class PrivateOptimizer(DPOptimizer):
                 self.expected_batch_size,
                 self._buffer,
                 self._state_of_step["bounds"],
-                add=begun,
+                add=begun is not None,
             )
         self._state_of_step["bounds"] = bounds
         for p in self.params:
@@ -201,7 +215,7 @@ class PrivateOptimizer(DPOptimizer):
         self._is_last_step_skipped = False
         return True
 
-    def _add_part(self, gradients: Sequence[RecordGradients], begun: bool) -> None:
+    def _add_part(self, gradients: Sequence[RecordGradients], draw: Draw | None, begun: bool) -> None:
         number = self._account.done.get(self._stage, 0)
         for own, rule in zip(gradients, self._rules, strict=True):
             norms = rule.scope.norms(own)
@@ -213,7 +227,7 @@ class PrivateOptimizer(DPOptimizer):
                 )
             add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
             begun = True
-        self._state_of_step["begun"] = True
+        self._state_of_step["begun"] = (draw,)
         for p in self.params:
             p.grad_sample = None
 

@@ -10,7 +10,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.data.lots import LotBlocks
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.plugins.adopted import Adopted, check_optimizers
+from lightning_dpgen.plugins.adopted import Adopted, check_optimizers, check_overrides
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
@@ -78,7 +78,9 @@ class MomentsAccountant(pl.Callback):
         checkpoint.pop("loops", None)
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        check_optimizers(trainer.optimizers, self.account, adopted=self._adopted is not None)
+        check_optimizers(module, trainer.optimizers, self.account, adopted=self._adopted is not None)
+        if self._adopted is not None:
+            check_overrides(module, trainer)
         for optimizer in trainer.optimizers:
             if isinstance(optimizer, PrivateOptimizer):
                 optimizer.rehearse()

@@ -6,11 +6,13 @@ import warnings
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_dpgen.data.lots import Lot, LotBlock
-from lightning_dpgen.gradients.alone import check_alone
+from lightning_dpgen.gradients.alone import check_alone, made_up
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -31,8 +33,9 @@ class Adopted:
     def __init__(self, module: pl.LightningModule, account: Account) -> None:
         self._module, self._account = module, account
         self._own = type(module).training_step.__get__(module)
-        # The terms that it gave last; None while it gives losses.
-        self._given: Any = None
+        # Made-up records to ask for terms with, if it gives terms: a term that kept real ones would be neither clipped nor
+        # noised. None if it gives losses.
+        self._made_up: Any = None
         module.automatic_optimization = False
         # A function, since Lightning compares its code with that of its own class.
         module.training_step = lambda batch, batch_idx: self(batch, batch_idx)
@@ -42,60 +45,63 @@ class Adopted:
         # Lightning's wrapper loses what is written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
-            private, free = self._terms(lot.to(self._module.device), index)
+            private, free = self._terms(lot.to(self._module.device, self._module.dtype), index)
             optimizer.take(*private, data_free=free)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
+            for config in self._module.trainer.lr_scheduler_configs:
+                config.scheduler.step()
 
     def rehearse(self, empty: Any) -> None:
         """See on made-up records that the loss of a record depends on that record alone; see `check_alone`.
 
-        A module that made-up records do not suit is left unchecked, with a warning.
+        A module that made-up records do not suit is left to the check of its first lot, with a warning.
         """
-
-        def loss(lot: Lot, noise: Tensor) -> Tensor:
-            given = self._own(lot.records, 0)
-            if not isinstance(given, Tensor):
-                found.append(given)
-                raise _TermsGiven
-            return given
-
-        found: list[Any] = []
+        records = tree_map(lambda x: x.to(self._module.device), made_up(empty))
+        logged = self._module.log, self._module.log_dict
+        # Lightning takes no logs here, and these would be of nothing.
+        self._module.log = self._module.log_dict = lambda *_, **__: None
         try:
-            check_alone(self._module, PerRecord(loss), empty)
-        except _TermsGiven:
-            self._given = found[0]
-            for term in self._checked(self._given):
+            terms = self._asked(records)
+            if terms is None:
+                terms = [PerRecord(self._losses)]
+            else:
+                self._made_up = records
+            for term in terms:
                 if isinstance(term, PerRecord):
                     check_alone(self._module, term, empty)
-        except (IndexError, RuntimeError, TypeError, AssertionError) as error:
+        except (IndexError, TypeError, AssertionError, NotImplementedError) as error:
             warnings.warn(
-                f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): it is not known "
-                "whether a record's loss depends on that record alone",
+                f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): its gradients "
+                "will be compared with those of single records at the first lot alone",
                 stacklevel=2,
             )
+        finally:
+            self._module.log, self._module.log_dict = logged
+
+    def _asked(self, records: Any) -> list | None:
+        """The terms that the training step gives; None if it gives losses."""
+        with torch.no_grad():
+            given = self._own(records, 0)
+        return None if isinstance(given, Tensor) else self._checked(given)
+
+    def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
+        given = self._own(lot.records, 0)
+        if isinstance(given, Tensor):
+            return given
+        raise ValueError(
+            "training_step gives terms, which are asked for with made-up records so that none of them keeps real ones; it "
+            "could not be tried on these: let it give one loss a record, or make terms without looking at the batch"
+        )
 
     def _terms(self, lot: Lot, index: int) -> tuple[list, list[DataFree]]:
-        found: list[Any] = []
-
-        def loss(lot: Lot, noise: Tensor) -> Tensor:
-            given = self._own(lot.records, index)
-            if isinstance(given, Tensor):
-                return given
-            found.append(given)
-            raise _TermsGiven
-
         module, stream = self._module, self._account.stream
-        # A lot of none is not handed to the network, and which terms there are does not hang on the records.
-        if len(lot) or self._given is None:
-            try:
-                return [term_gradients(module, PerRecord(loss), lot, stream)], []
-            except _TermsGiven:
-                self._given = found[0]
-        return self._of(self._given, lot)
+        if self._made_up is None:
+            return [term_gradients(module, PerRecord(self._losses), lot, stream)], []
+        return self._of(self._asked(self._made_up), lot)
 
     def _of(self, given: Any, lot: Lot) -> tuple[list, list[DataFree]]:
-        terms, module, stream = self._checked(given), self._module, self._account.stream
+        terms, module, stream = given, self._module, self._account.stream
         private = [term_gradients(module, t, lot, stream) for t in terms if not isinstance(t, DataFree)]
         return private, [t for t in terms if isinstance(t, DataFree)]
 
@@ -112,11 +118,7 @@ class Adopted:
         return terms
 
 
-class _TermsGiven(Exception):
-    """A training step gave terms and not losses."""
-
-
-def check_optimizers(optimizers: list, account: Account, *, adopted: bool) -> None:
+def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, *, adopted: bool) -> None:
     """Refuse a fit whose steps would not be private.
 
     Raises:
@@ -133,8 +135,41 @@ def check_optimizers(optimizers: list, account: Account, *, adopted: bool) -> No
         raise MisconfigurationException(
             "the PrivateOptimizer has another account than the MomentsAccountant: hand one Account to both"
         )
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if adopted and len(optimizers) == 1 and {id(p) for p in trainable} != {id(p) for p in optimizers[0].params}:
+        raise MisconfigurationException(
+            f"the optimizer has {len(optimizers[0].params)} of the module's {len(trainable)} trainable parameters: hand it "
+            "all, and freeze the others (requires_grad_(False)) before"
+        )
     if adopted and len(optimizers) > 1:
         raise MisconfigurationException(
             f"{len(optimizers)} optimizers: a module with several steps them itself (automatic_optimization=False; "
             "term_gradients, take and step)"
         )
+
+
+def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
+    """Refuse an adopted module whose hooks or schedulers would not be called as Lightning calls them.
+
+    Raises:
+        MisconfigurationException: naming the hook.
+    """
+    ignored = [name for name in _NOT_CALLED if getattr(type(module), name) is not getattr(pl.LightningModule, name)]
+    if ignored:
+        raise MisconfigurationException(
+            f"{ignored[0]} is overridden, and is not called (or is handed a block of lots) where a step is private: leave "
+            "it out, or step the module yourself (automatic_optimization=False; term_gradients, take and step)"
+        )
+    for config in trainer.lr_scheduler_configs:
+        if config.interval != "step" or config.frequency != 1 or config.reduce_on_plateau:
+            raise MisconfigurationException(
+                "learning rate schedulers step once a lot here: expected {'scheduler': ..., 'interval': 'step'}, since "
+                "epochs are not counted and a plateau would be one of private numbers"
+            )
+
+
+_NOT_CALLED = (
+    "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "backward", "on_before_zero_grad",
+    "on_after_backward", "on_before_optimizer_step", "on_train_batch_start", "on_train_batch_end",
+    "on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device",
+)  # fmt: skip

@@ -52,6 +52,22 @@ def refuse(trainer: pl.Trainer, account: Account) -> None:
         raise MisconfigurationException(
             f"gradient_clip_val={trainer.gradient_clip_val} clips sums and not records: choose a clipping rule instead"
         )
+    if (trainer.min_epochs or 0) > 1 or trainer.min_steps:
+        raise MisconfigurationException(
+            f"min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}: a fit ends with the last planned step; leave "
+            "them out"
+        )
+    for callback in trainer.callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if monitor is not None and not str(monitor).startswith("public/"):
+            raise MisconfigurationException(
+                f"{type(callback).__name__}(monitor={monitor!r}) selects by a number computed from records, which nobody "
+                "pays for: leave it out, or log what is computed from synthetic or public data under public/"
+            )
+        if isinstance(callback, pl.callbacks.StochasticWeightAveraging):
+            raise MisconfigurationException(
+                "StochasticWeightAveraging copies the module with its account: average released weights instead"
+            )
     if trainer.overfit_batches:
         raise MisconfigurationException("overfit_batches replaces Poisson sampling, which the accounting rests on")
     if trainer.world_size > 1:

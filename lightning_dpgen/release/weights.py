@@ -57,21 +57,21 @@ def release_weights(
     n: int,
     unit: str = "one record",
     declared: dict[str, Any] | None = None,
-    public_buffers: Sequence[str] = (),
+    public: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write a release of a network that was trained on an account: weights, description, certificate, report and card.
 
     A run that was left early is charged what its plan says.
 
     Args:
-        network: its parameters are released, and of its buffers those that are named.
+        network: its trainable parameters are released, and of the others and its buffers those that are named.
         account: that all of its training was paid from; nothing else that saw the records may have touched the network.
         folder: must not exist; it appears complete, or not at all.
         data: what the records are, in words.
         n: their declared number.
         unit: whose presence is protected.
         declared: what else the certificate assumes to be public.
-        public_buffers: names of buffers that are no function of the records.
+        public: names of buffers and frozen parameters that are no function of the records.
 
     Returns:
         The certificate.
@@ -79,20 +79,20 @@ def release_weights(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: if a parameter is not finite, or the network has a buffer that is not named: whoever keeps statistics
-            of records keeps them there.
+        ValueError: if a parameter is not finite, or the network has a buffer or frozen parameter that is not named: whoever
+            keeps statistics of records keeps them there.
     """
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
     if not account.ledger.accesses:
         raise PlanMismatch("nothing has been drawn from this account: train the network on it first")
-    buffers = {name for name, _ in network.named_buffers()} & set(network.state_dict())
-    unknown = sorted(buffers - set(public_buffers))
+    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
+    unknown = sorted(set(network.state_dict()) - trained - set(public))
     if unknown:
         raise ValueError(
-            f"buffers {unknown[:5]} may hold statistics of records, which nobody has paid for: name those that are public "
-            "constants in public_buffers, and make the others non-persistent"
+            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which nobody has paid for: name "
+            "those that are public constants in public=[...], and take the others out of the network"
         )
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()

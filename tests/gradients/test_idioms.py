@@ -1,0 +1,176 @@
+"""What people write in PyTorch: the gradients by record are those of a loop over single records, or the loss is refused.
+
+Several of these once gave wrong gradients without a word. Lots of 1 to 12 records: sizes that the networks have themselves.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.noise import PrivateStream
+
+
+class Net(nn.Module):
+    """A function of some parameters, layers and records."""
+
+    def __init__(self, run: Callable[..., Tensor], *layers: nn.Module, shapes=(), buffers=()):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(layers)
+        self.held = nn.ParameterList([nn.Parameter(torch.randn(s)) for s in shapes])
+        for i, b in enumerate(buffers):
+            self.register_buffer(f"b{i}", b)
+        self.run, self.kept = run, None
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def _inplace_slice(net, x):
+    y = net.layers[0](x)
+    y[:, :2].sigmoid_()
+    return net.layers[1](y)
+
+
+def _times(net, x):
+    y = net.layers[0](x)
+    y *= 3
+    return net.layers[1](y).tanh_()
+
+
+def _cached_constant(net, x):
+    if net.kept is None:
+        net.kept = torch.arange(5.0, dtype=torch.float64)
+    return net.layers[0](x + net.kept)
+
+
+def _mlp():
+    return nn.Linear(5, 4), nn.Linear(4, 3)
+
+
+# Right, whatever the size of the lot.
+EXACT = {
+    "rectifiers in place": lambda: Net(
+        lambda n, x: n.layers[0](x),
+        nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)),
+    ),
+    "a part in place": lambda: Net(_inplace_slice, *_mlp()),
+    "times in place": lambda: Net(_times, *_mlp()),
+    "repeated once a record": lambda: Net(
+        lambda n, x: n.layers[0](x[:, None] + n.held[0].repeat(len(x), 1, 1)).flatten(1),
+        nn.Linear(5, 4), shapes=[(1, 3, 5)],
+    ),
+    "expanded": lambda: Net(lambda n, x: n.layers[0](x + n.held[0].expand(len(x), -1)), nn.Linear(5, 4), shapes=[(1, 5)]),
+    "a table of positions": lambda: Net(
+        lambda n, x: (x[:, :4, None] + n.held[0][n.b0].view(4, 4)).tanh(), shapes=[(7,)], buffers=[torch.arange(16) % 7]
+    ),
+    "positions that are embedded": lambda: Net(
+        lambda n, x: n.layers[1](n.layers[0](x[:, None]).mT + n.layers[2](torch.arange(5))),
+        nn.Conv1d(1, 3, 3, padding=1), nn.Linear(3, 2), nn.Embedding(9, 3),
+    ),
+    "six of a parameter": lambda: Net(
+        lambda n, x: x.sum(1, keepdim=True) * n.held[0][torch.tensor([0, 1, 1, 2, 0, 2])], shapes=[(3,)]
+    ),
+    "a constant kept": lambda: Net(_cached_constant, nn.Linear(5, 4)),
+    "keywords": lambda: Net(lambda n, x: torch.matmul(input=x, other=n.held[0]), shapes=[(5, 3)]),
+    "turned by keywords": lambda: Net(lambda n, x: x @ n.held[0].transpose(dim0=0, dim1=1), shapes=[(3, 5)]),
+    "clamped by a parameter": lambda: Net(lambda n, x: torch.clamp(x, max=n.held[0]), shapes=[(5,)]),
+    "transposed, wide output padding": lambda: Net(
+        lambda n, x: n.layers[0](x[:, None, :, None]), nn.ConvTranspose2d(1, 2, 3, stride=1, dilation=2, output_padding=1)
+    ),
+    "detached": lambda: Net(lambda n, x: n.layers[1](n.layers[0](x).tanh()) * n.layers[0](x).detach()[:, :3], *_mlp()),
+}  # fmt: skip
+# Refused, at the first lot.
+REFUSED = {
+    "stacked once a record": lambda: Net(
+        lambda n, x: n.layers[0](x + torch.stack([n.held[0]] * len(x))), nn.Linear(5, 4), shapes=[(5,)]
+    ),
+    "flattened records": lambda: Net(
+        lambda n, x: x.square().sum(1, keepdim=True) + n.layers[0](x.reshape(-1, 1)).view(len(x), -1).tanh(),
+        nn.Linear(1, 2),
+    ),
+    "a mean over flattened records": lambda: Net(
+        lambda n, x: x.square() + n.layers[0](x.reshape(-1, 1)).square().mean(), nn.Linear(1, 2)
+    ),
+    "a mean over the lot": lambda: Net(lambda n, x: n.layers[0](x - x.mean(dim=0)).tanh(), nn.Linear(5, 4)),
+    "divided by the size of the lot": lambda: Net(lambda n, x: n.layers[0](x) / len(x), nn.Linear(5, 4)),
+    "sorted and put back": lambda: Net(
+        lambda n, x: n.layers[1](torch.tanh(n.layers[0](x[x[:, 0].argsort()]))[x[:, 0].argsort().argsort()]), *_mlp()
+    ),
+    "written into a tensor": lambda: Net(
+        lambda n, x: n.layers[0](x * torch.zeros(5, dtype=torch.float64).index_put((torch.arange(2),), n.held[0]))
+        + _written(n, x), nn.Linear(5, 4), shapes=[(2,)],
+    ),
+    "a gradient of its own": lambda: Net(_penalty, nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))),
+}  # fmt: skip
+
+
+def _written(net, x):
+    w = torch.zeros(4, dtype=torch.float64)
+    w[:2] = net.held[0]
+    return x[:, :4] * w
+
+
+def _penalty(net, x):
+    z = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(net.layers[0](z).sum(), z, create_graph=True)
+    return (slope.norm(dim=1, keepdim=True) - 1).square()
+
+
+def _term(net):
+    return PerRecord(lambda lot, _: (net(lot.records).square() + net(lot.records)).flatten(1).sum(dim=1))
+
+
+def _lot(size, seed=3):
+    records = torch.randn(size, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return Lot(records, (0, size))
+
+
+def _rows(gradients, parameters, size):
+    views, rows = {p: torch.zeros_like(p) for p in parameters}, []
+    for i in range(size):
+        gradients.weighted_sum(torch.eye(size, dtype=torch.float64)[i], views)
+        rows.append(torch.cat([views[p].flatten() for p in parameters]).clone())
+    return torch.stack(rows)
+
+
+@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.parametrize("make", EXACT.values(), ids=EXACT.keys())
+@pytest.mark.parametrize("first", [1, 4, 5, 6, 8, 12, 16])
+def test_equals_single_records_whatever_the_first_lot(make, first):
+    net, parameters = make(), None
+    parameters = list(net.parameters())
+    for size in (first, *range(1, 13)):
+        lot = _lot(size)
+        found = _rows(term_gradients(net, _term(net), lot, PrivateStream(1)), parameters, size)
+        for i in range(size):
+            loss = _term(net).loss(Lot(lot.records[i : i + 1], (0, 1)), None).sum()
+            single = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            torch.testing.assert_close(found[i], torch.cat([g.flatten() for g in single]), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("size", [3, 6, 12])
+def test_is_refused(make, size):
+    net = make()
+    with pytest.raises((ValueError, RuntimeError)):
+        term_gradients(net, _term(net), _lot(size), PrivateStream(1))
+
+
+def test_what_is_kept_of_a_parameter_is_refused_at_the_next_lot():
+    def run(net, x):
+        if net.kept is None:
+            net.kept = net.held[0].exp()
+        return F.linear(x, net.kept)
+
+    net = Net(run, shapes=[(4, 5)])
+    with pytest.raises(RuntimeError, match="earlier lot"):
+        term_gradients(net, _term(net), _lot(4), PrivateStream(1))
