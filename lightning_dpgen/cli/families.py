@@ -12,11 +12,13 @@ from lightning_dpgen.cli.defaults import Defaults
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
+from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.rbm import RBM
 from lightning_dpgen.plugins.vae import VAE, Divergence
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft
 
 # What every family has.
 _ALWAYS = ("name", "bias", "lr", "rate", "steps", "noise")
@@ -104,12 +106,22 @@ def rules_of(model: ModelConf, clipping: ClippingRule) -> tuple[ClippingRule, ..
     return (clipping, Fixed(model.group_c)) if model.divergence == "group" else (clipping,)
 
 
-def noises_of(model: ModelConf, clipping: ClippingRule) -> dict[str, float]:
-    """The noises of a lot and their shares of its inverse squared noise."""
-    extra = {name: share for rule in rules_of(model, clipping) for name, share in rule.weights.items()}
-    if model.divergence == "embedding":
-        extra["embedding"] = model.divergence_share
-    return extra | {"gradient": 1.0 - sum(extra.values())}
+def training_of(conf: Conf, clipping: ClippingRule) -> Draft:
+    """What the training of a model promises.
+
+    Raises:
+        ValueError: if the shares of its noises leave nothing for the gradient.
+    """
+    model = conf.model
+    embeddings = {"embedding": model.divergence_share} if model.divergence == "embedding" else None
+    return training_draft(
+        rules_of(model, clipping),
+        n=conf.data.n,
+        rate=model.rate,
+        steps=model.steps,
+        noise=model.noise,
+        embeddings=embeddings,
+    )
 
 
 def make_module(conf: Conf, schema: ImageSchema, clipping: ClippingRule, account: Account) -> PrivateMixture:

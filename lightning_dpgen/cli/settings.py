@@ -12,7 +12,7 @@ import torch
 
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, read_conf
 from lightning_dpgen.cli.defaults import defaults
-from lightning_dpgen.cli.families import FAMILIES, complete, noises_of
+from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.schema import ImageSchema
@@ -56,20 +56,11 @@ class Settings:
             BudgetTooSmall: if the budget does not buy what is asked for.
         """
         n, model = self.conf.data.n, self.conf.model
-        lot = model.rate * n
-        training = Draft(
-            "training",
-            noises_of(model, self.clipping),
-            model.steps,
-            largest=lot,
-            rate=model.rate,
-            noise=model.noise,
-        )
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
         counted = [] if self.conf.data.n_share is None else [count_draft(self.conf)]
         try:
             return make_plan(
-                [*counted, *self.split.drafts(n, means=model.bias != "zero"), training],
+                [*counted, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)],
                 epsilon=epsilon,
                 delta=self.conf.privacy.delta,
             )
@@ -263,6 +254,8 @@ def _check_model(conf: Conf) -> None:
             raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
     if model.divergence_share is not None and not 0.0 < model.divergence_share < 0.9:
         raise Mistake(f"model.divergence_share={model.divergence_share:g}: expected a number above 0, below 0.9")
+    if model.features is not None and model.features % 2:
+        raise Mistake(f"model.features={model.features}: expected an even number, pairs of a cosine and a sine")
     if model.network not in (None, "dense", "conv"):
         raise Mistake(f"model.network={model.network}: expected dense or conv")
     if model.network == "conv" and (conf.data.height % 4 or conf.data.width % 4):

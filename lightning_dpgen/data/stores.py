@@ -367,7 +367,7 @@ def _dataset(dataset: Dataset, name: str) -> DatasetStore:
 
 
 def _collated(dataset: Dataset, positions: np.ndarray) -> Any:
-    with _randomness_of_their_own():
+    with randomness_of_their_own():
         try:
             return default_collate([dataset[i] for i in positions.tolist()])
         except Exception as error:
@@ -390,7 +390,7 @@ def _form(records: Any) -> tuple:
 
 
 @contextmanager
-def _randomness_of_their_own() -> Iterator[None]:
+def randomness_of_their_own() -> Iterator[None]:
     """Within it the global generators are keyed by the operating system; afterwards they are where they were."""
     before = torch.default_generator.get_state(), np.random.get_bit_generator(), random.getstate()
     try:

@@ -34,8 +34,8 @@ def check_alone(network: nn.Module, term: PerRecord, empty: Any) -> None:
     Raises:
         ValueError: if a record in front changes another's part.
     """
-    device = next(network.parameters()).device
-    records = tree_map(lambda x: x.to(device), made_up(empty))
+    some = next(network.parameters())
+    device, records = some.device, made_up(empty, some)
 
     def parts(start: int) -> tuple[Tensor, Tensor]:
         lot = Lot(tree_map(lambda x: x[start:], records), (0, _RECORDS + 1 - start))
@@ -52,15 +52,15 @@ def check_alone(network: nn.Module, term: PerRecord, empty: Any) -> None:
             )
 
 
-def made_up(empty: Any) -> Any:
-    """A few records of the shapes and types of a lot of none: uniform numbers between 0 and 1, and zeros where whole."""
+def made_up(empty: Any, like: Tensor) -> Any:
+    """Records of the shapes of a lot of none: numbers between 0 and 1, in the precision of `like`; zeros where whole."""
     generator = torch.Generator().manual_seed(0)
 
     def of(x: Tensor) -> Tensor:
         shape = (_RECORDS + 1, *x.shape[1:])
         if x.is_floating_point():
-            return torch.rand(shape, generator=generator, dtype=x.dtype)
-        return torch.zeros(shape, dtype=x.dtype)
+            return torch.rand(shape, generator=generator, dtype=x.dtype).to(like)
+        return torch.zeros(shape, dtype=x.dtype, device=like.device)
 
     return tree_map(of, empty)
 

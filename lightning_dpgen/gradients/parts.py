@@ -2,7 +2,8 @@
 
 The bound must be one for the whole lot. Where it follows from the number of the lot, one pass over the parts is enough:
 each is clipped and added. Where it is chosen from the lot's norms, a first pass gives these and no gradient, and a second
-one clips and adds: twice the work of a lot in one piece. In the second pass each record is clipped by the norm that it has
+one clips and adds: twice the work of a lot in one piece. (The first part is made once more, before anything is charged, to
+see which parameters it is of.) In the second pass each record is clipped by the norm that it has
 in that pass, which may be another than in the first, where it draws randomness of its own.
 """
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.data.stores import randomness_of_their_own
 from lightning_dpgen.privacy.noise import PrivateStream
 
 # Of the state of torch's Mersenne twister: where its 624 words of 32 bits begin, each in 64.
@@ -17,7 +18,9 @@ _WORDS_AT, _WORDS = 24, 624
 
 @contextmanager
 def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[None]:
-    """Within it, torch's default generators are keyed from the private stream; afterwards they are where they were.
+    """Within it, torch's default generators are keyed from the private stream, others by the operating system.
+
+    Those of numpy and Python are meant. Afterwards all are where they were.
 
     A public seed, or a position in a public sequence of numbers, would let one record change what the others draw. The
     numbers are as good as those of the stream's statistical generator: unknown without the key, not cryptographic.
@@ -27,18 +30,17 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
         device: whose generator is keyed too, beside the processor's.
     """
     default = torch.default_generator
-    before = default.get_state()
     on_device = device.type == "cuda"
     device_before = torch.cuda.get_rng_state(device) if on_device else None
-    try:
-        default.set_state(_keyed(stream))
-        if on_device:
-            torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
-        yield
-    finally:
-        default.set_state(before)
-        if on_device:
-            torch.cuda.set_rng_state(device_before, device)
+    with randomness_of_their_own():
+        try:
+            default.set_state(_keyed(stream))
+            if on_device:
+                torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
+            yield
+        finally:
+            if on_device:
+                torch.cuda.set_rng_state(device_before, device)
 
 
 def _keyed(stream: PrivateStream) -> Tensor:

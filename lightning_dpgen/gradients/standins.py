@@ -134,7 +134,7 @@ class Tape:
         if self._received is None:
             raise RuntimeError(
                 "this loss takes a gradient by itself (autograd.grad, backward), and how that depends on the parameters is "
-                "not seen: write that gradient out as a function of the parameters, or use engine='func'"
+                "not seen: write that gradient out, or use torch.func.grad for it and engine='func'"
             )
         self._received[place] = gradient
 

@@ -31,6 +31,7 @@ class MomentsAccountant(pl.Callback):
 
     Args:
         account: the account of the run, shared with module and datamodule.
+        engine: of the gradients of an adopted module; ``func`` takes any network, a record at a time.
 
     Raises:
         MisconfigurationException: at setup, naming the setting and what to do.
@@ -42,8 +43,8 @@ class MomentsAccountant(pl.Callback):
 
     settles = True
 
-    def __init__(self, account: Account) -> None:
-        self.account = account
+    def __init__(self, account: Account, engine: str = "ghost") -> None:
+        self.account, self._engine = account, engine
         self.complete = False
         self._curve = None
         self._adopted: Adopted | None = None
@@ -53,7 +54,7 @@ class MomentsAccountant(pl.Callback):
             return
         refuse(trainer, self.account)
         if module.automatic_optimization:
-            self._adopted = Adopted(module, self.account)
+            self._adopted = Adopted(module, self.account, self._engine)
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         _extend(module, "on_save_checkpoint", self._record)
         _extend(module, "on_load_checkpoint", self._go_on)

@@ -6,10 +6,8 @@ import warnings
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from lightning_dpgen.data.lots import Lot, LotBlock
 from lightning_dpgen.gradients.alone import check_alone, made_up
@@ -28,10 +26,11 @@ class Adopted:
     Args:
         module: with automatic optimization, which it is switched out of.
         account: plan, ledger and private stream.
+        engine: as for `term_gradients`.
     """
 
-    def __init__(self, module: pl.LightningModule, account: Account) -> None:
-        self._module, self._account = module, account
+    def __init__(self, module: pl.LightningModule, account: Account, engine: str = "ghost") -> None:
+        self._module, self._account, self._engine = module, account, engine
         self._own = type(module).training_step.__get__(module)
         # Made-up records to ask for terms with, if it gives terms: a term that kept real ones would be neither clipped nor
         # noised. None if it gives losses.
@@ -57,7 +56,7 @@ class Adopted:
 
         A module that made-up records do not suit is left to the check of its first lot, with a warning.
         """
-        records = tree_map(lambda x: x.to(self._module.device), made_up(empty))
+        records = made_up(empty, next(self._module.parameters()))
         logged = self._module.log, self._module.log_dict
         # Lightning takes no logs here, and these would be of nothing.
         self._module.log = self._module.log_dict = lambda *_, **__: None
@@ -68,7 +67,8 @@ class Adopted:
             else:
                 self._made_up = records
             for term in terms:
-                if isinstance(term, PerRecord):
+                # The other engine takes records one by one.
+                if isinstance(term, PerRecord) and self._engine == "ghost":
                     check_alone(self._module, term, empty)
         except (IndexError, TypeError, AssertionError, NotImplementedError) as error:
             warnings.warn(
@@ -81,8 +81,7 @@ class Adopted:
 
     def _asked(self, records: Any) -> list | None:
         """The terms that the training step gives; None if it gives losses."""
-        with torch.no_grad():
-            given = self._own(records, 0)
+        given = self._own(records, 0)
         return None if isinstance(given, Tensor) else self._checked(given)
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
@@ -97,12 +96,13 @@ class Adopted:
     def _terms(self, lot: Lot, index: int) -> tuple[list, list[DataFree]]:
         module, stream = self._module, self._account.stream
         if self._made_up is None:
-            return [term_gradients(module, PerRecord(self._losses), lot, stream)], []
+            return [term_gradients(module, PerRecord(self._losses), lot, stream, engine=self._engine)], []
         return self._of(self._asked(self._made_up), lot)
 
     def _of(self, given: Any, lot: Lot) -> tuple[list, list[DataFree]]:
         terms, module, stream = given, self._module, self._account.stream
-        private = [term_gradients(module, t, lot, stream) for t in terms if not isinstance(t, DataFree)]
+        seeing = [t for t in terms if not isinstance(t, DataFree)]
+        private = [term_gradients(module, t, lot, stream, engine=self._engine) for t in seeing]
         return private, [t for t in terms if isinstance(t, DataFree)]
 
     def _checked(self, given: Any) -> list:

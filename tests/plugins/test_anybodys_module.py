@@ -307,3 +307,111 @@ def test_a_record_that_is_not_finite_reaches_no_parameter():
     module = Stranger(account)
     _trainer(account).fit(module, poisson_loader(Held(), account))
     assert all(torch.isfinite(p).all() for p in module.parameters())
+
+
+class Penalised(Stranger):
+    """Takes a gradient of its own, which the book-keeping engine cannot follow."""
+
+    def training_step(self, batch, batch_idx):
+        slope = torch.func.grad(lambda z: self.net(z).square().sum())(batch[0])
+        return slope.flatten(1).square().sum(dim=1)
+
+
+def test_what_one_engine_refuses_the_other_takes():
+    account = _account()
+    with pytest.raises((RuntimeError, ValueError)):
+        _trainer(account).fit(Penalised(account), poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+    callbacks = [MomentsAccountant(account, engine="func")]
+    module = Penalised(account)
+    module.net[2].p = 0.0
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=callbacks, **quiet)
+    trainer.fit(module, poisson_loader(_records(), account))
+    assert account.remaining("training") == 0
+
+
+class Leaky(Stranger):
+    """A data-free term that holds on to the batch."""
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        self.seen = max(getattr(self, "seen", 0.0), float(x.max()))
+        return [PerRecord(lambda lot, _: self.losses(lot.records)), DataFree(lambda: self.net(x).mean())]
+
+
+def test_a_term_that_keeps_the_batch_keeps_made_up_records():
+    account = _account()
+    module = Leaky(account)
+    x, y = _records()
+    _trainer(account).fit(module, poisson_loader((x + 5, y), account))
+    assert account.remaining("training") == 0 and 0.0 < module.seen <= 1.0
+
+
+def test_a_schedule_of_the_learning_rate_is_followed():
+    class Scheduled(Stranger):
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.1)
+            return [optimizer], [{"scheduler": schedule, "interval": self.interval}]
+
+    account = _account()
+    module = Scheduled(account)
+    module.interval = "step"
+    trainer = _trainer(account)
+    trainer.fit(module, poisson_loader(_records(), account))
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-2 * 0.1**3)
+    account = _account()
+    module = Scheduled(account)
+    module.interval = "epoch"
+    with pytest.raises(MisconfigurationException, match="once a lot"):
+        _trainer(account).fit(module, poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+
+
+class Steps(Stranger):
+    def optimizer_step(self, *_, **__):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"min_epochs": 2}, "min_epochs=2"),
+        ({"min_steps": 100}, "min_steps=100"),
+        ({"callbacks": [pl.callbacks.EarlyStopping("private/loss")]}, "EarlyStopping"),
+        (
+            {"callbacks": [pl.callbacks.ModelCheckpoint(monitor="private/loss")], "enable_checkpointing": True},
+            "ModelCheckpoint",
+        ),
+        ({"callbacks": [pl.callbacks.StochasticWeightAveraging(0.1)]}, "average released weights"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_selects_or_never_ends_is_refused(options, message):
+    account = _account()
+    with pytest.raises(MisconfigurationException, match=message):
+        _trainer(account, **options).fit(Stranger(account), poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+
+
+def test_a_hook_that_would_not_be_called_is_refused():
+    account = _account()
+    with pytest.raises(MisconfigurationException, match="optimizer_step is overridden"):
+        _trainer(account).fit(Steps(account), poisson_loader(_records(), account))
+
+
+def test_double_precision_works_for_anybody():
+    account = _account()
+    module = Stranger(account)
+    _trainer(account, precision="64-true").fit(module, poisson_loader(_records(), account))
+    assert module.net[0].weight.dtype == torch.float64 and account.remaining("training") == 0
+
+
+def test_a_frozen_parameter_is_named_or_not_released(tmp_path):
+    account = _account()
+    module = Stranger(account)
+    module.register_parameter("seen", nn.Parameter(torch.zeros(3), requires_grad=False))
+    _trainer(account).fit(module, poisson_loader(_records(), account))
+    with pytest.raises(ValueError, match="'seen'"):
+        release_weights(module, account, tmp_path / "r", data="squares", n=N)
