@@ -142,8 +142,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
     grouped = vae()
 
     def terms(lot: Lot, stream: PrivateStream) -> tuple:
-        group = grouped.group_term(16, 10.0)
-        return term_gradients(grouped, grouped.term, lot, stream), term_gradients(grouped, group, lot, stream)
+        return tuple(term_gradients(grouped, term, lot, stream) for term in grouped.terms(lot, 16, 10.0))
 
     found["VAE with a group term, lot 256, 16 groups"] = (
         {

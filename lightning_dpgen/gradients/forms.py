@@ -91,6 +91,56 @@ class Whole(Form):
 
 
 @dataclass
+class Product(Form):
+    """One outer product a record, ``gradient_i = left_i right_i^T``.
+
+    Args:
+        left: (R, o), floating point.
+        right: (R, n).
+        view: the parameter's own shape.
+    """
+
+    left: Tensor
+    right: Tensor
+    view: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(o, n), of the parameter as a matrix."""
+        return self.left.shape[1], self.right.shape[1]
+
+    @property
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """As those of an `Outer`."""
+        return [(self.left[:, None], self.right[:, None])]
+
+    def norms(self) -> Tensor:
+        return lengths(self.left) * lengths(self.right)
+
+    def rows(self) -> list[Tensor]:
+        return _short([self.left, self.right])
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
+        a, b = _silence(self.left, silenced), _silence(self.right, silenced)
+        if a.shape[1] <= b.shape[1]:
+            a = a * weights.to(a.dtype)[:, None]
+        else:
+            b = b * weights.to(b.dtype)[:, None]
+        matrix = out.view(self.shape)
+        torch.addmm(matrix, a.to(out.dtype).T, b.to(out.dtype), beta=float(add), out=matrix)
+
+    def whole(self) -> Tensor:
+        return (self.left[:, :, None] * self.right.to(self.left.dtype)[:, None]).view(len(self.left), *self.view)
+
+    def project(self, onto: Tensor) -> Tensor:
+        return ((self.left @ onto.reshape(self.shape)) * self.right).sum(dim=1, dtype=torch.float64)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
+        return Product(change(self.left), change(self.right), self.view)
+
+
+@dataclass
 class Outer(Form):
     """Sums of outer products, ``gradient_i = sum over pairs and r of left[i, r] right[i, r]^T``.
 
@@ -105,46 +155,34 @@ class Outer(Form):
     view: tuple[int, ...]
 
     def norms(self) -> Tensor:
-        if len(self.pairs) > 1 or self.pairs[0][1].shape[1] > 1:
-            return self._norms_of_sums()
-        left, right = self.pairs[0]
-        norms = lengths(right[:, 0])
-        return norms * lengths(left[:, 0]) if left.is_floating_point() else norms
-
-    def rows(self) -> list[Tensor]:
-        if len(self.pairs) > 1 or self.pairs[0][1].shape[1] > 1 or not self.pairs[0][0].is_floating_point():
-            return []
-        return _short([x[:, 0] for x in self.pairs[0]])
-
-    def _norms_of_sums(self) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
         few = sum(right.shape[1] for _, right in self.pairs) <= _FEW and sum(self.shape) <= _SHORT
         pairs = self.pairs if few else [(_double(left), right.double()) for left, right in self.pairs]
         rounded = few and pairs[0][1].dtype == torch.float32
-        each = [lengths(right) * (lengths(left) if left.is_floating_point() else 1.0) for left, right in pairs]
         slack = 4.0 * sum(self.shape) * _ROUNDING if rounded else _SLACK
-        total = slack * torch.cat(each, dim=1).double().sum(dim=1).square()
+        total, each = 0.0, 0.0
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
-                gram = _gram(left, other_left) * (right @ other_right.transpose(1, 2))
-                total = total + gram.double().sum(dim=(1, 2)) * (1.0 if other_left is left else 2.0)
-        return total.clamp_(min=0.0).sqrt_()
+                lefts, rights = _gram(left, other_left), right @ other_right.transpose(1, 2)
+                own = other_left is left
+                total = total + (lefts * rights).sum(dim=(1, 2), dtype=torch.float64) * (1.0 if own else 2.0)
+                if own:
+                    # Squares that vanished, as in `slack`.
+                    o, n = (width * _VANISHING**2 if rounded else 0.0 for width in self.shape)
+                    squares = (lefts.diagonal(dim1=1, dim2=2) + o) * (rights.diagonal(dim1=1, dim2=2) + n)
+                    each = each + squares.sqrt_().sum(dim=1, dtype=torch.float64)
+        return (total + slack * each.square()).clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
         for left, right in self.pairs:
-            # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
+            # As in `Product`.
             b = _silence(right, silenced)
             if not left.is_floating_point():
                 if not add:
                     matrix.zero_()
                 matrix.index_add_(0, left.flatten(), (b * weights.to(b.dtype)[:, None, None]).flatten(0, 1).to(out.dtype))
-            elif left.shape[1] == 1 and silenced is None and left.dtype == right.dtype == out.dtype:
-                # As below, with fewer operations.
-                a, b = left[:, 0], right[:, 0]
-                a, b = (a * weights[:, None], b) if self.shape[0] <= self.shape[1] else (a, b * weights[:, None])
-                torch.addmm(matrix, a.T, b, beta=float(add), out=matrix)
             else:
                 a = _silence(left, silenced)
                 if self.shape[0] <= self.shape[1]:
@@ -265,7 +303,12 @@ class Stack(Form):
     forms: Sequence[Form]
 
     def norms(self) -> Tensor:
+        if len(self.forms) == 1:
+            return self.forms[0].norms()
         return torch.stack([form.norms().double() for form in self.forms]).square_().sum(dim=0).sqrt_()
+
+    def rows(self) -> list[Tensor]:
+        return self.forms[0].rows() if len(self.forms) == 1 else []
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         for c, form in enumerate(self.forms):
@@ -283,37 +326,46 @@ class Stack(Form):
 
 @dataclass
 class Less(Form):
-    """Gradients from each of which one and the same tensor is taken away, ``gradient_i = form_i - shared``.
+    """One outer product a record, less the same sum of outer products for all: ``gradient_i = form_i - left^T right``.
 
     An RBM's data phase less the mean negative phase of its chains is of this kind.
 
     Args:
         form: what differs by record.
-        shared: of the parameter's shape; no function of the lot.
+        left: (m, o); no function of the lot, as `right`.
+        right: (m, n).
     """
 
-    form: Form
-    shared: Tensor
+    form: Product
+    left: Tensor
+    right: Tensor
 
     def norms(self) -> Tensor:
-        squares, own = self.form.norms().double().square_(), lengths(self.shared).double().square_().sum()
-        # Never rounded down, also where the two nearly cancel.
-        slack = 2.0 * (sum(self.shared.shape) + 2) * torch.finfo(self.shared.dtype).eps
-        total = squares - 2.0 * self.form.project(self.shared) + own + slack * (squares + own)
+        lefts, rights = self.form.left @ self.left.T, self.form.right @ self.right.T
+        cross = (lefts * rights).sum(dim=1, dtype=torch.float64)
+        own = ((self.left @ self.left.T) * (self.right @ self.right.T)).sum(dtype=torch.float64)
+        lengths_of_form, longest = self.form.norms().double(), (lengths(self.left) * lengths(self.right)).double().sum()
+        # Never rounded down, also where the two nearly cancel: twice what the products may have lost.
+        slack = (sum(self.form.shape) + 2) * torch.finfo(self.left.dtype).eps
+        total = lengths_of_form.square() - 2.0 * cross + own + slack * (lengths_of_form + longest).square()
         return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.form.weighted_sum(weights, silenced, out, add=add)
-        out.sub_(self.shared, alpha=float(weights.sum()))
+        matrix = out.view(self.form.shape)
+        torch.addmm(matrix, self.left.T, self.right, alpha=-float(weights.sum()), out=matrix)
 
     def whole(self) -> Tensor:
-        return self.form.whole() - self.shared
+        return self.form.whole() - self._shared()
 
     def project(self, onto: Tensor) -> Tensor:
-        return self.form.project(onto) - (self.shared.double() * onto.double()).sum()
+        return self.form.project(onto) - (self._shared().double() * onto.double()).sum()
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
         return Whole(change(self.whole()))
+
+    def _shared(self) -> Tensor:
+        return (self.left.T @ self.right).view(self.form.view)
 
 
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> Form:
@@ -322,8 +374,10 @@ def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Se
     With r products of length o + n each, Gram matrices cost r^2 (o + n), and multiplying out costs r o n.
     """
     pairs, shape = _joined(pairs), tuple(shape)
-    form = Outer(pairs, shape, tuple(view))
     terms = sum(right.shape[1] for _, right in pairs)
+    if terms == 1 and pairs[0][0].is_floating_point():
+        return Product(pairs[0][0][:, 0], pairs[0][1][:, 0], tuple(view))
+    form = Outer(pairs, shape, tuple(view))
     multiplied = terms > 1 and math.prod(shape) <= terms * sum(shape)
     return Whole(form.whole()) if multiplied else form
 
@@ -334,9 +388,26 @@ def combined(forms: Sequence[Form]) -> Form:
         return forms[0]
     if all(isinstance(form, Segmented) for form in forms) and len({tuple(form.offsets) for form in forms}) == 1:
         return Segmented(combined([form.form for form in forms]), forms[0].offsets)
-    if all(isinstance(form, Outer) for form in forms) and len({form.shape for form in forms}) == 1:
+    if all(isinstance(form, Product | Outer) for form in forms) and len({form.shape for form in forms}) == 1:
         return outer([pair for form in forms for pair in form.pairs], forms[0].shape, forms[0].view)
     return Whole(sum((form.whole() for form in forms[1:]), start=forms[0].whole()))
+
+
+# A form, the weight of each of its rows, and which of these are silenced, as for `Form.weighted_sum`.
+Piece = tuple[Form, Tensor, Tensor | None]
+
+
+def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """The same sum; products of several terms with one factor in common as one: ``sum_i (w_i a_i + v_i b_i) x_i^T``."""
+    forms = [form for form, _, _ in pieces]
+    if len(pieces) < 2 or not all(isinstance(form, Segmented) and isinstance(form.form, Product) for form in forms):
+        return pieces
+    first = forms[0].form
+    if any(form.form.right is not first.right for form in forms) or any(silenced is not None for *_, silenced in pieces):
+        return pieces
+    left = sum(form.form.left * weights[:, None] for form, weights, _ in pieces)
+    ones = pieces[0][1].new_ones(len(left))
+    return [(Segmented(Product(left, first.right, first.view), forms[0].offsets), ones, None)]
 
 
 def slack(width: int) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.forms import Whole
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.layers import check_layers, layers_of
+from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
@@ -33,7 +33,7 @@ def functional_gradients(
     Raises:
         ValueError: for layers that mix records.
     """
-    check_layers(network)
+    layers = checked_layers(network)
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     if groups is None:
         gradients, losses = _of_records(network, parameters, term, lot, noise)
@@ -41,7 +41,7 @@ def functional_gradients(
         gradients, losses = _of_groups(network, parameters, term, lot, noise, groups)
     return RecordGradients(
         {p: Whole(gradients[name]) for name, p in parameters.items()},
-        layers_of(network),
+        layers,
         len(losses),
         lot.draw,
         offsets=lot.offsets if groups is None else None,

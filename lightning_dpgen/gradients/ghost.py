@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.layers import check_layers, layers_of
+from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.rules import RULES
 from lightning_dpgen.gradients.standins import AmbiguousSize, StandIn, Tape
@@ -66,8 +66,7 @@ def ghost_gradients(
         ValueError: if a layer mixes records, or a tensor that depends on them has no dimension of records.
         RuntimeError: if a parameter is used by code that is no function of torch.
     """
-    check_layers(network)
-    layers, count = layers_of(network), None if groups is None else groups.count
+    layers, count = checked_layers(network), None if groups is None else groups.count
     rows = len(lot) if count is None else count
     if not len(lot):
         nothing = noise.new_zeros(rows)
@@ -79,8 +78,7 @@ def ghost_gradients(
             forms, losses = term.forms(lot, noise)
             return RecordGradients(forms, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
         forms, losses = term.forms(lot, noise, groups)
-        grouped = {p: groups.of(form) for p, form in forms.items()}
-        return RecordGradients(grouped, layers, rows, lot.draw, groups=count, losses=losses)
+        return RecordGradients(forms, layers, rows, lot.draw, groups=count, partition=groups, losses=losses)
     known = _known.setdefault(network, _Known())
 
     def say(name: str) -> None:
@@ -115,11 +113,17 @@ def ghost_gradients(
     # Backward, and what follows from it, in full precision, whatever the losses were computed in.
     with torch.autocast(losses.device.type, enabled=False):
         forms = tape.gradients(losses)
-    if groups is not None:
-        forms = {p: partition.of(form) for p, form in forms.items()}
     found = losses.detach()[:rows]
-    offsets = lot.offsets if groups is None else None
-    return RecordGradients(forms, layers, rows, lot.draw, offsets=offsets, groups=count, losses=lambda: found)
+    return RecordGradients(
+        forms,
+        layers,
+        rows,
+        lot.draw,
+        offsets=lot.offsets if groups is None else None,
+        groups=count,
+        partition=partition,
+        losses=lambda: found,
+    )
 
 
 def _taken(layers: list[list[nn.Parameter]], lot: Lot, noise: Tensor) -> set[int]:

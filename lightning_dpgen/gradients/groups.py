@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.forms import Form, Outer, Segmented, Stack, Whole, outer
+from lightning_dpgen.gradients.forms import Form, Outer, Product, Segmented, Stack, Whole, outer
 
 
 @dataclass(frozen=True)
@@ -36,31 +36,60 @@ class Groups:
     count: int
 
     @cached_property
-    def _slots(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Which records are in a group, their groups, their places there, and the size of the largest group."""
+    def _slots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Which records are in a group, their groups, their places there, and (m,) how many are in each group."""
         order = torch.argsort(self.index, stable=True)
         order = order[self.index[order] < self.count]
         group = self.index[order]
         sizes = torch.bincount(group, minlength=self.count)
-        place = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[group]
-        return order, group, place, max(1, int(sizes.max()))
+        return order, group, torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[group], sizes
+
+    @cached_property
+    def _padded(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(m r,) which record is at each place, (m, r) where there is none, and the groups of none.
+
+        Where there is none stands the first of the group, so that a record that is not finite stays in its own group.
+        """
+        order, group, place, sizes = self._slots
+        slots = self.index.new_zeros(self.count, max(1, int(sizes.max())))
+        slots[group, place] = order
+        empty = torch.arange(slots.shape[1], device=slots.device) >= sizes[:, None]
+        return torch.where(empty, slots[:, :1], slots).flatten(), empty, (sizes == 0).nonzero()[:, 0]
+
+    def _repeated(self, x: Tensor) -> Tensor:
+        """As `gather`, but with copies of the first of a group behind the others; zeros where a group has none."""
+        slots, empty, none = self._padded
+        if not len(x):
+            return x.new_zeros(*empty.shape, *x.shape[1:])
+        rows = x.index_select(0, slots).unflatten(0, empty.shape)
+        return rows.index_fill_(0, none, 0) if len(none) else rows
 
     def gather(self, x: Tensor) -> Tensor:
         """(B, ...) as (m, r, ...): the records of each group, zeros behind them; r is the largest group's size, or 1."""
-        order, group, place, largest = self._slots
-        out = x.new_zeros(self.count, largest, *x.shape[1:])
-        return out.index_put((group, place), x[order])
+        empty = self._padded[1]
+        return self._repeated(x).masked_fill_(empty.view(*empty.shape, *(1,) * (x.dim() - 1)), 0)
 
-    @cached_property
+    def scatter(self, rows: Tensor) -> Tensor:
+        """The inverse of `gather`: (m, r, ...) as (B, ...), zeros for a record of no group."""
+        order, group, place, _ = self._slots
+        out = rows.new_zeros(len(self.index), *rows.shape[2:])
+        out[order] = rows[group, place]
+        return out
+
+    @property
     def mask(self) -> Tensor:
         """(m, r) where `gather` has put a record."""
-        return self.gather(torch.ones_like(self.index, dtype=torch.bool))
+        return ~self._padded[1]
 
     def of(self, form: Form) -> Form:
         """The gradient of each group, from those that flow through each of its records."""
-        if isinstance(form, Outer):
-            pairs = [(self.gather(left).flatten(1, 2), self.gather(right).flatten(1, 2)) for left, right in form.pairs]
-            return outer(pairs, form.shape, form.view)
+        if isinstance(form, Product | Outer):
+            # Of a product one factor of zeros will do; an embedding's rows are told by numbers, of which 0 is one.
+            pairs = [
+                (self.gather(left), self._repeated(right) if left.is_floating_point() else self.gather(right))
+                for left, right in form.pairs
+            ]
+            return outer([(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs], form.shape, form.view)
         if isinstance(form, Segmented):
             if len(form.offsets) == 2:
                 return Stack([self.of(form.form)])
@@ -70,6 +99,10 @@ class Groups:
                 for start, end in cuts
             ]
             return Stack(parts)
-        order, group, _, _ = self._slots
+        order, group, *_ = self._slots
         each = form.whole()
         return Whole(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each[order]))
+
+    def shared(self, weights: Tensor) -> Tensor:
+        """(B,) of each record the weight (m,) of its group; 0 where it is in none."""
+        return torch.cat([weights, weights.new_zeros(1)])[self.index]

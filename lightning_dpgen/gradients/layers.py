@@ -7,24 +7,19 @@ from torch import nn
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
 
 
-def check_layers(network: nn.Module) -> None:
-    """Refuse layers that let one record change what another contributes.
+def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
+    """The trainable parameters, those that one module holds together; one that several hold belongs to the first.
 
     Raises:
-        ValueError: naming the layer and what to use instead.
+        ValueError: if a layer lets one record change what another contributes; it names the layer and what to use instead.
     """
-    for layer in network.modules():
-        reason = _reason(layer)
-        if reason:
-            name = next(name for name, module in network.named_modules() if module is layer)
-            raise ValueError(f"layer {name or 'the network itself'} ({type(layer).__name__}) {reason}")
-
-
-def layers_of(network: nn.Module) -> list[list[nn.Parameter]]:
-    """The trainable parameters, those that one module holds together; one that several hold belongs to the first."""
     seen: set[int] = set()
     layers = []
     for module in network.modules():
+        reason = _reason(module)
+        if reason:
+            name = next(name for name, layer in network.named_modules() if layer is module)
+            raise ValueError(f"layer {name or 'the network itself'} ({type(module).__name__}) {reason}")
         own = [p for p in module._parameters.values() if p is not None and p.requires_grad and id(p) not in seen]
         seen.update(map(id, own))
         if own:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts, lot_norms
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.records import RecordGradients, weighted_sums
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
 
@@ -81,6 +81,7 @@ def privatize(
     # Norms, factors and sums are what is claimed of them in full precision alone.
     with torch.autocast(out.flat.device.type, enabled=False):
         used: list[Bounds] = []
+        whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
         sensitivity: float | Tensor = 0.0
         for i, (gradients, rule) in enumerate(terms):
             if isinstance(gradients, Deferred):
@@ -91,11 +92,16 @@ def privatize(
                 bounds = rule.bounds(access, norms, before and before[i])
             else:
                 bounds = (math.inf,) * len(norms.columns)
-            for part in gradients.parts():
-                add_clipped(part, rule, bounds, divisor, out, add=add)
-                add = True
+            if isinstance(gradients, RecordGradients):
+                whole.append((gradients, clipped_weights(gradients, rule, bounds, divisor, out.flat.dtype)))
+            else:
+                for part in gradients.parts():
+                    add_clipped(part, rule, bounds, divisor, out, add=add)
+                    add = True
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
             used.append(bounds)
+        # All terms at once, since what they have in common is then multiplied once.
+        weighted_sums(whole, out.views, add=add)
         if isinstance(sensitivity, float):
             gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
         else:
@@ -110,10 +116,17 @@ def add_clipped(
 
     An infinite bound, as of the twin without privacy, clips nothing.
     """
+    gradients.weighted_sum(clipped_weights(gradients, rule, bounds, divisor, out.flat.dtype), out.views, add=add)
+
+
+def clipped_weights(
+    gradients: RecordGradients, rule: ClippingRule, bounds: Bounds, divisor: float, dtype: torch.dtype
+) -> Tensor | Sequence[Tensor]:
+    """What each gradient is multiplied by, or each layer of it: the rule's factor over the divisor."""
     columns = rule.scope.norms(gradients).columns
     factors = clip_weights if math.inf in bounds else rule.factors
-    clipped = [factors(norms, bound).to(out.flat.dtype) / divisor for norms, bound in zip(columns, bounds, strict=True)]
-    gradients.weighted_sum(rule.scope.weights(clipped), out.views, add=add)
+    clipped = [factors(norms, bound).to(dtype) / divisor for norms, bound in zip(columns, bounds, strict=True)]
+    return rule.scope.weights(clipped)
 
 
 def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Draw
-from lightning_dpgen.gradients.forms import Cut, Form, Segmented, Whole, slack
+from lightning_dpgen.gradients.forms import Cut, Form, Piece, Segmented, Whole, joined, slack
+from lightning_dpgen.gradients.groups import Groups
 
 
 class RecordGradients:
@@ -21,6 +24,7 @@ class RecordGradients:
         draw: the identity of the lot that the records came from.
         offsets: where the components of a mixture begin and end among the records, if they are sorted so.
         groups: how many groups there are, where rows are groups; a constant.
+        partition: the groups of the records, where forms have a row a record and not a group.
         losses: gives the losses (B,), should anybody ask.
     """
 
@@ -33,12 +37,13 @@ class RecordGradients:
         *,
         offsets: Sequence[int] | None = None,
         groups: int | None = None,
+        partition: Groups | None = None,
         losses: Callable[[], Tensor] | None = None,
     ) -> None:
         self._forms, self._layers, self._size = forms, layers, size
         self.draw, self.offsets, self.groups = draw or Draw(), offsets, groups
         self._held: dict[str, Tensor] = {}
-        self._losses = losses
+        self._losses, self._partition = losses, partition
 
     @property
     def by_component(self) -> bool:
@@ -76,8 +81,11 @@ class RecordGradients:
         """(forms, B or more) squared norms."""
         if "squares" not in self._held:
             some = self._layers[0][0]
+            forms = list(self._forms.values())
+            if self._partition is not None:
+                forms = [self._partition.of(form) for form in forms]
             none = torch.zeros(0, self._size, dtype=torch.float64, device=some.device)
-            self._held["squares"] = _squares(list(self._forms.values())) if self._size and self._forms else none
+            self._held["squares"] = _squares(forms) if self._size and forms else none
         return self._held["squares"]
 
     def parts(self) -> Iterator[RecordGradients]:
@@ -87,28 +95,55 @@ class RecordGradients:
     def weighted_sum(
         self, weights: Tensor | Sequence[Tensor], out: Mapping[nn.Parameter, Tensor], *, add: bool = False
     ) -> None:
-        """Write ``sum_i weights[i] * gradient_i`` into `out`, or add it.
+        """Write ``sum_i weights[i] * gradient_i`` into `out`, or add it; see `weighted_sums`."""
+        weighted_sums([(self, weights)], out, add=add)
 
-        Args:
-            weights: (B,), or as many for each layer.
-            out: a tensor for each parameter.
-            add: whether to add to what is there.
-
-        A record whose norm is not finite adds exact zeros.
-        """
+    def pieces(self, weights: Tensor | Sequence[Tensor]) -> Iterator[tuple[nn.Parameter, Piece]]:
+        """What a weighted sum is made of: for a parameter a form, a weight for each of its rows, and which are silenced."""
+        if not self._size:
+            return
         norms = self._all_norms()
-        finite = torch.isfinite(norms)
-        quiet = None if bool(finite.all()) else ~finite
-        each = [weights] * len(self._layers) if isinstance(weights, Tensor) else weights
+        # A sum is finite only if all are.
+        quiet = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
+        each = [self._by_row(weights)] * len(self._layers) if isinstance(weights, Tensor) else map(self._by_row, weights)
+        if quiet is not None and self._partition is not None:
+            # Those of no group with the others: they may be copies of a record that is silenced.
+            quiet = ~self._partition.shared(~quiet)
         for layer, own in zip(self._layers, each, strict=True):
-            if len(norms) > self._size:
-                own = torch.cat([own, own.new_zeros(len(norms) - self._size)])
-            for p in layer:
-                form = self._forms.get(p) if self._size else None
-                if form is not None:
-                    form.weighted_sum(own, quiet, out[p], add=add)
-                elif not add:
-                    out[p].zero_()
+            yield from ((p, (self._forms[p], own, quiet)) for p in layer if p in self._forms)
+
+    def _by_row(self, weights: Tensor) -> Tensor:
+        """Of each row of the forms, from (B,): a sum over groups is one over their records."""
+        if self._partition is not None:
+            return self._partition.shared(weights)
+        more = len(self._all_norms()) - self._size
+        return torch.cat([weights, weights.new_zeros(more)]) if more else weights
+
+
+def weighted_sums(
+    terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]],
+    out: Mapping[nn.Parameter, Tensor],
+    *,
+    add: bool = False,
+) -> None:
+    """Write the sum of ``sum_i weights[i] * gradient_i`` over several terms into `out`, or add it.
+
+    Args:
+        terms: gradients with (B,) weights each, or as many for each layer.
+        out: a tensor for each parameter.
+        add: whether to add to what is there.
+
+    A record whose norm is not finite adds exact zeros.
+    """
+    found: dict[nn.Parameter, list[Piece]] = {}
+    for gradients, weights in terms:
+        for p, piece in gradients.pieces(weights):
+            found.setdefault(p, []).append(piece)
+    for p, view in out.items():
+        if p not in found and not add:
+            view.zero_()
+        for i, (form, weights, silenced) in enumerate(joined(found.get(p, []))):
+            form.weighted_sum(weights, silenced, view, add=add or i > 0)
 
 
 def _squares(forms: Sequence[Form]) -> Tensor:
@@ -120,12 +155,26 @@ def _squares(forms: Sequence[Form]) -> Tensor:
     unique = {(x.data_ptr(), x.shape, x.stride()): x for pair in rows for x in pair}
     place = {key: i for i, key in enumerate(unique)}
     matrices = list(unique.values())
-    device = matrices[0].device
-    factors, more = torch.tensor([slack(x.shape[1]) for x in matrices], dtype=torch.float64, device=device).T[:, :, None]
-    found = torch.stack([torch.linalg.vector_norm(x, dim=1) for x in matrices]).double().mul_(factors).add_(more).square_()
-    found = torch.cat([found, found.new_ones(1, found.shape[1])])
     keys = [[place[x.data_ptr(), x.shape, x.stride()] for x in pair] + [len(matrices)] for pair in rows]
-    return found[[pair[0] for pair in keys]] * found[[pair[1] for pair in keys]]
+    widths, device = tuple(x.shape[1] for x in matrices), matrices[0].device
+    factors, more, one = _slacks(widths, device)
+    left, right = _places(tuple(pair[0] for pair in keys), tuple(pair[1] for pair in keys), device)
+    # A last row of ones, for forms of one factor.
+    lengths = [torch.linalg.vector_norm(x, dim=1) for x in matrices]
+    found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(factors).add_(more).square_()
+    return found[left] * found[right]
+
+
+@functools.lru_cache(maxsize=256)
+def _slacks(widths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """What lengths of these widths are multiplied by, and what is added, as (n + 1, 1); and a one."""
+    factors, more = torch.tensor([*map(slack, widths), (1.0, 0.0)], dtype=torch.float64, device=device).T[:, :, None]
+    return factors, more, torch.ones(1, device=device)
+
+
+@functools.lru_cache(maxsize=256)
+def _places(left: tuple[int, ...], right: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.tensor(left, device=device), torch.tensor(right, device=device)
 
 
 def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: Draw | None = None) -> RecordGradients:

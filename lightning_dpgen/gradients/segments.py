@@ -20,6 +20,8 @@ def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Se
     given = (x, weight) if bias is None else (x, weight, bias)
     if has_torch_function(given):
         return handle_torch_function(segmented_linear, given, x, weight, bias, offsets)
+    if not torch.is_grad_enabled():
+        return segmented_product(x, weight, bias, offsets)
     return _SegmentedLinear.apply(x, weight, bias, offsets)
 
 
@@ -54,6 +56,8 @@ def segmented_conv_transpose2d(
 
 def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
     """As `segmented_linear`, for closed forms: no function of torch, and no node in a graph."""
+    if len(offsets) == 2:
+        return x @ weight[0].T if bias is None else torch.addmm(bias[0], x, weight[0].T)
     parts = []
     for c, start, end in segments(offsets):
         rows, matrix = x[start:end], weight[c].T
@@ -66,6 +70,17 @@ def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: S
 def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
     """(component, start, end) of the components that have records."""
     return [(c, start, end) for c, (start, end) in enumerate(itertools.pairwise(offsets)) if end > start]
+
+
+def components(offsets: Sequence[int], device: torch.device) -> Tensor:
+    """(B,) the component of each record, from where the components begin and end."""
+    sizes = torch.tensor([end - start for start, end in itertools.pairwise(offsets)])
+    return torch.repeat_interleave(sizes, output_size=offsets[-1]).to(device)
+
+
+def of_component(x: Tensor, offsets: Sequence[int]) -> Tensor:
+    """For closed forms, of (k, ...) the slice of each record's component: (B, ...), or what broadcasts to it."""
+    return x[0] if len(offsets) == 2 else x[components(offsets, x.device)]
 
 
 def _each(function: Callable, x: Tensor, weight: Tensor, bias: Tensor | None, offsets, options: dict) -> Tensor:

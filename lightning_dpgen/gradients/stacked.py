@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
+from lightning_dpgen.gradients.forms import Form, Product, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 
 
@@ -49,12 +49,14 @@ def layer_forms(
 
     With (B, r, o) and (B, r, n) they are sums of r outer products.
     """
-    gradient, inputs = (x if x.dim() == 3 else x[:, None] for x in (gradient, inputs))
-    shape = tuple(layer.weight.shape[1:])
-    forms: dict[nn.Parameter, Form] = {layer.weight: Segmented(outer([(gradient, inputs)], shape, shape), offsets)}
-    if layer.bias is not None:
-        forms[layer.bias] = Segmented(Whole(gradient[:, 0] if gradient.shape[1] == 1 else gradient.sum(dim=1)), offsets)
-    return {p: form for p, form in forms.items() if p.requires_grad}
+    shape, single = tuple(layer.weight.shape[1:]), gradient.dim() == 2
+    forms: dict[nn.Parameter, Form] = {}
+    if layer.weight.requires_grad:
+        own = Product(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
+        forms[layer.weight] = Segmented(own, offsets)
+    if layer.bias is not None and layer.bias.requires_grad:
+        forms[layer.bias] = Segmented(Whole(gradient if single else gradient.sum(dim=1)), offsets)
+    return forms
 
 
 class StackedConv2d(nn.Module):

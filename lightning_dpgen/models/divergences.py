@@ -61,12 +61,24 @@ def mmd(codes: Tensor, prior: Tensor, mask: Tensor) -> Tensor:
         >>> bool(mmd(x, x, torch.ones(2, 5, dtype=torch.bool)).abs().max() < 1e-6)
         True
     """
-    both = torch.cat([codes, prior], dim=1)
-    # +1 for a code, -1 for a draw of the prior, over how many there are.
-    share = mask.to(codes.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-    sign = torch.cat([share, -share], dim=1)
-    squares = both.square().sum(dim=2)
-    distances = (squares[:, :, None] + squares[:, None, :] - 2.0 * both @ both.mT).clamp(min=0.0)
-    scale = 2.0 * codes.shape[2]
-    kernel = scale / (scale + distances)
-    return torch.einsum("gi,gij,gj->g", sign, kernel, sign)
+    sign, kernel = _kernel(torch.cat([codes, prior], dim=1), mask)
+    return (sign * (kernel @ sign[:, :, None])[:, :, 0]).sum(dim=1)
+
+
+def mmd_and_gradient(codes: Tensor, prior: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """As `mmd`, and (m, r, d) its gradient with respect to the codes."""
+    both, r = torch.cat([codes, prior], dim=1), codes.shape[1]
+    sign, kernel = _kernel(both, mask)
+    found = (sign * (kernel @ sign[:, :, None])[:, :, 0]).sum(dim=1)
+    # The kernel falls by k^2 / 2 d for a unit of squared distance, whose gradient is 2 (a - b); each pair counts twice.
+    fall = kernel[:, :r].square_().mul_(sign[:, None])
+    pull = codes * fall.sum(dim=2, keepdim=True) - fall @ both
+    return found, pull * (sign[:, :r, None] * (-2.0 / codes.shape[2]))
+
+
+def _kernel(both: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(m, 2 r) +1 for a code and -1 for a draw of the prior, over how many there are; and (m, 2 r, 2 r) the kernel."""
+    share = mask.to(both.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    squares, scale = both.square().sum(dim=2), 2.0 * both.shape[2]
+    distances = torch.baddbmm(squares[:, :, None] + squares[:, None, :], both, both.mT, alpha=-2.0).clamp(min=0.0)
+    return torch.cat([share, -share], dim=1), scale / (scale + distances)

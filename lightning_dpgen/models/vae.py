@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +14,13 @@ from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.segments import components, of_component
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.models.divergences import CodeEmbedding, mmd
+from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP
+
+# Of a batch: means and log variances of the codes, and the inputs of each layer of the encoder.
+Encoded = tuple[Tensor, list[Tensor]]
 
 
 class StackedVAE(nn.Module):
@@ -115,15 +119,17 @@ class StackedVAE(nn.Module):
         return loss + kl
 
     @torch.no_grad()
-    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
+    def closed_forms(
+        self, lot: Lot, noise: Tensor, encoded: Encoded | None = None
+    ) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
         """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out."""
         x, offsets, pixels = lot.records, lot.offsets, self.schema.pixels
-        code, encoded = self.encoder.run(x, offsets)
+        code, kept = encoded or self.encoder.run(x, offsets)
         mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
         z = torch.addcmul(mean, deviation, noise)
         logits, decoded = self.decoder.run(z, offsets)
-        logits += self.output_bias[0] if self.k == 1 else self.output_bias[components(offsets, x.device)]
+        logits += of_component(self.output_bias, offsets)
 
         d_logits = torch.sigmoid(logits)
         if self.schema.classes:
@@ -132,7 +138,7 @@ class StackedVAE(nn.Module):
         d_logits -= x
         forms, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
         d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
-        forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), encoded, offsets, to_input=False)[0]
+        forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
         if not self.fixed_bias:
             forms[self.output_bias] = Segmented(Whole(d_logits), offsets)
         return forms, lambda: self._losses(x, logits, mean, log_variance)
@@ -140,15 +146,25 @@ class StackedVAE(nn.Module):
     @property
     def term(self) -> PerRecord:
         """The negative evidence lower bound of each record."""
-        closed = self.closed_forms if self.network == "dense" else None
+        return self._record_term(None)
+
+    def terms(self, lot: Lot, groups: int, weight: float) -> tuple[PerRecord, PerGroup]:
+        """`term` and `group_term` for this very lot, whose records are encoded once for both."""
+        with torch.no_grad():
+            encoded = self.encoder.run(lot.records, lot.offsets) if self.network == "dense" else None
+        return self._record_term(encoded), self.group_term(groups, weight, encoded)
+
+    def _record_term(self, encoded: Encoded | None) -> PerRecord:
+        closed = functools.partial(self.closed_forms, encoded=encoded) if self.network == "dense" else None
         return PerRecord(self.negative_elbo, noise=self.latent, forms=closed)
 
-    def group_term(self, groups: int, weight: float) -> PerGroup:
+    def group_term(self, groups: int, weight: float, encoded: Encoded | None = None) -> PerGroup:
         """The divergence of the codes of a group from the prior (PriVAE, "batch-wise" terms; Zhao et al. 2019, MMD).
 
         Args:
             groups: m, into how many groups a lot is divided.
             weight: of the divergence, beside the loss of a record.
+            encoded: what the encoder's `run` has given for the lot that the term is for, if it ran already.
         """
 
         def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
@@ -157,18 +173,17 @@ class StackedVAE(nn.Module):
             z = mean + torch.exp(0.5 * log_variance) * own
             return weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
 
+        @torch.no_grad()
         def forms(lot: Lot, noise: Tensor, partition: Groups):
             own, prior = noise.chunk(2, dim=1)
-            with torch.no_grad():
-                code, encoded = self.encoder.run(lot.records, lot.offsets)
-            code.requires_grad_()
+            code, kept = encoded or self.encoder.run(lot.records, lot.offsets)
             mean, log_variance = code.chunk(2, dim=1)
-            z = mean + torch.exp(0.5 * log_variance) * own
-            losses = weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
-            (d_code,) = torch.autograd.grad(losses.sum(), code)
-            with torch.no_grad():
-                found, _ = self.encoder.back(d_code, encoded, lot.offsets, to_input=False)
-            return found, losses.detach
+            deviation = torch.exp(0.5 * log_variance)
+            z = torch.addcmul(mean, deviation, own)
+            losses, d_z = mmd_and_gradient(partition.gather(z), partition.gather(prior), partition.mask)
+            d_z = weight * partition.scatter(d_z)
+            d_code = torch.cat([d_z, 0.5 * d_z * deviation * own], dim=1)
+            return self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0], lambda: weight * losses
 
         return PerGroup(loss, groups, noise=2 * self.latent, forms=forms if self.network == "dense" else None)
 
@@ -202,9 +217,3 @@ class StackedVAE(nn.Module):
         logits = self.decode(torch.randn(offsets[-1], self.latent, generator=generator), offsets)
         pixels = self.schema.pixels
         return torch.cat([torch.sigmoid(logits[:, :pixels]), torch.softmax(logits[:, pixels:], dim=1)], dim=1)
-
-
-def components(offsets: Sequence[int], device: torch.device) -> Tensor:
-    """(B,) the component of each record, from where the components begin and end."""
-    sizes = torch.tensor([end - start for start, end in itertools.pairwise(offsets)])
-    return torch.repeat_interleave(sizes, output_size=offsets[-1]).to(device)

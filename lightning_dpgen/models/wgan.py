@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
-from lightning_dpgen.gradients.segments import segmented_product
+from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, signs
-from lightning_dpgen.models.vae import components
 
 # Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
 _SLOPE, _TINY = 0.2, 1e-24

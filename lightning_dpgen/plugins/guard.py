@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_dpgen.gradients.layers import check_layers
+from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.privacy.account import Account
 
 
@@ -35,7 +35,7 @@ def refuse(trainer: pl.Trainer, account: Account) -> None:
             "all training steps of this account's plan have been made: make a new plan and account (what was spent adds up)"
         )
     try:
-        check_layers(module)
+        checked_layers(module)
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
     if trainer.precision not in ("32-true", "64-true", "bf16-mixed"):

@@ -100,8 +100,8 @@ class VAE(PrivateMixture):
             return super().gradients(lot)
         weight, stream = self.divergence.weight, self.account.stream
         if self._embedding is None:
-            grouped = self.network.group_term(self.divergence.groups, weight)
-            return *super().gradients(lot), term_gradients(self.network, grouped, lot, stream)
+            terms = self.network.terms(lot, self.divergence.groups, weight)
+            return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
         embedding = self._embedding.to(self.device)
         noise = stream.normal((len(lot), self.network.latent), dtype=self.dtype, device=self.device)
 

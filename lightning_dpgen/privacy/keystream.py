@@ -37,14 +37,18 @@ class Keystream:
 
     def random_raw(self, size: int) -> np.ndarray:
         """`size` uniform 64-bit words; the name is that of numpy's bit generators."""
-        out = np.empty(8 * size, np.uint8)
+        return self.fill(np.empty(size, np.uint64))
+
+    def fill(self, words: np.ndarray) -> np.ndarray:
+        """Fill a contiguous array of uint64 with uniform words."""
+        out = words.view(np.uint8)
         for start in range(0, len(out), len(_ZEROS)):
             piece = out[start : start + len(_ZEROS)]
             if len(piece) > self._left:
                 self._key()
             self._left -= len(piece)
             self._cipher.update_into(_ZEROS[: len(piece)], piece)
-        return out.view(np.uint64)
+        return words
 
     def _key(self) -> None:
         # A key is never used twice, so the counter may start at 0.

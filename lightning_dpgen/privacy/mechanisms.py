@@ -132,8 +132,10 @@ def noisy_histogram(
         LedgerError: as for `gaussian`.
         ValueError: if a place is outside the bins.
     """
-    if len(places) and not 0 <= int(places.min()) <= int(places.max()) < bins:
-        raise ValueError(f"places from {int(places.min())} to {int(places.max())}: expected 0 to {bins - 1}")
+    if len(places):
+        low, high = (int(end) for end in places.aminmax())
+        if low < 0 or high >= bins:
+            raise ValueError(f"places from {low} to {high}: expected 0 to {bins - 1}")
     return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)
 
 

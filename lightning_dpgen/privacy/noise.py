@@ -1,8 +1,9 @@
 """The private stream: the randomness that nobody may know, and normals whose tail is right.
 
 Noise, Poisson sampling and the randomness of each record are drawn from here and from nowhere else. The stream is
-keyed by the operating system, is never saved, and is keyed anew in a forked child. Its words come from a statistical
-generator, or with `secure` from a cipher; what is made of them is the same.
+keyed by the operating system, is never saved, and is keyed anew in a forked child. On a CPU the words that noise is made
+of come from a cipher, which is also the quickest source here; lots are sampled by a statistical generator, unless the
+stream is `secure`.
 
 Normals are made here from random words by Box and Muller's formula and not by ``torch.Tensor.normal_``, for two
 reasons. ``torch.Generator.manual_seed`` keeps 32 bits of a key on a CPU. And float32 normals of torch stop at 5.77
@@ -26,12 +27,15 @@ from lightning_dpgen.privacy.coins import geometric, poisson_sample
 from lightning_dpgen.privacy.keystream import Keystream
 
 # What certificates say of where the noise came from.
-STANDARD = "PCG64DXSM (CPU) or Philox (GPU), keyed by the operating system; normals by Box-Muller, full tail"
-SECURE = "AES-256 in counter mode, keyed by the operating system; normals by Box-Muller, full tail"
+STANDARD = (
+    "AES-256 in counter mode (noise on a CPU), Philox (noise on a GPU), PCG64DXSM (sampling), keyed by the operating "
+    "system; normals by Box-Muller, full tail"
+)
+SECURE = "AES-256 in counter mode (noise and sampling), keyed by the operating system; normals by Box-Muller, full tail"
 SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box-Muller, full tail"
 
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
-_PAIRS = 1 << 17
+_PAIRS = 1 << 18
 # As many normals are a few, and so many are drawn ahead for those who ask for a few.
 _FEW, _RESERVE = 1 << 12, 1 << 15
 # Uniforms whose product stays above the smallest float64.
@@ -57,14 +61,14 @@ def _one_at_a_time(draw):
 class PrivateStream:
     """Randomness keyed by the operating system.
 
-    The generators are PCG64DXSM (128-bit key; CPU and all sampling) and torch's Philox on a GPU (64-bit key):
-    statistically sound and unknowable without their key, but not cryptographic; certificates say so. A secure stream
-    takes all its words from a cipher instead.
+    Noise on a CPU comes from AES-256 in counter mode. Sampling comes from PCG64DXSM (128-bit key), and noise on a GPU from
+    torch's Philox (64-bit key): statistically sound and unknowable without their key, but not cryptographic; certificates
+    say so. A secure stream takes all its words from the cipher.
 
     Args:
         seed: only for debugging: makes the noise repeatable, and so removable. Certificates of such a run say that it
             is not private, and `dpgen verify` fails them.
-        secure: draw every word from AES-256 in counter mode. On a GPU the words are made on the CPU and copied.
+        secure: draw every word from AES-256, those of sampling too. On a GPU the words are made on the CPU and copied.
 
     Raises:
         ValueError: for a secure stream with a seed, which would be secure in name only.
@@ -86,8 +90,10 @@ class PrivateStream:
     def _key(self) -> None:
         # Anew in a forked child too, where the thread that may have held it is gone.
         self._lock = threading.RLock()
-        self._bits = Keystream() if self.secure else np.random.PCG64DXSM(self._seed)
-        self._sampler = None if self.secure else np.random.Generator(self._bits)
+        self._bits = np.random.PCG64DXSM(self._seed) if self.seeded else Keystream()
+        sampling = self._bits if self.seeded else np.random.PCG64DXSM()
+        self._sampler = None if self.secure else np.random.Generator(sampling)
+        self._held = np.empty(0, np.uint64)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._reserve: dict[torch.dtype, Tensor] = {}
@@ -246,13 +252,21 @@ class PrivateStream:
         """(2, pairs) uniform integers: 32 bits for float32, 64 for float64."""
         kind, bits, _ = _WORDS[dtype]
         if self.secure or device.type == "cpu" or bits > 31:
-            raw = self._bits.random_raw(pairs * (bits + 1) // 32)
+            raw = self._raw(pairs * (bits + 1) // 32)
             return torch.from_numpy(raw.view(kind)).view(2, pairs).to(device)
         if device not in self._on_device:
             key = self._seed if self.seeded else int.from_bytes(os.urandom(8), "little")
             self._on_device[device] = torch.Generator(device=device).manual_seed(key)
         words = torch.empty(2, pairs, dtype=torch.int32, device=device)
         return words.random_(-(2**31), 2**31, generator=self._on_device[device])
+
+    def _raw(self, size: int) -> np.ndarray:
+        """`size` words, where the next ones will be: pages that are new to the process would cost as much as the cipher."""
+        if not isinstance(self._bits, Keystream):
+            return self._bits.random_raw(size)
+        if len(self._held) < size:
+            self._held = np.empty(size, np.uint64)
+        return self._bits.fill(self._held[:size])
 
     def _octets(self, size: int) -> np.ndarray:
         """`size` uniform bytes."""

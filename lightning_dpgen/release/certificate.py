@@ -198,7 +198,10 @@ def _randomness(certificate: dict[str, Any]) -> str:
             "The random words come from a cryptographic generator (AES-256); the noise is computed from them in floating "
             "point, whose last digits are not covered."
         )
-    return "The random numbers are statistically sound but not cryptographic, and computed in floating point."
+    return (
+        "Noise comes from a cipher (on a GPU, from torch's generator) and is computed in floating point. The generator "
+        "that samples records is statistically sound but not cryptographic."
+    )
 
 
 def _factor(epsilon: float) -> str:

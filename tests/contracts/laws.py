@@ -138,12 +138,13 @@ def the_split_asks_for_what_its_plan_says() -> None:
 
 
 def no_seed_reaches_the_private_stream() -> None:
-    draws = []
+    draws, lots = [], []
     for _ in range(2):
         torch.manual_seed(0)
         np.random.seed(0)
         draws.append(PrivateStream().normal((8,)))
-    assert not torch.equal(*draws)
+        lots.append(PrivateStream().poisson_sample(1000, 0.5).tolist())
+    assert not torch.equal(*draws) and lots[0] != lots[1]
     assert not torch.equal(PrivateStream().normal((8,)), PrivateStream().normal((8,)))
 
 
@@ -289,8 +290,8 @@ def _two_layers(rows: torch.Tensor) -> list[torch.Tensor]:
 def _grouped(weights, data):
     rows, index = data
     groups = Groups(index, 3)
-    forms = {p: groups.of(Whole(g)) for p, g in zip(weights, _two_layers(rows), strict=True)}
-    return [RecordGradients(forms, [[p] for p in weights], 3, groups=3)]
+    forms = {p: Whole(g) for p, g in zip(weights, _two_layers(rows), strict=True)}
+    return [RecordGradients(forms, [[p] for p in weights], 3, groups=3, partition=groups)]
 
 
 def no_record_costs_its_group_more_than_the_access(rule=RULES["dpnorm"]) -> None:

@@ -127,7 +127,7 @@ BROKEN = {
         (laws.steps_have_noise_of_their_own,),
     ),
     "missing clip": Broken(
-        privatize.add_clipped,
+        privatize.clipped_weights,
         {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
         (lot_costs, lot_costs_with_a_histogram),
     ),
@@ -135,10 +135,10 @@ BROKEN = {
         kmeans.private_split, {"_sum(_clip(records, radius), ": "_sum(records, "}, (split_costs,)
     ),
     "clip by twice the bound": Broken(
-        privatize.add_clipped, {FACTORS: "factors = lambda norms, bound: rule.factors(norms, 2 * bound)"}, (lot_costs,)
+        privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: rule.factors(norms, 2 * bound)"}, (lot_costs,)
     ),
     "clip by the largest bound and not by the one that was chosen": Broken(
-        privatize.add_clipped,
+        privatize.clipped_weights,
         {FACTORS: 'factors = lambda norms, bound: rule.factors(norms, getattr(rule, "c_max", bound))'},
         (lot_costs_with_a_histogram,),
     ),
@@ -148,14 +148,14 @@ BROKEN = {
         (laws.a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
-        records._squares, {" * found[[pair[1] for pair in keys]]": ""},
+        records._squares, {" * found[right]": ""},
         (functools.partial(laws.a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
         clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
     ),
     "product with a gradient that is not finite not silenced": Broken(
-        forms.Outer.weighted_sum, {"b = _silence(right, silenced)": "b = right"}, (not_finite,)
+        forms.Product.weighted_sum, {"_silence(self.right, silenced)": "self.right"}, (not_finite,)
     ),
     "held gradient that is not finite not silenced": Broken(
         forms.Whole.weighted_sum,
@@ -163,11 +163,15 @@ BROKEN = {
         (functools.partial(not_finite, "func"), not_finite),
     ),
     "private stream keyed from torch.manual_seed": Broken(
-        PrivateStream._key, {"PCG64DXSM(self._seed)": "PCG64DXSM(torch.initial_seed())"},
+        PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(torch.initial_seed())"},
         (laws.no_seed_reaches_the_private_stream,),
     ),
     "private stream keyed from a constant": Broken(
-        PrivateStream._key, {"PCG64DXSM(self._seed)": "PCG64DXSM(0)"}, (laws.no_seed_reaches_the_private_stream,)
+        PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, (laws.no_seed_reaches_the_private_stream,)
+    ),
+    "lots sampled from a constant key": Broken(
+        PrivateStream._key, {"else np.random.PCG64DXSM()": "else np.random.PCG64DXSM(0)"},
+        (laws.no_seed_reaches_the_private_stream,),
     ),
     "private stream of a GPU keyed from torch.manual_seed": Broken(
         PrivateStream._words, {'int.from_bytes(os.urandom(8), "little")': "torch.initial_seed()"},
