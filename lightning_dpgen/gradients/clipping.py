@@ -196,7 +196,7 @@ class DPNorm(ClippingRule):
             self.bins * len(norms.columns),
             sensitivity=math.sqrt(norms.touched * (2 if norms.grouped else 1)),
         )
-        return tuple((int(modes) + 1) * width for modes in histogram.view(-1, self.bins).argmax(dim=1))
+        return tuple((mode + 1) * width for mode in histogram.view(-1, self.bins).argmax(dim=1).tolist())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, pri
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import Components
 from lightning_dpgen.gradients.terms import DataFree
+from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -101,6 +103,7 @@ class PrivateOptimizer(DPOptimizer):
         self._account, self._stage = account, stage
         self._data_free = tuple(data_free)
         self._buffer = GradientBuffer(self.params)
+        self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         # Lightning's wrapper keeps what is assigned on itself, so whatever changes lives in this one object.
         self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None}
 
@@ -147,11 +150,27 @@ class PrivateOptimizer(DPOptimizer):
 
     def state_dict(self) -> dict:
         """That of the torch optimizer, and the last bounds, which rules may go on from."""
-        return super().state_dict() | {"last_bounds": self._state_of_step["bounds"]}
+        with self._stepping():
+            return super().state_dict() | {"last_bounds": self._state_of_step["bounds"]}
 
     def load_state_dict(self, state_dict: dict) -> None:
         self._state_of_step["bounds"] = state_dict.get("last_bounds")
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bounds"})
+        with self._stepping():
+            super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bounds"})
+
+    def _stepping(self) -> AbstractContextManager:
+        """Within it, the torch optimizer is as it steps and keeps its state."""
+        return nullcontext() if self._flat is None else self._flat.in_their_place()
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make the gradient of the lot private, and step. As in Opacus, a closure is called and its value dropped."""
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        if not self.pre_step():
+            return None
+        with self._stepping():
+            return self.original_optimizer.step()
 
     def take(self, *gradients: RecordGradients | Parts | Deferred, data_free: Sequence[DataFree] = ()) -> None:
         """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules.
@@ -183,6 +202,8 @@ class PrivateOptimizer(DPOptimizer):
         if not taken:
             gradients = (self._from_grad_sample(),)
         self._check(gradients)
+        if self._flat is not None:
+            self._flat.attach()
         draw = gradients[0].draw if taken else None
         if begun is not None and begun[0] is not draw:
             raise RuntimeError(
@@ -212,6 +233,10 @@ class PrivateOptimizer(DPOptimizer):
         self._add_data_free(data_free)
         if self.step_hook:
             self.step_hook(self)
+            for p, view in self._buffer.views.items():
+                # Of what the hook has put in its place, the optimizer's flat tensor knows nothing.
+                if p.grad is not view:
+                    view.copy_(p.grad)
         self._is_last_step_skipped = False
         return True
 

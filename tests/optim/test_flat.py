@@ -1,0 +1,151 @@
+"""Parameters that are views of one tensor step as they would one by one, and look to everybody as if they were alone."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn, optim
+
+from lightning_dpgen.gradients.clipping import Fixed
+from lightning_dpgen.optim.flat import FlatGroups
+from lightning_dpgen.optim.private import PrivateOptimizer
+
+OPTIMIZERS = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "fused sgd": lambda p: optim.SGD(p, lr=0.1, fused=True),
+    "adam": lambda p: optim.Adam(p, lr=0.1, amsgrad=True),
+    "fused adamw": lambda p: optim.AdamW(p, lr=0.1, fused=True),
+    "adadelta": lambda p: optim.Adadelta(p, lr=0.1),
+    "adamax": lambda p: optim.Adamax(p, lr=0.1),
+    "nadam": lambda p: optim.NAdam(p, lr=0.1),
+    "radam": lambda p: optim.RAdam(p, lr=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.1, centered=True, momentum=0.5),
+    "two groups": lambda p: optim.Adam([{"params": p[:1], "lr": 1.0}, {"params": p[1:], "weight_decay": 0.5}], lr=0.1),
+}
+
+
+def _network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(12, 2))
+
+
+def _private(network, make, account_of):
+    account = account_of({"gradient": 0.0})
+    return PrivateOptimizer(make(list(network.parameters())), account=account, clipping=Fixed(1.0), expected_lot=2.0)
+
+
+def _fill(network, number):
+    for i, p in enumerate(network.parameters()):
+        p.grad_sample = torch.randn(3, *p.shape, generator=torch.Generator().manual_seed(100 * number + i))
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_it_steps_as_for_one_parameter_after_the_other(make, account_of):
+    network, alone = _network(), _network()
+    optimizer, plain = _private(network, make, account_of), make(list(alone.parameters()))
+    assert len({p.untyped_storage().data_ptr() for p in network.parameters()}) == len(optimizer.param_groups)
+    for number in range(4):
+        _fill(network, number)
+        for p, own in zip(alone.parameters(), network.parameters(), strict=True):
+            p.grad = own.grad_sample.sum(dim=0) / 2.0
+        optimizer.step()
+        plain.step()
+    for p, own in zip(alone.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(own, p, rtol=1e-6, atol=1e-7)
+
+
+def test_groups_hold_the_parameters_themselves_and_their_rates_count(account_of):
+    network = _network()
+    optimizer = _private(network, OPTIMIZERS["two groups"], account_of)
+    schedule = optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+    before = [p.detach().clone() for p in network.parameters()]
+    _fill(network, 0)
+    optimizer.step()
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    assert all(a is b for a, b in zip(held, network.parameters(), strict=True))
+    moved = [float((p.detach() - b).abs().max()) for p, b in zip(network.parameters(), before, strict=True)]
+    assert moved[0] > 0.5 > moved[1] > 0
+    schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
+
+
+def test_its_state_goes_into_another_one_of_its_kind(account_of):
+    network, other = _network(), _network()
+    first, second = (_private(n, OPTIMIZERS["adam"], account_of) for n in (network, other))
+    _fill(network, 0)
+    first.step()
+    other.load_state_dict(network.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for n, optimizer in ((network, first), (other, second)):
+        _fill(n, 1)
+        optimizer.step()
+    for p, own in zip(network.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, own)
+
+
+def test_numbers_that_were_put_in_place_of_others_are_the_ones_that_move(account_of):
+    network = _network()
+    optimizer = _private(network, OPTIMIZERS["fused sgd"], account_of)
+    for p in network.parameters():
+        p.data = torch.full_like(p, 7.0)
+        p.grad_sample = torch.ones(2, *p.shape)
+    optimizer.step()
+    assert all(torch.allclose(p, torch.tensor(6.9)) for p in network.parameters())
+
+
+def test_a_network_that_is_moved_afterwards_is_refused_before_anything_is_charged(account_of):
+    network = _network()
+    optimizer = _private(network, OPTIMIZERS["adam"], account_of)
+    network.double()
+    _fill(network, 0)
+    with pytest.raises(RuntimeError, match="move the network first"):
+        optimizer.step()
+    assert not optimizer.account.done
+
+
+def test_a_gradient_that_a_hook_puts_in_place_of_another_counts(account_of):
+    network = _network()
+    optimizer = _private(network, OPTIMIZERS["fused sgd"], account_of)
+    before = [p.detach().clone() for p in network.parameters()]
+
+    def hook(held):
+        for p in held.params:
+            p.grad = torch.ones_like(p)
+
+    optimizer.attach_step_hook(hook)
+    _fill(network, 0)
+    optimizer.step()
+    for p, b in zip(network.parameters(), before, strict=True):
+        assert torch.allclose(p, b - 0.1)
+
+
+def test_a_frozen_parameter_stays_what_it_is(account_of):
+    network = _network()
+    network[0].bias.requires_grad_(False)
+    optimizer = _private(network, OPTIMIZERS["adam"], account_of)
+    before = network[0].bias.clone()
+    for p in network.parameters():
+        if p.requires_grad:
+            p.grad_sample = torch.ones(2, *p.shape)
+    optimizer.step()
+    assert torch.equal(network[0].bias, before)
+
+
+OTHERS = {
+    "a line search": optim.LBFGS,
+    "a group of none": lambda p: optim.Adam([{"params": p}, {"params": []}]),
+    "two types": lambda p: optim.Adam([*p, nn.Parameter(torch.zeros(2, dtype=torch.float64))]),
+}
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS.keys())
+def test_others_are_left_as_they_are(make):
+    assert not FlatGroups.possible(make(list(_network().parameters())))
+
+
+def test_an_optimizer_that_has_stepped_keeps_its_state():
+    parameters = list(_network().parameters())
+    optimizer = optim.Adam(parameters)
+    parameters[0].grad = torch.zeros_like(parameters[0])
+    optimizer.step()
+    assert not FlatGroups.possible(optimizer)
