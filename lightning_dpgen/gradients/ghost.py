@@ -98,21 +98,23 @@ def ghost_gradients(
             with _replaced(network, tape):
                 marked = padded.mapped(tape.mark)
                 losses = term.losses(marked, own) if groups is None else term.losses(marked, own, partition)
+            if isinstance(losses, StandIn) or not losses.requires_grad or not tape.used:
+                raise ValueError(
+                    "this loss does not depend on both the records and the parameters of the network: a loss of parameters "
+                    "alone is a DataFree term"
+                )
+            # Backward, and what follows from it, in full precision, whatever the losses were computed in.
+            with torch.autocast(losses.device.type, enabled=False):
+                forms = tape.gradients(losses)
             break
         except AmbiguousSize:
             # By chance it does not happen again at another size.
             if last:
                 raise
             known.constants.add(len(padded))
-    known.constants |= tape.constants
-    if isinstance(losses, StandIn) or not losses.requires_grad or not tape.used:
-        raise ValueError(
-            "this loss does not depend on both the records and the parameters of the network: a loss of parameters alone "
-            "is a DataFree term"
-        )
-    # Backward, and what follows from it, in full precision, whatever the losses were computed in.
-    with torch.autocast(losses.device.type, enabled=False):
-        forms = tape.gradients(losses)
+        finally:
+            known.constants |= tape.constants
+            tape.close()
     found = losses.detach()[:rows]
     return RecordGradients(
         forms,

@@ -268,6 +268,12 @@ class Tape:
                 forms.setdefault(id(source), (source, []))[1].append(form)
         return self._carried_back(list(forms.values()))
 
+    def close(self) -> None:
+        """Let go of all tensors. What notes hold leads through the graph to this tape, round which no collector sees."""
+        self._received = {}
+        for held in (self._notes, self._copies, self._leaves):
+            held.clear()
+
     def _carried_back(self, found: list[tuple[Tensor, list[Form]]]) -> dict[nn.Parameter, Form]:
         """From sources to parameters: through what was computed of parameters alone."""
         leaves = {id(stand_in.source): (p, stand_in.source) for p, stand_in in self._leaves.items()}
