@@ -21,9 +21,11 @@ class Draw:
 
     Args:
         rate: the Poisson rate at which the records were drawn, if this software drew them.
+        size: how many they are, if it did; private.
     """
 
     rate: float | None = None
+    size: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,18 @@ class Lot:
             return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
 
         return self.mapped(moved)
+
+    def cut(self, size: int) -> Iterator[Lot]:
+        """The same records in lots of `size` at most, for `Parts`: one of none, if there are none.
+
+        Example:
+            >>> [(len(part), part.offsets) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).cut(2)]
+            [(2, (0, 2, 2)), (2, (0, 1, 2)), (1, (0, 0, 1))]
+        """
+        for start in range(0, max(len(self), 1), size):
+            end = min(start + size, len(self))
+            ends = tuple(min(max(end_of - start, 0), end - start) for end_of in self.offsets)
+            yield self.mapped(lambda x, start=start, end=end: x[start:end], ends)
 
     def padded(self, more: int) -> Lot:
         """With as many copies of its first record behind the others: a network takes these, where it may not take zeros."""
@@ -132,7 +146,8 @@ class PoissonLots:
         """One Poisson lot."""
         taken = self._stream.poisson_sample(len(self._store), self.rate)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
-        return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, Draw(self.rate))
+        draw = Draw(self.rate, len(taken))
+        return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, draw)
 
 
 def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.stores import randomness_of_their_own
 from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 _RECORDS = 3
+# Records that are compared in their groups.
+_IN_GROUPS = 12
 # Of a loss and of a norm of its gradient, relative.
 _TOLERANCE = 1e-3
 
@@ -65,33 +69,69 @@ def made_up(empty: Any, like: Tensor) -> Any:
     return tree_map(of, empty)
 
 
-def check_exact(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) -> None:
-    """Compare the book-keeping engine on the first records of a lot, padded to two sizes, with each of them by itself.
+def check_exact(
+    ways: Sequence[Callable[[Lot, Tensor, Groups | None], RecordGradients]],
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None = None,
+) -> bool:
+    """Compare what an engine gives for the first records of a lot with each of them by itself, by plain autograd.
 
-    What the engine takes for a dimension of records, and whether it sees each use of a parameter, follows from how a
-    network is written. So one that it does not understand is found out at the first lot, before an access.
+    What an engine takes for a dimension of records, and whether it sees each use of a parameter, follows from how a
+    network is written. So one that it does not understand is found out at the first lot, before an access. Of a per-group
+    term each group is compared with a lot of its records alone.
+
+    Args:
+        ways: of the engine: the book-keeping one takes two, padded to different sizes.
+        network, term, lot, noise, groups: as for the engine.
+
+    Returns:
+        Whether this could tell: not from records that are all alike, or all in one group.
 
     Raises:
         ValueError: if they differ. It says nothing of the records.
     """
-    count = min(len(lot), _RECORDS)
-    ends = tuple(min(end, count) for end in lot.offsets)
-    few, noise = lot.mapped(lambda x: x[:count], ends), noise[:count]
+    few, noise, groups = _first(lot, noise, groups)
+    count = len(few) if groups is None else groups.count
     parameters = [p for p in network.parameters() if p.requires_grad]
-    with _Still():
+    # What is not held still would take public numbers, as many as there are records.
+    with _Still(), randomness_of_their_own():
         # First of all the engine, which names what it refuses.
-        engine = [_rows(ghost_gradients(network, term, few, noise, at_least=n), parameters, count) for n in (2, 11)]
-        single = torch.stack([_single(term, few, noise, i, parameters) for i in range(count)])
+        found = [way(few, noise, groups) for way in ways]
+        engine = [_rows(gradients, parameters, count) for gradients in found]
+        if groups is None:
+            single = torch.stack([_single(term, few, noise, i, parameters) for i in range(count)])
+        else:
+            single = torch.stack([_group(term, few, noise, groups, j, parameters) for j in range(count)])
     lengths = single.norm(dim=1)
-    for found in engine:
+    for rows in engine:
         # A record whose gradient is not finite will add zeros.
-        wrong = (found - single).norm(dim=1) > _tolerance() * lengths + 1e-9
+        wrong = (rows - single).norm(dim=1) > _tolerance() * lengths + 1e-9
         if bool((wrong & torch.isfinite(lengths)).any()):
+            what = "record" if groups is None else "group"
             raise ValueError(
-                "the gradients of single records differ from those that the book-keeping engine finds in a lot: the loss "
-                "of a record depends on others, or on their order or number, or the network does with its parameters what "
-                "the engine does not see; engine='func' takes records one by one"
+                f"the gradients of single {what}s differ from those that the engine finds in a lot: the loss of a {what} "
+                "depends on others, or on their order or number (a mean over the places of groups.gather counts empty "
+                "ones), on what was computed in another call, or on random numbers that are not torch's; or the network "
+                "does with its parameters what the book-keeping engine does not see: engine='func' takes them one by one"
             )
+    return _tell_apart(few, groups)
+
+
+def _first(lot: Lot, noise: Tensor, groups: Groups | None) -> tuple[Lot, Tensor, Groups | None]:
+    """The first records, or so many that groups of different sizes are among them."""
+    count = min(len(lot), _RECORDS if groups is None else _IN_GROUPS)
+    ends = tuple(min(end, count) for end in lot.offsets)
+    few = lot.mapped(lambda x: x[:count].clone(), ends)
+    return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count)
+
+
+def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
+    if groups is not None and len(torch.bincount(groups.index, minlength=groups.count).unique()) < 2:
+        return False
+    return len(lot) > 1 and any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
 
 
 def _rows(gradients: RecordGradients, parameters: list[nn.Parameter], count: int) -> Tensor:
@@ -105,9 +145,24 @@ def _rows(gradients: RecordGradients, parameters: list[nn.Parameter], count: int
 
 def _single(term: PerRecord, lot: Lot, noise: Tensor, i: int, parameters: list[nn.Parameter]) -> Tensor:
     alone = Lot(tree_map(lambda x: x[i : i + 1], lot.records), tuple(int(i < end) for end in lot.offsets))
+    return _plain(lambda: term.losses(alone, noise[i : i + 1]), parameters)
+
+
+def _group(
+    term: PerGroup, lot: Lot, noise: Tensor, groups: Groups, j: int, parameters: list[nn.Parameter]
+) -> Tensor:
+    members = (groups.index == j).nonzero()[:, 0]
+    if not len(members):
+        return torch.cat([torch.zeros_like(p).flatten() for p in parameters]).double()
+    cuts = torch.searchsorted(members, torch.tensor(lot.offsets, device=members.device))
+    alone = lot.mapped(lambda x: x[members], tuple(cuts.tolist()))
+    return _plain(lambda: term.losses(alone, noise[members], Groups(torch.zeros_like(members), 1)), parameters)
+
+
+def _plain(losses: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Tensor:
+    """(P,) the gradient of a sum of losses by plain autograd."""
     with torch.enable_grad():
-        loss = term.losses(alone, noise[i : i + 1]).sum()
-        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(losses().sum(), parameters, allow_unused=True, materialize_grads=True)
     return torch.cat([g.flatten() for g in found]).double()
 
 
@@ -139,9 +194,15 @@ _CONSTANT: dict[Callable, Callable] = {
 
 
 class _Still(TorchFunctionMode):
-    """Within it, torch's random functions give constants."""
+    """Within it, torch's random functions give constants; a generator that is not torch's default is refused."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        if kwargs and kwargs.get("generator") is not None:
+            raise ValueError(
+                f"{getattr(function, '__name__', function)}(generator=...) in the loss: numbers of a public generator go "
+                "to records by their position, so that one record would change what the others draw. Leave generator "
+                "out: torch's default one is private while the loss is computed"
+            )
         return _CONSTANT.get(function, function)(*args, **(kwargs or {}))
 
 

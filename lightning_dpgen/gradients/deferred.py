@@ -44,9 +44,15 @@ class Deferred:
         """The gradients, once the mean is released.
 
         The sum has sensitivity 1 for one record added or removed; it is divided by the expected lot.
+
+        Raises:
+            ValueError: if `then` gives gradients of another lot.
         """
         norms = torch.linalg.vector_norm(self.rows.double(), dim=1)
         factors = torch.where(torch.isfinite(norms), 1.0 / norms.clamp(min=1.0), 0.0)
         kept = torch.where(torch.isfinite(norms)[:, None], self.rows.double(), 0.0)
         total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)
-        return self.then((total / expected_lot).to(self.rows.dtype))
+        gradients = self.then((total / expected_lot).to(self.rows.dtype))
+        if gradients.draw is not self.draw or len(gradients) != len(self.rows):
+            raise ValueError("the gradients that follow from a mean embedding must be of the same lot as the embedding")
+        return gradients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from contextlib import nullcontext
 
@@ -15,7 +16,7 @@ from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.randomness import torch_draws_from
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 
 # Losses of a network that were compared with single records.
@@ -23,9 +24,8 @@ _checked: weakref.WeakKeyDictionary[nn.Module, set] = weakref.WeakKeyDictionary(
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
-def _code(term: PerRecord) -> object:
-    """What tells a loss from another, though it may be made anew for each lot."""
-    return getattr(term.loss, "__code__", None) or getattr(term.loss, "__func__", term.loss)
+def _gradients(engine: str, network: nn.Module, term, lot: Lot, noise: Tensor, groups: Groups | None, **size: int):
+    return ENGINES[engine](network, term, lot, noise, groups, **size)
 
 
 def term_gradients(
@@ -64,11 +64,13 @@ def term_gradients(
     if isinstance(term, PerGroup):
         index = torch.from_numpy(stream.integers(len(lot), term.groups)).to(some.device)
         groups = Groups(index, term.groups)
-    if engine == "ghost" and isinstance(term, PerRecord) and term.forms is None and len(lot):
-        known, code = _checked.setdefault(network, set()), _code(term)
+    if len(lot) and not (engine == "ghost" and term.forms is not None):
+        known, code = _checked.setdefault(network, set()), (engine, code_of(term.loss))
         if code not in known:
-            check_exact(network, term, lot, noise)
-            known.add(code)
+            sizes = [{"at_least": 2}, {"at_least": 11}] if engine == "ghost" else [{}]
+            ways = [functools.partial(_gradients, engine, network, term, **size) for size in sizes]
+            if check_exact(ways, network, term, lot, noise, groups):
+                known.add(code)
     # A closed form draws nothing itself.
     with nullcontext() if term.forms is not None and engine == "ghost" else torch_draws_from(stream, some.device):
         return ENGINES[engine](network, term, lot, noise, groups)

@@ -148,31 +148,37 @@ class Outer(Form):
         pairs: of left (R, r, o), or (R, r) int64 for the one-hot rows of an embedding, and right (R, r, n).
         shape: (o, n), of the parameter as a matrix.
         view: the parameter's own shape.
+        few: whether r is small, or private. What follows from it must not change with the lot: the slack of the norms
+            would change with it, and with that what every other record adds.
     """
 
     pairs: Sequence[tuple[Tensor, Tensor]]
     shape: tuple[int, int]
     view: tuple[int, ...]
+    few: bool = True
 
     def norms(self) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
-        few = sum(right.shape[1] for _, right in self.pairs) <= _FEW and sum(self.shape) <= _SHORT
-        pairs = self.pairs if few else [(_double(left), right.double()) for left, right in self.pairs]
-        rounded = few and pairs[0][1].dtype == torch.float32
-        slack = 4.0 * sum(self.shape) * _ROUNDING if rounded else _SLACK
-        total, each = 0.0, 0.0
+        single = self.few and sum(self.shape) <= _SHORT
+        pairs = self.pairs if single else [(_double(left), right.double()) for left, right in self.pairs]
+        rounded = single and pairs[0][1].dtype == torch.float32
+        slack = 1.25 * (sum(self.shape) + 2) * _ROUNDING if rounded else _SLACK
+        # Squares that vanished, as in the function `slack`.
+        o, n = (width * _VANISHING**2 if rounded else 0.0 for width in self.shape)
+        total, each, of_left, of_right = 0.0, 0.0, 0.0, 0.0
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
                 lefts, rights = _gram(left, other_left), right @ other_right.transpose(1, 2)
                 own = other_left is left
                 total = total + (lefts * rights).sum(dim=(1, 2), dtype=torch.float64) * (1.0 if own else 2.0)
                 if own:
-                    # Squares that vanished, as in `slack`.
-                    o, n = (width * _VANISHING**2 if rounded else 0.0 for width in self.shape)
-                    squares = (lefts.diagonal(dim1=1, dim2=2) + o) * (rights.diagonal(dim1=1, dim2=2) + n)
-                    each = each + squares.sqrt_().sum(dim=1, dtype=torch.float64)
-        return (total + slack * each.square()).clamp_(min=0.0).sqrt_()
+                    left_lengths = (lefts.diagonal(dim1=1, dim2=2) + o).double().sqrt_()
+                    right_lengths = (rights.diagonal(dim1=1, dim2=2) + n).double().sqrt_()
+                    each = each + (left_lengths * right_lengths).sum(dim=1)
+                    of_left, of_right = of_left + left_lengths.sum(dim=1), of_right + right_lengths.sum(dim=1)
+        total = total + slack * each.square() + o * of_right.square() + n * of_left.square()
+        return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -213,7 +219,7 @@ class Outer(Form):
         return total
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
-        return Outer([(change(left), change(right)) for left, right in self.pairs], self.shape, self.view)
+        return Outer([(change(left), change(right)) for left, right in self.pairs], self.shape, self.view, self.few)
 
 
 @dataclass
@@ -348,10 +354,17 @@ class Less(Form):
         # Never rounded down, also where the two nearly cancel: twice what the products may have lost.
         slack = (sum(self.form.shape) + 2) * torch.finfo(self.left.dtype).eps
         total = lengths_of_form.square() - 2.0 * cross + own + slack * (lengths_of_form + longest).square()
+        if self.left.dtype == torch.float32:
+            o, n = (width * _VANISHING**2 for width in self.form.shape)
+            of_left = lengths(self.form.left).double() + lengths(self.left).double().sum()
+            of_right = lengths(self.form.right).double() + lengths(self.right).double().sum()
+            total += o * of_right.square() + n * of_left.square()
         return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.form.weighted_sum(weights, silenced, out, add=add)
+        if silenced is not None:
+            weights = torch.where(silenced, 0.0, weights)
         matrix = out.view(self.form.shape)
         torch.addmm(matrix, self.left.T, self.right, alpha=-float(weights.sum()), out=matrix)
 
@@ -371,13 +384,13 @@ class Less(Form):
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> Form:
     """The cheaper form of a sum of outer products; see `Outer`.
 
-    With r products of length o + n each, Gram matrices cost r^2 (o + n), and multiplying out costs r o n.
+    With r products of length o + n each, Gram matrices cost r^2 (o + n), and multiplying out costs r o n. r must be public.
     """
     pairs, shape = _joined(pairs), tuple(shape)
     terms = sum(right.shape[1] for _, right in pairs)
     if terms == 1 and pairs[0][0].is_floating_point():
         return Product(pairs[0][0][:, 0], pairs[0][1][:, 0], tuple(view))
-    form = Outer(pairs, shape, tuple(view))
+    form = Outer(pairs, shape, tuple(view), few=terms <= _FEW)
     multiplied = terms > 1 and math.prod(shape) <= terms * sum(shape)
     return Whole(form.whole()) if multiplied else form
 

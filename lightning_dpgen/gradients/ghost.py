@@ -8,10 +8,11 @@ Li et al. 2022 for the norms). The bound may be chosen between the two, from the
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,15 +25,16 @@ from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.rules import RULES
 from lightning_dpgen.gradients.standins import AmbiguousSize, StandIn, Tape
-from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 
 
 @dataclass
 class _Known:
-    """What earlier lots have shown of a network: sizes without records, and functions that were warned of."""
+    """What earlier lots have shown of a network: sizes without records, functions that were warned of, shapes by loss."""
 
     constants: set[int] = field(default_factory=set)
     said: set[str] = field(default_factory=set)
+    shapes: dict[Hashable, list[tuple[int, ...]]] = field(default_factory=dict)
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
@@ -106,6 +108,7 @@ def ghost_gradients(
             # Backward, and what follows from it, in full precision, whatever the losses were computed in.
             with torch.autocast(losses.device.type, enabled=False):
                 forms = tape.gradients(losses)
+            _check_shapes(known.shapes.setdefault(code_of(term.loss), tape.shapes), tape.shapes)
             break
         except AmbiguousSize:
             # By chance it does not happen again at another size.
@@ -125,6 +128,18 @@ def ghost_gradients(
         groups=count,
         partition=partition,
         losses=lambda: found,
+    )
+
+
+def _check_shapes(before: list[tuple[int, ...]], now: list[tuple[int, ...]]) -> None:
+    if now == before:
+        return
+    pair = next(((a, b) for a, b in itertools.zip_longest(before, now) if a != b))
+    raise ValueError(
+        "what the loss computes of a record had other shapes in an earlier lot "
+        f"({pair[0]} then, {pair[1]} now): a length that follows from the records of a lot is private, and would "
+        "change what others add. Pad to a fixed length; where shapes change for a public reason, use another loss "
+        "function for each"
     )
 
 

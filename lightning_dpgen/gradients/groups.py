@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.forms import Form, Outer, Product, Segmented, Stack, Whole, outer
+from lightning_dpgen.gradients.forms import Form, Outer, Product, Segmented, Stack, Whole
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,11 @@ class Groups:
                 (self.gather(left), self._repeated(right) if left.is_floating_point() else self.gather(right))
                 for left, right in form.pairs
             ]
-            return outer([(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs], form.shape, form.view)
+            pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
+            # How many products a group has is private, so the way of its norm is that of its form alone.
+            found = Outer(pairs, form.shape, form.view)
+            several = isinstance(form, Outer) and all(left.is_floating_point() for left, _ in pairs)
+            return Whole(found.whole()) if several else found
         if isinstance(form, Segmented):
             if len(form.offsets) == 2:
                 return Stack([self.of(form.form)])
@@ -105,4 +109,4 @@ class Groups:
 
     def shared(self, weights: Tensor) -> Tensor:
         """(B,) of each record the weight (m,) of its group; 0 where it is in none."""
-        return torch.cat([weights, weights.new_zeros(1)])[self.index]
+        return torch.cat([weights, weights.new_zeros(1)])[self.index.clamp(max=self.count)]

@@ -27,34 +27,34 @@ class Parts:
         draw: the identity of the lot.
 
     Example:
-        >>> parts = Parts(lambda: (gradients_of(part) for part in lot.cut(64)), lot.draw)     # doctest: +SKIP
-        >>> optimizer.take(parts)                                                            # doctest: +SKIP
+        >>> make = lambda: (term_gradients(network, term, part, stream) for part in lot.cut(64))
+        >>> optimizer.take(Parts(make, lot.draw))  # doctest: +SKIP
     """
 
     groups = None
 
-    def __init__(self, make: Callable[[], Iterable[RecordGradients]], draw: Draw | None = None) -> None:
-        self._make, self.draw = make, draw or Draw()
+    def __init__(self, make: Callable[[], Iterable[RecordGradients]], draw: Draw) -> None:
+        self._make, self.draw = make, draw
 
     def parts(self) -> Iterator[RecordGradients]:
         """One pass.
 
         Raises:
-            ValueError: if there is no part, or one is of groups, which may reach over several parts.
+            ValueError: if there is no part, or one is of groups, which may reach over several parts, or of another lot, or
+                if all together have more records than the lot.
         """
-        empty = True
+        records = None
         for part in self._make():
             if part.groups is not None:
                 raise ValueError("groups reach over the parts of a lot: take a lot with a per-group term in one piece")
-            empty = False
+            if part.draw is not self.draw:
+                raise ValueError("a part is of another lot than its Parts: cut one lot, whose parts keep its draw")
+            records = (records or 0) + len(part)
+            if self.draw.size is not None and records > self.draw.size:
+                raise ValueError("these parts have more records together than their lot: each record is in one of them")
             yield part
-        if empty:
+        if records is None:
             raise ValueError("a lot in parts has none: give one part of no records for a lot of none")
-
-    @property
-    def parameters(self):
-        """Those of the first part, which is made for it."""
-        return next(self.parts()).parameters
 
 
 def lot_norms(gradients: RecordGradients | Parts, scope: Scope, *, needed: bool) -> LotNorms:

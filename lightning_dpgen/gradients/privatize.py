@@ -125,8 +125,9 @@ def clipped_weights(
     """What each gradient is multiplied by, or each layer of it: the rule's factor over the divisor."""
     columns = rule.scope.norms(gradients).columns
     factors = clip_weights if math.inf in bounds else rule.factors
-    clipped = [factors(norms, bound).to(dtype) / divisor for norms, bound in zip(columns, bounds, strict=True)]
-    return rule.scope.weights(clipped)
+    each = [factors(norms, bound) / divisor for norms, bound in zip(columns, bounds, strict=True)]
+    # One too small for a normal number of that type would be rounded up by too much.
+    return rule.scope.weights([torch.where(w < torch.finfo(dtype).tiny, 0.0, w).to(dtype) for w in each])
 
 
 def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:

@@ -35,9 +35,15 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
     with randomness_of_their_own():
         try:
             default.set_state(_keyed(stream))
+            seed = default.initial_seed()
             if on_device:
                 torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
             yield
+            if default.initial_seed() != seed:
+                raise ValueError(
+                    "torch was seeded while a loss was computed (manual_seed, seed_everything): its numbers would go to "
+                    "records by their position, so that one record would change what the others draw. Seed before training"
+                )
         finally:
             if on_device:
                 torch.cuda.set_rng_state(device_before, device)

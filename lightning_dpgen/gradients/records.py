@@ -45,6 +45,9 @@ class RecordGradients:
         self._held: dict[str, Tensor] = {}
         self._losses, self._partition = losses, partition
 
+    def __len__(self) -> int:
+        return self._size
+
     @property
     def by_component(self) -> bool:
         """Whether each record reaches one slice of stacked parameters, that of its component."""

@@ -90,6 +90,8 @@ class Components(Scope):
             )
 
     def norms(self, gradients: RecordGradients) -> LotNorms:
+        # Here too: parts of a lot, and gradients that wait for a mean, come by no other way.
+        self.check(gradients)
         norms = gradients.norms()
         return LotNorms([norms[start:end] for start, end in itertools.pairwise(gradients.offsets)])
 

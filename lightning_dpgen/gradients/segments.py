@@ -111,8 +111,10 @@ class _SegmentedLinear(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         cuts = segments(ctx.offsets)
         dx = dweight = dbias = None
+        # Under autocast results come in less precision than parameters.
+        gradient, x, kind = gradient.to(weight.dtype), x.to(weight.dtype), x.dtype
         if ctx.needs_input_grad[0]:
-            dx = segmented_product(gradient, weight.mT, None, ctx.offsets)
+            dx = segmented_product(gradient, weight.mT, None, ctx.offsets).to(kind)
         if ctx.needs_input_grad[1]:
             blocks = [torch.zeros_like(weight[0]) for _ in range(weight.shape[0])]
             for c, start, end in cuts:

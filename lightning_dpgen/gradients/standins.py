@@ -25,6 +25,14 @@ Note = Callable[[Tensor], Iterable[tuple[Tensor, Form]]]
 Rule = Callable[..., Any]
 
 
+# What gives a parameter's own memory, and what takes it away.
+_APART, _SET_DATA = (Tensor.data.__get__, Tensor.detach), Tensor.data.__set__
+_WRITTEN = (
+    "the loss writes into a parameter (under no_grad, or its .data): that would carry what it has seen of records past the "
+    "noise. Initialise parameters from public numbers, before training"
+)
+
+
 class _Noted(torch.autograd.Function):
     """Passes a result on, and tells the tape its gradient: also where whoever has it changes it in place afterwards."""
 
@@ -97,6 +105,7 @@ class Tape:
 
     Attributes:
         constants: sizes that tensors without records had; the size of a lot must be none of them.
+        shapes: of what records and parameters gave, without the dimension of records: these must be public.
     """
 
     def __init__(self, size: int, rules: Mapping[Callable, Rule], say: Callable[[str], None]) -> None:
@@ -104,15 +113,19 @@ class Tape:
         self._rules, self._say = rules, say
         # What gradients are asked of: all results that are noted lead to the first, records to the second alone.
         self._seed, self._of_records = torch.zeros((), requires_grad=True), torch.zeros((), requires_grad=True)
+        self.shapes: list[tuple[int, ...]] = []
         self._notes: list[Note] = []
         self._received: dict[int, Tensor] | None = None
         self._copies: list[tuple[Tensor, Note]] = []
         self._leaves: dict[nn.Parameter, StandIn] = {}
+        # What shares a parameter's memory or is a copy of it, and its version then.
+        self._handed: list[tuple[Tensor, int]] = []
 
     def stand_in(self, parameter: nn.Parameter) -> StandIn:
         """The one stand-in of a parameter."""
         if parameter not in self._leaves:
             self._leaves[parameter] = StandIn.of(parameter.detach().requires_grad_(), self)
+            self._handed.append((parameter, parameter._version))
         return self._leaves[parameter]
 
     def mark(self, x: Tensor) -> Tensor:
@@ -122,6 +135,8 @@ class Tape:
     def note(self, output: Tensor, note: Note) -> Tensor:
         """Have `note` called with the gradient of `output`, (B, ...); gives what is to be used in its place."""
         self._notes.append(note)
+        at = output.shape.index(self.size) if self.size in output.shape else len(output.shape)
+        self.shapes.append((*output.shape[:at], *output.shape[at + 1 :]))
         return _Noted.apply(output, self._seed, self, len(self._notes) - 1)
 
     def note_copy(self, copy: Tensor, note: Note) -> Tensor:
@@ -170,9 +185,12 @@ class Tape:
                 "something computed from a parameter was kept from an earlier lot, so its gradient is lost: compute it "
                 "anew in each call"
             )
-        if not torch.is_grad_enabled():
-            args, kwargs = tree_map(lambda x: x.source.detach() if isinstance(x, StandIn) else x, (args, kwargs))
-            return function(*args, **kwargs)
+        if function == _SET_DATA:
+            raise RuntimeError(_WRITTEN)
+        if function in _APART or not torch.is_grad_enabled():
+            # Copies: a loss that writes into a parameter would leave there what it made of records.
+            args, kwargs = tree_map(lambda x: self._copy(x) if isinstance(x, StandIn) else x, (args, kwargs))
+            return args[0] if function in _APART else function(*args, **kwargs)
         rule = self._rules.get(function)
         fits = rule is not None and (not kwargs or _takes(rule, kwargs))
         result = rule(self, *args, **kwargs) if fits else NotImplemented
@@ -185,6 +203,20 @@ class Tape:
         args, kwargs = tree_unflatten([x.source if isinstance(x, StandIn) else x for x in flat], spec)
         result = function(*args, **kwargs)
         return tree_map(lambda x: self._derived(x) if isinstance(x, Tensor) and x.requires_grad else x, result)
+
+    def _copy(self, x: StandIn) -> Tensor:
+        copy = x.source.detach().clone()
+        self._handed.append((copy, copy._version))
+        return copy
+
+    def check_unwritten(self) -> None:
+        """See that nobody has written into a parameter.
+
+        Raises:
+            RuntimeError: if somebody has.
+        """
+        if any(x._version != before for x, before in self._handed):
+            raise RuntimeError(_WRITTEN)
 
     def _derived(self, x: Tensor) -> StandIn:
         if self.size in x.shape:
@@ -250,6 +282,7 @@ class Tape:
         Raises:
             RuntimeError: if a parameter was used where stand-ins do not see it.
         """
+        self.check_unwritten()
         copies = [copy for copy, _ in self._copies]
         unseen = [x for p, stand_in in self._leaves.items() for x in (p, stand_in, stand_in.source)]
         self._received = {}
@@ -271,7 +304,7 @@ class Tape:
     def close(self) -> None:
         """Let go of all tensors. What notes hold leads through the graph to this tape, round which no collector sees."""
         self._received = {}
-        for held in (self._notes, self._copies, self._leaves):
+        for held in (self._notes, self._copies, self._leaves, self._handed):
             held.clear()
 
     def _carried_back(self, found: list[tuple[Tensor, list[Form]]]) -> dict[nn.Parameter, Form]:

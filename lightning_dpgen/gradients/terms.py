@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import types
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -55,7 +58,8 @@ class PerGroup:
 
     Args:
         loss: ``loss(lot, noise, groups) -> (m,)``; the j-th value may depend on the records of the j-th group and their
-            rows of the noise alone. `groups.gather` puts them side by side, and `groups.mask` says where there are any.
+            rows of the noise alone. `groups.gather` puts them side by side, zeros behind them, and `groups.mask` says where
+            there are any: a mean over the places would count how many the largest group has.
         groups: m, how many; the gradient is a mean over them.
         noise: as for `PerRecord`.
         forms: for a model that knows them, the gradients that flow through each record:
@@ -94,6 +98,30 @@ class DataFree:
     """
 
     loss: Callable[[], Tensor]
+
+
+def code_of(loss: Any) -> Hashable:
+    """What tells a loss from another, though both may be made anew for each lot: its code, and what that is closed over.
+
+    Of tensors and numbers only the type counts: they may be others with each lot.
+    """
+    if isinstance(loss, functools.partial):
+        return code_of(loss.func), tuple(map(_kept, (*loss.args, *loss.keywords.values())))
+    if isinstance(loss, types.MethodType):
+        return code_of(loss.__func__), id(loss.__self__)
+    if isinstance(loss, types.FunctionType):
+        return loss.__code__, tuple(_kept(cell.cell_contents) for cell in loss.__closure__ or ())
+    return type(loss), tuple((name, _kept(x)) for name, x in sorted(getattr(loss, "__dict__", {}).items()))
+
+
+def _kept(x: Any) -> Hashable:
+    if isinstance(x, bool | str | type(None)):
+        return x
+    if isinstance(x, nn.Module | type):
+        return id(x)
+    if isinstance(x, functools.partial | types.MethodType | types.FunctionType):
+        return code_of(x)
+    return type(x)
 
 
 Term = PerRecord | PerGroup | DataFree

@@ -55,8 +55,6 @@ class StackedRBM(nn.Module):
         self.weight = nn.Parameter(0.01 * torch.randn(k, hidden, width, generator=generator))
         self.visible_bias = nn.Parameter(torch.zeros(k, width))
         self.hidden_bias = nn.Parameter(torch.zeros(k, hidden))
-        # Probabilities of hidden units given the chains, between a step's gradients and its sweep.
-        self._chain_h: Tensor | None = None
         self.register_buffer("chains", (torch.rand(k, chains, width, generator=generator) < 0.5).float())
 
     @property
@@ -94,7 +92,7 @@ class StackedRBM(nn.Module):
         """The gradients of `loss`: for the weights ``M - h v^T`` with ``h = sigmoid(W v + c)`` and M of the chains."""
         v, offsets = lot.records, lot.offsets
         h = torch.sigmoid_(segmented_product(v, self.weight, self.hidden_bias, offsets))
-        chain_h = self._chain_h = self._hidden_means(self.chains, self.weight, self.hidden_bias)
+        chain_h = self._hidden_means(self.chains, self.weight, self.hidden_bias)
         shape, h = tuple(self.weight.shape[1:]), h.neg_()
         sizes = [end - start for start, end in itertools.pairwise(offsets)]
         # Their mean: each takes its share of what is taken away.
@@ -109,14 +107,8 @@ class StackedRBM(nn.Module):
 
     @torch.no_grad()
     def sweep(self, generator: torch.Generator) -> None:
-        """One Gibbs sweep of all chains, from public random numbers.
-
-        Hidden units are drawn from the means that the last gradients were made of, if there are such, and not once more
-        with the weights of after the step: a chain that is a half-step behind is as good, and a third cheaper.
-        """
-        means, self._chain_h = self._chain_h, None
-        if means is None:
-            means = self._hidden_means(self.chains, self.weight, self.hidden_bias)
+        """One Gibbs sweep of all chains, from public random numbers: a function of released parameters alone."""
+        means = self._hidden_means(self.chains, self.weight, self.hidden_bias)
         self.chains.copy_(self._visible(means, self.weight, self.visible_bias, generator)[1])
 
     def _hidden_means(self, v: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
+from torch import Tensor
 
-from lightning_dpgen.data.lots import Draw
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts
@@ -35,7 +36,7 @@ class PrivateOptimizer(DPOptimizer):
     ``p.grad_sample``, as stock Opacus modules leave them. Each step opens one access of `stage`; the noise multiplier
     comes from the account's plan. Works with a bare training loop, and inside Lightning (call `take` on the real
     optimizer: ``self.optimizers().optimizer``). A lot that is larger than memory is handed over as `Parts`; where Opacus'
-    BatchMemoryManager cuts it, the bound must be one that does not depend on the lot.
+    BatchMemoryManager cuts it, the bound must be one that does not depend on the lot, and the loader has no workers.
 
     Args:
         optimizer: the torch optimizer of the parameters.
@@ -51,7 +52,8 @@ class PrivateOptimizer(DPOptimizer):
         last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:
-        ValueError: if the noises of the plan's stage are not those of the rules.
+        ValueError: if the noises of the plan's stage are not those of the rules, for parameters that noise cannot be added
+            to, or for an optimizer that needs several evaluations a step.
         KeyError: if the plan has no such stage.
         RuntimeError: from `step`, if there is no gradient, or not of exactly these parameters; nothing is charged then.
         LedgerError: from `step`, if the lot was used by an earlier step; nothing is charged then.
@@ -102,6 +104,14 @@ class PrivateOptimizer(DPOptimizer):
             )
         self._account, self._stage = account, stage
         self._data_free = tuple(data_free)
+        kinds = {p.dtype for p in self.params}
+        if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
+            raise ValueError(
+                f"parameters are {', '.join(sorted(map(str, kinds)))}: expected all in float32, or all in float64, in "
+                "which noise is added; precision='bf16-mixed' computes in less and keeps them so"
+            )
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError("LBFGS evaluates the loss several times a step, and each would be an access: use Adam or SGD")
         self._buffer = GradientBuffer(self.params)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         # Lightning's wrapper keeps what is assigned on itself, so whatever changes lives in this one object.
@@ -185,7 +195,14 @@ class PrivateOptimizer(DPOptimizer):
         """Drop what was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""
         self._state_of_step.pop("gradients", None)
         self._state_of_step.pop("data_free", None)
+        # The begun lot stays: BatchMemoryManager's loop comes here between two of its parts.
         super().zero_grad(set_to_none)
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Called by Opacus' BatchMemoryManager before each part of a lot: whether more parts of it are to come."""
+        # grad_sample carries no draw. In its place stands a pass over the loader, which is one frame of its sampler: a loop
+        # that was left in the middle of a lot begins anew with another.
+        self._step_skip_queue.append((do_skip, sys._getframe(1)))
 
     @property
     def accumulated_iterations(self) -> int:
@@ -198,38 +215,55 @@ class PrivateOptimizer(DPOptimizer):
         gradients = self._state_of_step.pop("gradients", None)
         data_free = self._data_free + self._state_of_step.pop("data_free", ())
         begun, self._state_of_step["begun"] = self._state_of_step["begun"], None
+        announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
+        more, source = announced[-1] if announced else (False, None)
+        samples = [getattr(p, "grad_sample", None) for p in self.params]
+        # p.grad of the step before is the buffer, to which a backward pass for a later part would add what is not clipped.
+        for p in self.params:
+            p.grad = p.grad_sample = None
         taken = gradients is not None
         if not taken:
-            gradients = (self._from_grad_sample(),)
+            gradients = (self._from_grad_sample(samples),)
         self._check(gradients)
         if self._flat is not None:
             self._flat.attach()
-        draw = gradients[0].draw if taken else None
+        if len(announced) > 1 and (begun is not None or any(said for said, _ in announced)):
+            raise RuntimeError(
+                f"{len(announced)} parts were announced, and one is handed over: another has failed, or the loader works "
+                "ahead (use num_workers=0), so it is not known which part this is. Begin the loop anew. The begun lot is "
+                "dropped; nothing was charged"
+            )
+        draw = gradients[0].draw if taken else source
         if begun is not None and begun[0] is not draw:
             raise RuntimeError(
                 "these gradients are of another lot than the parts that were handed over before: parts of one lot share "
-                "its draw (Lot.mapped keeps it). The begun lot is dropped; nothing was charged"
+                "its draw (Lot.mapped keeps it), or come from one pass over a loader. The begun lot is dropped; nothing "
+                "was charged"
             )
-        # A part of a lot that Opacus' BatchMemoryManager has cut is announced by a signal.
-        if self._check_skip_next_step():
+        # A part of a lot that Opacus' BatchMemoryManager has cut.
+        if more:
             self._add_part(gradients, draw, begun is not None)
             self._is_last_step_skipped = True
             return False
         for draw in {g.draw for g in gradients}:
             self._account.claim(draw, self._stage)
-        with self._account.open(self._stage) as access:
-            bounds = privatize(
-                list(zip(gradients, self._rules, strict=True)),
-                access,
-                self.expected_batch_size,
-                self._buffer,
-                self._state_of_step["bounds"],
-                add=begun is not None,
-            )
+        try:
+            with self._account.open(self._stage) as access:
+                bounds = privatize(
+                    list(zip(gradients, self._rules, strict=True)),
+                    access,
+                    self.expected_batch_size,
+                    self._buffer,
+                    self._state_of_step["bounds"],
+                    add=begun is not None,
+                )
+        except BaseException:
+            # What is there has no noise.
+            self._buffer.flat.zero_()
+            raise
         self._state_of_step["bounds"] = bounds
         for p in self.params:
             p.grad = self._buffer.views[p]
-            p.grad_sample = None
         self._add_data_free(data_free)
         if self.step_hook:
             self.step_hook(self)
@@ -240,7 +274,7 @@ class PrivateOptimizer(DPOptimizer):
         self._is_last_step_skipped = False
         return True
 
-    def _add_part(self, gradients: Sequence[RecordGradients], draw: Draw | None, begun: bool) -> None:
+    def _add_part(self, gradients: Sequence[RecordGradients], draw: object, begun: bool) -> None:
         number = self._account.done.get(self._stage, 0)
         for own, rule in zip(gradients, self._rules, strict=True):
             norms = rule.scope.norms(own)
@@ -253,23 +287,20 @@ class PrivateOptimizer(DPOptimizer):
             add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
             begun = True
         self._state_of_step["begun"] = (draw,)
-        for p in self.params:
-            p.grad_sample = None
 
-    def _from_grad_sample(self) -> RecordGradients:
-        held = [getattr(p, "grad_sample", None) for p in self.params]
-        missing = [i for i, gradient in enumerate(held) if gradient is None]
+    def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None]) -> RecordGradients:
+        missing = [i for i, gradient in enumerate(samples) if gradient is None]
         if missing:
             raise RuntimeError(
                 f"parameters {missing[:5]} (of {len(self.params)}) have no per-record gradient: call take(...) with an "
                 "engine's gradients, or let Opacus fill grad_sample, before step()"
             )
-        if any(isinstance(gradient, list) and len(gradient) > 1 for gradient in held):
+        if any(isinstance(gradient, list) and len(gradient) > 1 for gradient in samples):
             raise RuntimeError(
                 "grad_sample holds several backward passes; each would be clipped by itself, as if its records were "
                 "others. Call backward once a step, on the sum of the losses"
             )
-        return materialised({p: self._get_flat_grad_sample(p) for p in self.params})
+        return materialised({p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True)})
 
     def _check(self, gradients: Sequence[RecordGradients | Parts | Deferred]) -> None:
         """What is not written would keep an old gradient, or one that was never clipped."""
@@ -287,6 +318,8 @@ class PrivateOptimizer(DPOptimizer):
                 "same account"
             )
         for own, rule in zip(gradients, self._rules, strict=True):
+            # Of a lot in parts the first, which is made for it.
+            own = next(own.parts()) if isinstance(own, Parts) else own
             theirs = {id(p) for p in own.parameters}
             if mine != theirs:
                 raise RuntimeError(
@@ -295,6 +328,9 @@ class PrivateOptimizer(DPOptimizer):
                 )
             if isinstance(own, RecordGradients):
                 rule.scope.check(own)
+                size = getattr(own.draw, "size", None)
+                if size is not None and own.groups is None and len(own) > size:
+                    raise RuntimeError("these gradients are of more records than their lot has: each record counts once")
 
     def _add_data_free(self, terms: Sequence[DataFree]) -> None:
         for term in terms:

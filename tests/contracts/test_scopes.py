@@ -24,5 +24,9 @@ def test_a_record_of_several_terms():
     laws.no_record_costs_several_terms_more_than_the_access()
 
 
+def test_the_norm_of_a_group_is_its_own():
+    laws.the_norm_of_a_group_is_its_own()
+
+
 def test_groups_are_independent_of_who_else_is_there():
     laws.groups_are_independent_of_who_else_is_there()

@@ -136,6 +136,18 @@ class _Outputs(nn.Module):
         return self.layer(x)[0] if self.layer.batch_first else self.layer(x.transpose(0, 1))[0].transpose(0, 1)
 
 
+class _Last(nn.Module):
+    """All that an LSTM gives: outputs, and the states that it ends with."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, x):
+        outputs, (hidden, cell) = self.layer(x)
+        return outputs[:, 0] * hidden[0] + cell[0]
+
+
 def _vae(k: int, classes: int, fixed_bias: bool) -> Case:
     generator = torch.Generator().manual_seed(k)
     schema = ImageSchema(2, 3, levels=1, classes=classes)
@@ -304,6 +316,7 @@ BY_FUNC: dict[str, tuple[Callable[[], Case], str]] = {
     "bilinear": (lambda: _of(Custom(lambda x, a: F.bilinear(x, x, a), (2, 4, 4)), (4,)), "bilinear"),
     "einsum": (lambda: _of(Custom(lambda x, a: torch.einsum("bi,ij->bj", x, a), (4, 3)), (4,)), "einsum"),
     "lstm": (lambda: _of(_Outputs(nn.LSTM(2, 3, batch_first=True)), (4, 2)), "lstm"),
+    "lstm, last states": (lambda: _of(_Last(), (4, 2)), "lstm"),
     "gru": (lambda: _of(_Outputs(nn.GRU(2, 3)), (4, 2)), "gru"),
     "attention": (lambda: _of(Attention(), (3, 4)), "multi_head_attention_forward"),
 }

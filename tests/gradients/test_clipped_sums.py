@@ -9,9 +9,10 @@ from gradients.families import BY_FUNC, RULED
 from torch import nn
 
 from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.gradients.clipping import clip_weights
+from lightning_dpgen.gradients.clipping import Fixed, clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.forms import Less, Outer, Product
+from lightning_dpgen.gradients.privatize import GradientBuffer, clipped_weights
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -172,3 +173,41 @@ def test_layers_that_mix_records_are_refused_without_a_trainer_too(layer, engine
     term = PerRecord(lambda lot, _: network(lot.records).sum(dim=1))
     with pytest.raises(ValueError, match=type(layer).__name__):
         term_gradients(network, term, Lot(torch.rand(4, 3), (0, 4)), PrivateStream(1), engine=engine)
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["denormals kept", "denormals flushed"])
+def test_no_norm_is_too_small_where_squares_vanish_beside_huge_factors(flushed):
+    """float32 squares below 1e-38 are lost, and of large numbers times small ones the products are not."""
+    torch.set_flush_denormal(flushed)
+    try:
+        for tiny, huge in ((9e-20, 7e18), (1e-22, 5e18), (3e-30, 1e15)):
+            left, right = torch.full((2, 2, 5), tiny), torch.full((2, 2, 5), huge)
+            chains, free = torch.full((3, 5), -tiny), torch.full((3, 5), huge)
+            forms = [
+                Outer([(left, right)], (5, 5), (5, 5)),
+                Outer([(right, left)], (5, 5), (5, 5)),
+                Product(left[:, 0], right[:, 0], (5, 5)),
+                Less(Product(left[:, 0], right[:, 0], (5, 5)), chains, free),
+            ]
+            for form in forms:
+                if isinstance(form, Less):
+                    exact = left[:, 0, :, None].double() * right[:, 0, None].double() - chains.double().T @ free.double()
+                else:
+                    exact = form.mapped(torch.Tensor.double).whole()
+                assert (form.norms() >= exact.flatten(1).norm(dim=1) * (1 - 1e-6)).all()
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_a_record_that_is_not_finite_takes_nothing_of_what_is_shared():
+    form = Less(Product(torch.ones(2, 2), torch.ones(2, 2), (2, 2)), torch.ones(1, 2), torch.full((1, 2), 0.5))
+    out = torch.zeros(2, 2)
+    form.weighted_sum(torch.ones(2), torch.tensor([True, False]), out, add=False)
+    assert torch.equal(out, torch.full((2, 2), 0.5))
+
+
+def test_a_factor_below_the_normal_numbers_is_zero():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    gradients = materialised({weight: torch.full((1, 1), 5e29)})
+    assert float(clipped_weights(gradients, Fixed(1e-7), (1e-7,), 1e6, torch.float32)) == 0.0
+    assert float(clipped_weights(gradients, Fixed(1.0), (1.0,), 1.0, torch.float32)) > 0.0

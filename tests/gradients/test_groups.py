@@ -74,7 +74,7 @@ def test_a_lot_of_no_records_has_groups_of_none(engine):
 def test_what_a_loss_draws_from_torch_is_private_and_leaves_public_numbers_alone():
     layer, seen = nn.Linear(2, 1), []
     term = PerRecord(lambda lot, _: seen.append(torch.rand(len(lot), 1)) or (layer(lot.records) * seen[-1]).sum(dim=1))
-    lot = Lot(torch.ones(3, 2), (0, 3))
+    lot = Lot(torch.arange(6.0).view(3, 2), (0, 3))
     for stream in (PrivateStream(1), PrivateStream(1), PrivateStream(), PrivateStream(secure=True)):
         torch.manual_seed(0)
         before = torch.get_rng_state()
@@ -166,10 +166,11 @@ def test_embeddings_that_change_with_the_lot_are_refused(options):
     assert torch.equal(before, layer.weight.detach())
 
 
-def test_an_empty_ragged_bag_and_offsets():
-    """Bags cut by offsets, as `nn.EmbeddingBag` takes them, of which one is empty."""
+@pytest.mark.parametrize("counts", [[2, 0, 3], [0, 0, 0]], ids=str)
+def test_empty_ragged_bags_and_offsets(counts):
+    """Bags cut by offsets, as `nn.EmbeddingBag` takes them, of which one is empty, or all are."""
     layer = nn.EmbeddingBag(6, 3, mode="sum").double()
-    counts, items = torch.tensor([2, 0, 3]), torch.tensor([[1, 2, 0], [0, 0, 0], [5, 5, 1]])
+    counts, items = torch.tensor(counts), torch.tensor([[1, 2, 0], [0, 0, 0], [5, 5, 1]])
 
     def loss(lot, _):
         held, size = lot.records

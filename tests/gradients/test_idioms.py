@@ -45,6 +45,13 @@ def _times(net, x):
     return net.layers[1](y).tanh_()
 
 
+def _angle(net, x):
+    y = net.layers[0](x)
+    y *= net.held[0]
+    y.atan2_(net.held[0])
+    return net.layers[1](y)
+
+
 def _cached_constant(net, x):
     if net.kept is None:
         net.kept = torch.arange(5.0, dtype=torch.float64)
@@ -63,6 +70,7 @@ EXACT = {
     ),
     "a part in place": lambda: Net(_inplace_slice, *_mlp()),
     "times in place": lambda: Net(_times, *_mlp()),
+    "with a parameter in place, by a rule and without": lambda: Net(_angle, *_mlp(), shapes=[(4,)]),
     "repeated once a record": lambda: Net(
         lambda n, x: n.layers[0](x[:, None] + n.held[0].repeat(len(x), 1, 1)).flatten(1),
         nn.Linear(5, 4), shapes=[(1, 3, 5)],
@@ -163,6 +171,15 @@ def test_is_refused(make, size):
     net = make()
     with pytest.raises((ValueError, RuntimeError)):
         term_gradients(net, _term(net), _lot(size), PrivateStream(1))
+
+
+def test_each_loss_of_a_network_has_a_first_lot():
+    net = Net(lambda n, x: n.layers[0](x), nn.Linear(5, 4))
+    term_gradients(net, _term(net), _lot(6), PrivateStream(1))
+    mixing = PerRecord(lambda lot, _: (net(lot.records) - net(lot.records).mean(dim=0)).square().sum(dim=1))
+    for _ in range(2):  # nor is it taken the second time
+        with pytest.raises(ValueError, match="differ from those"):
+            term_gradients(net, mixing, _lot(6), PrivateStream(1))
 
 
 def test_what_is_kept_of_a_parameter_is_refused_at_the_next_lot():

@@ -7,16 +7,21 @@ import torch
 from contracts import laws
 from contracts.laws import network_of_two_layers
 from opacus import GradSampleModule
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_dpgen.data.lots import Lot, PoissonLots
-from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Smoothed
+from lightning_dpgen.data.lots import Draw, Lot, PoissonLots
+from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Smoothed
+from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.forms import Whole
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.records import RecordGradients, materialised
-from lightning_dpgen.gradients.terms import DataFree, PerRecord
+from lightning_dpgen.gradients.stacked import StackedLinear
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 
@@ -93,7 +98,8 @@ def test_a_step_past_the_plan_is_refused(account_of):
 
 
 def _parts_of(gradients, weight):
-    return lambda: (materialised({weight: part}) for part in gradients.split(2))
+    draw = Draw(size=len(gradients))
+    return Parts(lambda: (materialised({weight: part}, draw) for part in gradients.split(2)), draw)
 
 
 @pytest.mark.parametrize("rule", [Fixed(1.0), DPNorm(c_max=4.0, bins=8)], ids=["fixed", "dpnorm"])
@@ -104,7 +110,7 @@ def test_a_lot_in_parts_is_the_lot(account_of, rule):
         account = account_of(dict.fromkeys(["gradient", *rule.weights], 1.0))
         optimizer = _sgd([weight], account, rule)
         whole = materialised({weight: gradients})
-        optimizer.take(whole if take == "whole" else Parts(_parts_of(gradients, weight)))
+        optimizer.take(whole if take == "whole" else _parts_of(gradients, weight))
         optimizer.step()
         after.append(weight.detach().clone())
         account.settle()
@@ -112,13 +118,13 @@ def test_a_lot_in_parts_is_the_lot(account_of, rule):
 
 
 def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(account_of):
-    weight, passes = nn.Parameter(torch.zeros(2)), iter([1.0, 1.0, 50.0])
+    weight, passes, draw = nn.Parameter(torch.zeros(2)), iter([1.0, 1.0, 50.0]), Draw()
 
     def make():
-        return [materialised({weight: torch.full((1, 2), next(passes))})]
+        return [materialised({weight: torch.full((1, 2), next(passes))}, draw)]
 
     optimizer = _sgd([weight], account_of({"norms": 1e-6, "gradient": 1e-9}), DPNorm(c_max=4.0, bins=8))
-    optimizer.take(Parts(make))
+    optimizer.take(Parts(make, draw))
     optimizer.step()
     assert optimizer.last_bound == 1.5 and float(weight.detach().norm()) <= 1.5 / 4.0 * 1.001
 
@@ -126,30 +132,144 @@ def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(accoun
 def test_parts_of_nothing_or_of_groups_are_refused(account_of):
     weight = nn.Parameter(torch.zeros(2))
     optimizer = _sgd([weight], account_of({"gradient": 1.0}))
-    optimizer.take(Parts(list))
+    optimizer.take(Parts(list, Draw()))
     with pytest.raises(ValueError, match="one part of no records"):
         optimizer.step()
     grouped = RecordGradients({weight: Whole(torch.zeros(2, 2))}, [[weight]], 2, groups=2)
-    optimizer.take(Parts(lambda: [grouped]))
+    optimizer.take(Parts(lambda: [grouped], grouped.draw))
     with pytest.raises(ValueError, match="groups reach over"):
         optimizer.step()
 
 
-@pytest.mark.parametrize("private", [1.0, 0.0], ids=["private", "twin"])
-def test_parts_that_opacus_announces_are_one_lot(account_of, private):
-    gradients, after = 3 * torch.randn(7, 3, generator=torch.Generator().manual_seed(1)), []
-    for cuts in (7, 3):
-        weight, account = nn.Parameter(torch.zeros(3)), account_of({"gradient": private})
-        optimizer = _sgd([weight], account, Decay(1.0))
-        parts = gradients.split(cuts)
-        for i, part in enumerate(parts):
-            optimizer.signal_skip_step(do_skip=i + 1 < len(parts))
-            optimizer.zero_grad()
-            weight.grad_sample = part.clone()
+LOTS = [[0, 1, 2, 3, 4, 5, 6], [7, 8], [8, 9, 10, 11, 12]]
+
+
+def _announced(network, optimizer, rows):
+    loader = DataLoader(TensorDataset(rows), batch_sampler=LOTS)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
+        for (part,) in parts:
+            (5 * network(part)).sum().backward()
             optimizer.step()
-        after.append(weight.detach().clone())
-        assert len(account.ledger.accesses) == 1
+            optimizer.zero_grad()
+
+
+def _asked_for(network, optimizer, rows):
+    parameters = list(network.parameters())
+
+    def make(lot, draw):
+        for part in rows[lot].split(3):
+            for p in parameters:
+                p.grad_sample = None
+            (5 * network(part)).sum().backward()
+            yield materialised({p: p.grad_sample for p in parameters}, draw)
+
+    for lot in LOTS:
+        draw = Draw()
+        optimizer.take(Parts(lambda lot=lot, draw=draw: make(lot, draw), draw))
+        optimizer.step()
+
+
+# Opacus hooks modules that PyTorch may warn about (non-full backward hooks).
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("private", [1.0, 0.0], ids=["private", "twin"])
+@pytest.mark.parametrize("run", [_announced, _asked_for])
+def test_parts_of_a_stock_module_are_one_lot(account_of, private, run):
+    """Several lots: what autograd and zero_grad() do to the gradient of the last step reaches no part of the next."""
+    rows, after = 3 * torch.randn(13, 3, generator=torch.Generator().manual_seed(1)), []
+    for parts in (True, False):
+        network = GradSampleModule(network_of_two_layers(), loss_reduction="sum")
+        account = account_of({"gradient": private}, count=3)
+        optimizer = _sgd(network.parameters(), account, Decay(1.0))
+        if parts:
+            run(network, optimizer, rows)
+        else:
+            for lot in LOTS:
+                (5 * network(rows[lot])).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        after.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+        assert account.done == {"training": 3}
     torch.testing.assert_close(*after)
+
+
+ROWS = 3 * torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
+DRAWS = Draw(), Draw()
+
+
+def _hand_over(optimizer, weight, parts, *, more=False):
+    """Gradients and draw of each part of a lot, announced as Opacus does it; without a draw as ``grad_sample``."""
+    for i, (rows, draw) in enumerate(parts, start=1):
+        optimizer.signal_skip_step(do_skip=more or i < len(parts))
+        optimizer.zero_grad()
+        if draw is None:
+            weight.grad_sample = rows.clone()
+        else:
+            optimizer.take(materialised({weight: rows}, draw))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("first, second", [DRAWS, (None, DRAWS[1]), (DRAWS[0], None), (None, None)])
+def test_a_part_of_another_lot_is_refused_and_the_begun_lot_is_dropped(account_of, first, second):
+    """A record that is in both lots would add up to twice its bound in one step."""
+    ends = []
+    for begun in (True, False):
+        weight, account = nn.Parameter(torch.zeros(3)), account_of({"gradient": 1.0}, count=2)
+        optimizer = _sgd([weight], account)
+        if begun:
+            _hand_over(optimizer, weight, [(ROWS[:2], first)], more=True)
+            with pytest.raises(RuntimeError, match=r"of another lot(.|\n)*nothing was charged"):
+                _hand_over(optimizer, weight, [(ROWS[2:4], second)])
+            assert not account.ledger.accesses and not weight.any()
+        _hand_over(optimizer, weight, [(ROWS[4:6], second), (ROWS[6:], second)])
+        assert account.ledger.count("training") == 1
+        ends.append(weight.detach())
+    assert torch.equal(*ends), "nothing of the begun lot is left"
+
+
+def test_a_lot_in_one_piece_does_not_end_one_that_was_begun_in_parts(account_of):
+    weight, account = nn.Parameter(torch.zeros(3)), account_of({"gradient": 1.0})
+    optimizer = _sgd([weight], account)
+    _hand_over(optimizer, weight, [(ROWS[:2], None)], more=True)
+    weight.grad_sample = ROWS[2:].clone()
+    with pytest.raises(RuntimeError, match="of another lot"):
+        optimizer.step()
+    assert not account.ledger.accesses
+
+
+def _opacus_loop(optimizer, weight, at=None, how=None):
+    """Over a lot of five rows and one of four, in parts of 2, 2, 1 and 2, 2."""
+    loader = DataLoader(TensorDataset(ROWS), batch_sampler=[[0, 1, 2, 3, 4], [5, 6, 7, 8]])
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as parts:
+        for i, (rows,) in enumerate(parts):
+            if i == at and how == "interrupted":
+                raise InterruptedError
+            if i == at and how == "a part is skipped":
+                continue
+            weight.grad_sample = rows
+            optimizer.step()
+            optimizer.zero_grad()
+            if i == at and how == "left":
+                return
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("how", ["interrupted", "a part is skipped", "left"])
+def test_a_loop_of_opacus_that_is_not_finished_joins_no_lots(account_of, how, at):
+    """Nearly no noise, and a bound that nothing meets: what is charged is the sum of one whole lot or the other."""
+    weight, account, sums = nn.Parameter(torch.zeros(3)), account_of({"gradient": 1e-9}, count=6), []
+    optimizer = _sgd([weight], account, Fixed(1e3))
+    optimizer.attach_step_hook(lambda _: sums.append(4 * weight.grad))
+    refusals = []
+    for way in (how, None, None):
+        try:
+            _opacus_loop(optimizer, weight, at, way)
+        except (InterruptedError, RuntimeError) as error:
+            refusals += [str(error)] if isinstance(error, RuntimeError) else []
+    lots = [ROWS[:5].sum(dim=0), ROWS[5:].sum(dim=0)]
+    assert all(min(float((found - lot).norm()) for lot in lots) < 1e-4 for found in sums)
+    torch.testing.assert_close(torch.stack(sums[-2:]), torch.stack(lots))
+    assert account.ledger.count("training") == len(sums)
+    assert len(refusals) < 2 and all("nothing was charged" in text for text in refusals)
 
 
 def test_a_bound_from_the_whole_lot_cannot_be_chosen_from_its_parts(account_of):
@@ -168,6 +288,79 @@ def test_rules_and_plan_name_the_same_noises(account_of):
                           ([DPNorm(c_max=1.0)] * 2, ["gradient", "norms"])):  # fmt: skip
         with pytest.raises(ValueError, match="clipping rules draw"):
             _sgd([weight], account_of(dict.fromkeys(noises, 1.0)), rules)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [PerComponent(Fixed(1.0)), Fixed(0.1)],
+        [PerLayer(Fixed(1.0)), PerComponent(Fixed(0.1))],
+        [PerComponent(Fixed(1.0)), PerComponent(Fixed(0.1))],
+        [Fixed(1.0), Smoothed(PerComponent(Decay(1.0)))],
+    ],
+    ids=["beside one for all", "beside one for each layer", "twice", "smoothed"],
+)
+def test_a_bound_for_each_component_stands_alone(account_of, rules):
+    """Its noise is as large as the bound of a component, and knows nothing of what another term adds there."""
+    with pytest.raises(ValueError, match="stands alone"):
+        _sgd([nn.Parameter(torch.zeros(3, 4))], account_of({"gradient": 1.0}), rules)
+
+
+class Mixture(nn.Module):
+    """Three components, and behind them what `run` makes of the outcome (B, 4), with a layer of 3 rows or a parameter."""
+
+    def __init__(self, run, shared):
+        super().__init__()
+        self.own, self.shared, self.run = StackedLinear(3, 3, 4), shared, run
+
+    def loss(self, lot, *_):
+        return self.run(self, self.own(lot.records, lot.offsets)).flatten(1).sum(dim=1)
+
+
+SHARED = {
+    "a layer": lambda: Mixture(lambda net, x: net.shared(x), nn.Linear(4, 3)),
+    "a bias": lambda: Mixture(lambda net, x: x[:, :3] + net.shared.bias, nn.Linear(1, 3)),
+    "one's parameter used by all": lambda: Mixture(lambda net, x: x * net.own.bias[1], None),
+}
+WAYS = {
+    "whole": lambda gradients: gradients,
+    "in parts": lambda gradients: Parts(lambda: [gradients], gradients.draw),
+    "deferred": lambda gradients: Deferred(
+        torch.zeros(5, 2), lambda mean: gradients, gradients.parameters, gradients.draw
+    ),
+}
+
+
+def _by_component(account, net, term, way="whole"):
+    """One step on a lot of 2, 0 and 3 records, with a bound for each component."""
+    embeddings = ["embedding"] if way == "deferred" else []
+    optimizer = _sgd(net.parameters(), account, PerComponent(Fixed(1.0)), embeddings=embeddings)
+    gradients = term_gradients(net, term, Lot(torch.rand(5, 3), (0, 2, 2, 5)), account.stream)
+    optimizer.take(WAYS[way](gradients))
+    optimizer.step()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", SHARED.values(), ids=SHARED.keys())
+def test_what_components_share_has_no_bound_for_each(account_of, make, way):
+    """As many rows as there are components do not make it one row a component."""
+    noises = {"gradient": 1.0} | ({"embedding": 1.0} if way == "deferred" else {})
+    net, account, alone = make(), account_of(noises, count=2), Mixture(lambda net, x: x.tanh(), None)
+    before = [p.clone() for p in net.parameters()]
+    with pytest.raises(ValueError, match="one slice a component"):
+        _by_component(account, net, PerRecord(net.loss), way)
+    assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
+    if way != "deferred":  # the mean is drawn first
+        assert not account.ledger.accesses
+    _by_component(account, alone, PerRecord(alone.loss), way)
+
+
+def test_groups_reach_over_components(account_of):
+    net, account = Mixture(lambda net, x: x, None), account_of({"gradient": 1.0})
+    term = PerGroup(lambda lot, noise, groups: groups.gather(net.loss(lot)[:, None]).sum(dim=(1, 2)), 3)
+    with pytest.raises(ValueError, match="one slice a component"):
+        _by_component(account, net, term)
+    assert not account.ledger.accesses
 
 
 def test_a_data_free_term_is_added_whole_and_after_the_noise(account_of):
@@ -287,19 +480,26 @@ def test_several_backward_passes_are_refused(account_of):
     assert account.ledger.count("training") == 0
 
 
-def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of):
+@pytest.mark.parametrize("way", ["take", "grad_sample"])
+def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of, way):
     class Broken(Fixed):
         def bounds(self, access, norms, before):
             raise ArithmeticError
 
+    def hand_over():
+        if way == "take":
+            optimizer.take(materialised({weight: torch.ones(1, 2)}))
+        else:
+            weight.grad_sample = torch.ones(1, 2)
+
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=3)
     optimizer = _sgd([weight], account, Broken(1.0))
-    optimizer.take(materialised({weight: torch.ones(1, 2)}))
+    hand_over()
     with pytest.raises(ArithmeticError):
         optimizer.step()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
-    optimizer.take(materialised({weight: torch.ones(1, 2)}))
+    hand_over()
     optimizer.zero_grad()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()

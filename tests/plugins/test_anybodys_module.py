@@ -1,11 +1,13 @@
 """Anybody's LightningModule, with one callback and its optimizer wrapped: private, certified and released."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.types import LRSchedulerConfig
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,6 +18,7 @@ from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.adopted import _NOT_CALLED, Adopted, check_overrides
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
@@ -117,7 +120,7 @@ def test_a_dataset_and_many_lots_a_batch_give_the_same_as_one(tmp_path):
 
 class WithTerms(Stranger):
     def training_step(self, batch, batch_idx):
-        codes = PerGroup(lambda lot, _, groups: groups.gather(self.net(lot.records[0])).mean(dim=(1, 2)), 4)
+        codes = PerGroup(lambda lot, _, groups: groups.gather(self.net(lot.records[0])).sum(dim=(1, 2)), 4)
         return [
             PerRecord(lambda lot, _: self.losses(lot.records)),
             codes,
@@ -336,7 +339,7 @@ class Leaky(Stranger):
 
     def training_step(self, batch, batch_idx):
         x, _ = batch
-        self.seen = max(getattr(self, "seen", 0.0), float(x.max()))
+        self.seen = max(getattr(self, "seen", 0.0), float(x.detach().max()))
         return [PerRecord(lambda lot, _: self.losses(lot.records)), DataFree(lambda: self.net(x).mean())]
 
 
@@ -346,6 +349,38 @@ def test_a_term_that_keeps_the_batch_keeps_made_up_records():
     x, y = _records()
     _trainer(account).fit(module, poisson_loader((x + 5, y), account))
     assert account.remaining("training") == 0 and 0.0 < module.seen <= 1.0
+
+
+class Logging(Stranger):
+    def training_step(self, batch, batch_idx):
+        self.log("private/smallest", batch[0].min(), on_step=True)
+        self.log_dict({"private/smallest of a dict": batch[0].min()}, on_step=True)
+        return self.losses(batch)
+
+
+class LoggingTerms(Logging):
+    def training_step(self, batch, batch_idx):
+        super().training_step(batch, batch_idx)
+        return [PerRecord(lambda lot, _: self.losses(lot.records)), DataFree(lambda: self.net[0].bias.square().sum())]
+
+
+@pytest.mark.parametrize("kind", [Logging, LoggingTerms])
+def test_a_rehearsal_on_made_up_records_logs_nothing(monkeypatch, kind):
+    """Lightning takes no logs of a step then, and would end the fit."""
+    account, rehearsing, reached = _account(), [], []
+
+    def rehearse(self, empty, own=Adopted.rehearse):
+        rehearsing.append(True)
+        own(self, empty)
+        rehearsing.clear()
+
+    monkeypatch.setattr(Adopted, "rehearse", rehearse)
+    for name in ("log", "log_dict"):
+        own = getattr(pl.LightningModule, name)
+        noted = lambda *a, own=own, **k: reached.append(len(rehearsing)) or own(*a, **k)  # noqa: E731
+        monkeypatch.setattr(pl.LightningModule, name, noted)
+    _trainer(account).fit(kind(account), poisson_loader(_records(), account))
+    assert account.remaining("training") == 0 and reached and not any(reached)
 
 
 def test_a_schedule_of_the_learning_rate_is_followed():
@@ -369,9 +404,50 @@ def test_a_schedule_of_the_learning_rate_is_followed():
     assert not account.ledger.accesses
 
 
-class Steps(Stranger):
-    def optimizer_step(self, *_, **__):
-        raise AssertionError
+@pytest.mark.parametrize("options", [{"frequency": 2}, {"reduce_on_plateau": True}, {"interval": "epoch"}], ids=str)
+def test_other_schedules_are_refused(options):
+    config = LRSchedulerConfig(None, **{"interval": "step"} | options)
+    with pytest.raises(MisconfigurationException, match="once a lot"):
+        check_overrides(Stranger(None), SimpleNamespace(lr_scheduler_configs=[config]))
+
+
+class Partly(Stranger):
+    def configure_optimizers(self):
+        account, rule, _ = self.settings
+        inner = torch.optim.SGD(self.net[4].parameters(), lr=1e-2)
+        return PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
+
+
+def test_an_optimizer_of_some_parameters_is_refused():
+    """The rest would get gradients that nobody clips, from whoever steps them."""
+    account = _account()
+    with pytest.raises(MisconfigurationException, match="2 of the module's 4 trainable parameters"):
+        _trainer(account).fit(Partly(account), poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+    module = Partly(account)
+    module.net[0].requires_grad_(False)
+    _trainer(account).fit(module, poisson_loader(_records(), account))
+    assert account.remaining("training") == 0
+
+
+class Untried(Leaky):
+    """Gives terms, and takes no made-up records."""
+
+    def training_step(self, batch, batch_idx):
+        if batch[0].max() <= 1:
+            raise NotImplementedError
+        return super().training_step(batch, batch_idx)
+
+
+def test_terms_that_cannot_be_asked_for_with_made_up_records_are_refused():
+    account = _account()
+    x, y = _records()
+    with (
+        pytest.warns(UserWarning, match="could not be tried"),
+        pytest.raises(ValueError, match="make terms without looking at the batch"),
+    ):
+        _trainer(account).fit(Untried(account), poisson_loader((x + 5, y), account))
+    assert not account.ledger.accesses
 
 
 @pytest.mark.parametrize(
@@ -395,10 +471,11 @@ def test_what_selects_or_never_ends_is_refused(options, message):
     assert not account.ledger.accesses
 
 
-def test_a_hook_that_would_not_be_called_is_refused():
-    account = _account()
-    with pytest.raises(MisconfigurationException, match="optimizer_step is overridden"):
-        _trainer(account).fit(Steps(account), poisson_loader(_records(), account))
+@pytest.mark.parametrize("hook", _NOT_CALLED)
+def test_a_hook_that_would_not_be_called_is_refused(hook):
+    kind = type("Overridden", (Stranger,), {hook: lambda *_, **__: None})
+    with pytest.raises(MisconfigurationException, match=f"{hook} is overridden"):
+        check_overrides(kind(None), SimpleNamespace(lr_scheduler_configs=[]))
 
 
 def test_double_precision_works_for_anybody():

@@ -1,0 +1,94 @@
+"""What a loss draws comes from no public generator, and is no reason to refuse it."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.alone import check_alone
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.privacy.noise import PrivateStream
+
+# Of (B, 4) positive numbers that depend on records and parameters.
+DRAWN = {
+    "rand": lambda x: x * torch.rand(len(x), 4),
+    "rand of a tuple": lambda x: x * torch.rand((len(x), 4)),
+    "rand by keyword": lambda x: x * torch.rand(size=(len(x), 4)),
+    "randn": lambda x: x * torch.randn(len(x), 1),
+    "randn of a shape": lambda x: x * torch.randn(x.shape),
+    "rand_like": lambda x: x * torch.rand_like(x),
+    "randn_like": lambda x: x * torch.randn_like(x),
+    "normal": lambda x: x * torch.normal(torch.zeros(len(x), 4), torch.ones(len(x), 4)),
+    "normal of a size": lambda x: x * torch.normal(0.0, 1.0, size=(len(x), 4)),
+    "normal of two numbers": lambda x: x * torch.normal(0.0, 1.0, (len(x), 4)),
+    "bernoulli": lambda x: x * torch.bernoulli(torch.full((len(x), 4), 0.7)),
+    "bernoulli of a number": lambda x: x * torch.bernoulli(torch.zeros(len(x), 4), 0.7),
+    "normal_": lambda x: x * torch.empty(len(x), 4).normal_(),
+    "uniform_": lambda x: x * torch.empty(len(x), 4).uniform_(),
+    "bernoulli_": lambda x: x * torch.empty(len(x), 4).bernoulli_(0.5),
+    "exponential_": lambda x: x * torch.empty(len(x), 4).exponential_(),
+    "multinomial": lambda x: x * torch.multinomial(torch.ones(len(x), 3), 1),
+    "randint": lambda x: x * torch.randint(3, (len(x), 1)),
+    "randint from": lambda x: x * torch.randint(1, 3, (len(x), 1)),
+    "randint by keyword": lambda x: x * torch.randint(3, size=(len(x), 1)),
+    "poisson": lambda x: x * torch.poisson(torch.ones(len(x), 1)),
+    "dropout": lambda x: F.dropout(x),
+    "a layer of it": lambda x: nn.Dropout(0.3)(x),
+    "dropout of channels": lambda x: F.dropout1d(x[:, :, None]),
+    "of pictures": lambda x: F.dropout2d(x[:, :, None, None]),
+    "of volumes": lambda x: F.dropout3d(x[:, :, None, None, None]),
+    "alpha dropout": lambda x: F.alpha_dropout(x, training=True),
+    "alpha dropout of channels": lambda x: F.feature_alpha_dropout(x[:, :, None], training=True),
+    "a normal code": lambda x: torch.distributions.Normal(x, x).rsample(),
+    "a choice": lambda x: x * torch.distributions.Categorical(torch.ones(len(x), 3)).sample()[:, None],
+}
+
+
+def _net():
+    torch.manual_seed(0)
+    return nn.Linear(3, 4)
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN.keys())
+def test_a_loss_that_draws_depends_on_no_other_record(draw):
+    """Its numbers are held still while records are compared; afterwards they are each record's own, and private."""
+    net = _net()
+    term = PerRecord(lambda lot, _: draw(net(lot.records).exp()).flatten(1).sum(dim=1))
+    check_alone(net, term, torch.zeros(0, 3))
+    losses = [term_gradients(net, term, Lot(torch.ones(40, 3), (0, 40)), PrivateStream(seed)).losses for seed in (1, 1, 2)]
+    assert torch.equal(losses[0], losses[1]) and not torch.equal(losses[0], losses[2])
+    assert len(losses[0].unique()) > 1
+
+
+def _state():
+    return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate()
+
+
+@pytest.mark.parametrize("kind", ["records", "groups", "one by one"])
+def test_no_public_seed_decides_what_a_loss_draws(kind):
+    """Nor are the public generators consumed, the comparison at the first lot included."""
+    net, drawn = _net(), []
+
+    def loss(lot, _, *groups):
+        drawn.extend([float(np.random.rand()), random.random()])
+        if kind != "one by one":
+            drawn.append(tuple(torch.randperm(50).tolist()))
+        y = net(lot.records)
+        return groups[0].gather(y).sum(dim=(1, 2)) if groups else y.sum(dim=1)
+
+    term = PerGroup(loss, 2) if kind == "groups" else PerRecord(loss)
+    with torch.random.fork_rng():
+        for _ in range(2):
+            torch.manual_seed(0)
+            np.random.seed(0)
+            random.seed(0)
+            before = _state()
+            engine = "func" if kind == "one by one" else "ghost"
+            term_gradients(net, term, Lot(torch.ones(4, 3), (0, 4)), PrivateStream(), engine=engine)
+            assert _state() == before
+    assert len(set(drawn)) == len(drawn) >= 4

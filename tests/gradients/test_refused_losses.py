@@ -1,0 +1,207 @@
+"""Losses that would carry something of other records past the clipping are refused, and the network is as it was."""
+
+import functools
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_dpgen.data.lots import Draw, Lot
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.privacy.noise import PrivateStream
+
+RECORDS = torch.arange(60.0).view(20, 3).remainder(7.0)
+
+
+def _gradients(network, loss, records=RECORDS, kind=PerRecord):
+    term = loss if isinstance(loss, PerRecord | PerGroup) else kind(loss)
+    return term_gradients(network, term, Lot(records, (0, len(records))), PrivateStream(0))
+
+
+class Writes(nn.Module):
+    """Keeps what it has seen of its input in a parameter, as initialisations from data do."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.scale, self.shift, self.write = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3)), write
+
+    def forward(self, x):
+        self.write(self.shift, -x.mean(dim=0))
+        return self.scale * (x + self.shift)
+
+
+def _copied(p, x):
+    with torch.no_grad():
+        p.copy_(x)
+
+
+def _added(p, x):
+    with torch.no_grad():
+        p += x
+
+
+WRITES = {
+    "under no_grad": _copied,
+    "added under no_grad": _added,
+    "into its data": lambda p, x: p.data.copy_(x),
+    "into a detached one": lambda p, x: p.detach().copy_(x),
+    "in place of its data": lambda p, x: setattr(p, "data", x),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_writing_into_a_parameter(write):
+    network = Writes(write)
+    with pytest.raises(RuntimeError, match="writes into a parameter"):
+        _gradients(network, lambda lot, _: network(lot.records).square().sum(dim=1))
+    assert torch.equal(network.shift, torch.zeros(3))
+
+
+def test_reading_a_parameter_apart_is_allowed():
+    layer = nn.Linear(3, 2)
+
+    def loss(lot, _):
+        return (layer(lot.records) / layer.weight.data.norm() + layer.bias.detach()).square().sum(dim=1)
+
+    assert len(_gradients(layer, loss)) == len(RECORDS)
+
+
+GROUPED = {
+    "a mean over the places": lambda y, groups: groups.gather(y).mean(dim=1).square().sum(dim=1),
+    "less the mean of the lot": lambda y, groups: groups.gather(y - y.detach().mean(dim=0)).square().sum(dim=(1, 2)),
+}
+
+
+@pytest.mark.parametrize("made", GROUPED.values(), ids=GROUPED.keys())
+def test_a_group_that_depends_on_others(made):
+    layer = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match="single groups differ"):
+        _gradients(layer, PerGroup(lambda lot, _, groups: made(layer(lot.records), groups), 4))
+
+
+def test_a_mean_over_those_that_are_there_is_a_groups_own():
+    layer = nn.Linear(3, 2)
+
+    def loss(lot, _, groups):
+        sizes = groups.mask.sum(dim=1).clamp(min=1)
+        return (groups.gather(layer(lot.records)).sum(dim=1) / sizes[:, None]).square().sum(dim=1)
+
+    assert len(_gradients(layer, PerGroup(loss, 4))) == 4
+
+
+def test_a_lot_that_cannot_tell_does_not_settle_it():
+    """Of one record, or of records that are all alike, the mean over the lot is the record."""
+    layer = nn.Linear(3, 2)
+
+    def loss(lot, _):
+        return layer(lot.records - lot.records.mean(dim=0)).square().sum(dim=1)
+
+    _gradients(layer, loss, RECORDS[:1])
+    _gradients(layer, loss, torch.ones(5, 3))
+    with pytest.raises(ValueError, match="single records differ"):
+        _gradients(layer, loss)
+
+
+def test_each_loss_of_a_factory_is_looked_at():
+    layer = nn.Linear(3, 2)
+
+    def made(change):
+        return PerRecord(lambda lot, _: layer(change(lot.records)).square().sum(dim=1))
+
+    class Loss:
+        def __init__(self, change):
+            self.change = change
+
+        def __call__(self, lot, _):
+            return layer(self.change(lot.records)).square().sum(dim=1)
+
+    def less_the_mean(x):
+        return x - x.mean(dim=0)
+
+    def with_(change, lot, _):
+        return layer(change(lot.records)).square().sum(dim=1)
+
+    for make in (made, Loss, lambda change: functools.partial(with_, change)):
+        _gradients(layer, make(lambda x: 2.0 * x))
+        with pytest.raises(ValueError, match="single records differ"):
+            _gradients(layer, make(less_the_mean))
+
+
+@pytest.mark.parametrize("private", [False, True], ids=["length of a lot", "fixed length"])
+def test_a_shape_that_follows_from_the_lot(private):
+    layer, length = nn.Linear(1, 2), {"of": 3}
+
+    def loss(lot, _):
+        kept = lot.records[:, : 3 if private else length["of"], None]
+        return layer(kept).square().sum(dim=(1, 2))
+
+    _gradients(layer, loss)
+    length["of"] = 2
+    if private:
+        assert len(_gradients(layer, loss)) == len(RECORDS)
+    else:
+        with pytest.raises(ValueError, match="Pad to a fixed length"):
+            _gradients(layer, loss)
+
+
+DRAWS = {
+    "of a generator of one's own": (lambda n: torch.randn(n, 1, generator=torch.Generator().manual_seed(0)), "generator"),
+    "after a seed": (lambda n: torch.manual_seed(0) and torch.randn(n, 1), "seeded"),
+}
+
+
+@pytest.mark.parametrize(("draw", "words"), DRAWS.values(), ids=DRAWS.keys())
+def test_public_random_numbers(draw, words):
+    layer = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match=words):
+        _gradients(layer, lambda lot, _: (layer(lot.records) * draw(len(lot))).square().sum(dim=1))
+
+
+def test_parts_of_another_lot_or_twice_the_same():
+    weight, draw = nn.Parameter(torch.zeros(3)), Draw(0.1, 4)
+    part = materialised({weight: torch.ones(3, 3)}, draw)
+    with pytest.raises(ValueError, match="another lot"):
+        list(Parts(lambda: [part], Draw()).parts())
+    with pytest.raises(ValueError, match="more records"):
+        list(Parts(lambda: [part, part], draw).parts())
+
+
+def test_nothing_of_a_lot_is_held_once_its_gradients_are_dropped():
+    layer = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    seen = []
+
+    def loss(lot, _):
+        y = layer(lot.records)
+        seen.append(weakref.ref(y))
+        return y.square().sum(dim=1)
+
+    for _ in range(3):
+        _gradients(layer, loss)
+    gc.collect()
+    assert all(x() is None for x in seen)
+
+
+class Remembers(nn.Module):
+    """Gives what it gave the last time, as a cache that is never emptied."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(3, 2), None
+
+    def forward(self, x):
+        kept, self.last = self.last, x.detach().mean(dim=0)
+        return self.layer(x if kept is None else x + kept)
+
+
+def test_records_of_an_earlier_call_by_either_engine():
+    for engine in ("ghost", "func"):
+        network = Remembers()
+        term = PerRecord(lambda lot, _, network=network: network(lot.records).square().sum(dim=1))
+        with pytest.raises((ValueError, RuntimeError)):
+            for _ in range(2):
+                term_gradients(network, term, Lot(RECORDS, (0, 20)), PrivateStream(0), engine=engine)
