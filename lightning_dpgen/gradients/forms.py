@@ -165,20 +165,22 @@ class Outer(Form):
         rounded = single and pairs[0][1].dtype == torch.float32
         slack = 1.25 * (sum(self.shape) + 2) * _ROUNDING if rounded else _SLACK
         # Squares that vanished, as in the function `slack`.
-        o, n = (width * _VANISHING**2 if rounded else 0.0 for width in self.shape)
-        total, each, of_left, of_right = 0.0, 0.0, 0.0, 0.0
+        more = max(self.shape) * _VANISHING**2 if rounded else 0.0
+        total, each, vanished = [], [], []
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
                 lefts, rights = _gram(left, other_left), right @ other_right.transpose(1, 2)
-                own = other_left is left
-                total = total + (lefts * rights).sum(dim=(1, 2), dtype=torch.float64) * (1.0 if own else 2.0)
-                if own:
-                    left_lengths = (lefts.diagonal(dim1=1, dim2=2) + o).double().sqrt_()
-                    right_lengths = (rights.diagonal(dim1=1, dim2=2) + n).double().sqrt_()
-                    each = each + (left_lengths * right_lengths).sum(dim=1)
-                    of_left, of_right = of_left + left_lengths.sum(dim=1), of_right + right_lengths.sum(dim=1)
-        total = total + slack * each.square() + o * of_right.square() + n * of_left.square()
-        return total.clamp_(min=0.0).sqrt_()
+                total.append((lefts * rights).sum(dim=(1, 2), dtype=torch.float64))
+                if other_left is not left:
+                    total.append(total[-1])
+                    continue
+                a, b = (x.diagonal(dim1=1, dim2=2).double().add_(more).sqrt_() for x in (lefts, rights))
+                each.append((a * b).sum(dim=1))
+                vanished.append((a + b).sum(dim=1))
+        found = sum(total[1:], start=total[0]) + slack * sum(each[1:], start=each[0]).square()
+        if rounded:
+            found += more * sum(vanished[1:], start=vanished[0]).square()
+        return found.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
