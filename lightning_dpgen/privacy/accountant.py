@@ -25,6 +25,8 @@ _SETTLED = 1e-3
 _ROUNDING = 1e-13
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0
+# Of an event tree: what it is made of, and how often.
+_Leaves = tuple[tuple[dp_accounting.DpEvent, int], ...]
 _RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 
 
@@ -83,13 +85,13 @@ def spent(
     flat = _join_gaussians(event)
     if flat is None:
         return Spent(math.inf, 0.0)
-    leaves = list(_leaves(flat, 1))
+    leaves = tuple(_leaves(flat, 1))
     if [type(leaf) for leaf, _ in leaves] == [dp_accounting.GaussianDpEvent]:
         shift = 2.0 if relation == REPLACE_ONE else 1.0
         epsilon = gaussian_epsilon(shift / leaves[0][0].noise_multiplier, delta)
         return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "closed form")
     # Replacing is a removal and an addition, so what is too dear under one relation is so under both.
-    by_rdp = spent_by_rdp(flat, delta)
+    by_rdp = _by_rdp(leaves, delta)
     if by_rdp > LARGEST_EPSILON:
         return Spent(math.inf, 0.0)
     if delta < _ROUNDING * sum(count for _, count in leaves):
@@ -97,10 +99,10 @@ def spent(
             raise Unaccountable(f"delta={delta:g} is too small for a numerical account of replacing a record")
         return Spent(by_rdp, 0.0, "rdp")
     if interval is not None:
-        return Spent(_by_pld(flat, delta, interval, relation), interval)
-    best = Spent(_by_pld(flat, delta, INTERVALS[0], relation), INTERVALS[0])
+        return Spent(_by_pld(leaves, delta, interval, relation), interval)
+    best = Spent(_by_pld(leaves, delta, INTERVALS[0], relation), INTERVALS[0])
     for finer in INTERVALS[1:]:
-        epsilon = _by_pld(flat, delta, finer, relation)
+        epsilon = _by_pld(leaves, delta, finer, relation)
         if epsilon > best.epsilon:
             return best
         moved = (best.epsilon - epsilon) / max(epsilon, 1e-12)
@@ -114,12 +116,7 @@ def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     """Epsilon by Renyi moments: looser and far quicker, for brackets and searches."""
     check_delta(delta)
     flat = _join_gaussians(event)
-    if flat is None:
-        return math.inf
-    # Whole orders only: the fractional ones fail to converge for large lots and add nothing to a bracket.
-    accountant = RdpAccountant(orders=_RDP_ORDERS)
-    accountant.compose(flat)
-    return float(accountant.get_epsilon(delta))
+    return math.inf if flat is None else _by_rdp(tuple(_leaves(flat, 1)), delta)
 
 
 def gaussian_history(event: dp_accounting.DpEvent) -> list[tuple[float, float, int]] | None:
@@ -201,14 +198,23 @@ def _round(value: float, digits: int, direction) -> float:
     return round(direction(value * 10.0**places) / 10.0**places, places)
 
 
-def _by_pld(event: dp_accounting.DpEvent, delta: float, interval: float, relation: str) -> float:
-    return float(_composition(tuple(_leaves(event, 1)), interval, relation).get_epsilon_for_delta(delta))
+# Plan, certificate and verification ask for the same numbers, and so does the next run with these settings.
+@functools.lru_cache(maxsize=4096)
+def _by_rdp(leaves: _Leaves, delta: float) -> float:
+    # Whole orders only: the fractional ones fail to converge for large lots and add nothing to a bracket.
+    accountant = RdpAccountant(orders=_RDP_ORDERS)
+    for leaf, count in leaves:
+        accountant.compose(leaf, count)
+    return float(accountant.get_epsilon(delta))
+
+
+@functools.lru_cache(maxsize=4096)
+def _by_pld(leaves: _Leaves, delta: float, interval: float, relation: str) -> float:
+    return float(_composition(leaves, interval, relation).get_epsilon_for_delta(delta))
 
 
 @functools.lru_cache(maxsize=4)  # asked for at several deltas in a row
-def _composition(
-    leaves: tuple[tuple[dp_accounting.DpEvent, int], ...], interval: float, relation: str
-) -> pld.PrivacyLossDistribution:
+def _composition(leaves: _Leaves, interval: float, relation: str) -> pld.PrivacyLossDistribution:
     total = pld.identity(value_discretization_interval=interval)
     for leaf, count in leaves:
         total = total.compose(loss_distribution(leaf, interval, relation).self_compose(count))
