@@ -1,6 +1,10 @@
 """One thread, so that tests which run beside others do not wait for each other."""
 
+import os
 import random
+
+# Before torch is imported, and for the programs that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch

@@ -207,6 +207,6 @@ def test_a_place_that_cannot_be_written(dpgen, tmp_path):
 
 def test_it_also_runs_as_a_module(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "lightning_dpgen", "budget", "split.k=0"], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-m", "lightning_dpgen", "nosuch"], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2 and one_line(done.stderr)

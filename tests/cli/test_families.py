@@ -7,8 +7,11 @@ import pytest
 
 from lightning_dpgen import load_release
 
-# Quick, and for any family.
-SHORT = ["model.steps=6", "split.iterations=2", "split.features=16", "split.k=3", "rows=30", "trainer.accelerator=cpu"]
+# Quick, and for any family; with one plan for all, since most of the time goes into finding one.
+SHORT = [
+    "model.steps=6", "model.rate=0.05", "split.iterations=2", "split.features=16", "split.k=3", "rows=30",
+    "trainer.accelerator=cpu",
+]  # fmt: skip
 FAMILIES = {
     "rbm": ["model=rbm", "model.hidden=8", "model.chains=4"],
     "wgan": ["model=wgan", "model.hidden=8"],
@@ -42,7 +45,7 @@ def test_without_privacy_too(dpgen, tmp_path, settings):
 
 def test_a_wgan_clips_by_a_bound_that_decays_unless_told_otherwise(dpgen):
     for more, expected in (([], "gradient"), (["clipping=dpnorm"], "norms")):
-        status, out, _ = dpgen("budget", "model=wgan", *more)
+        status, out, _ = dpgen("budget", *SHORT, "model=wgan", *more)
         assert status == 0 and expected in out
         assert ("norms" in out) == bool(more)
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -207,18 +208,39 @@ def test_a_release_that_could_not_be_written_is_written_later(dpgen, tmp_path, m
     assert status == 0 and "after 60 training steps" in out and dpgen("verify", run / "release")[0] == 0
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_training_ends_cleanly_and_says_how_to_go_on(tmp_path, which):
-    run = tmp_path / "run"
-    command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "train", *SETTINGS[1:], "model.steps=20000"]
-    command.append(f"run_dir={run}")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    ledger, deadline = run / "private" / "ledger.jsonl", time.monotonic() + 100
-    while time.monotonic() < deadline and not (ledger.exists() and '", "stage": "training"' in ledger.read_text()):
-        time.sleep(0.1)
+def _as_a_program(arguments, when, which):
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    when()
     process.send_signal(which)
     _, err = process.communicate(timeout=100)
-    assert process.returncode == 130
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("program", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["called", "program"])
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_training_ends_cleanly_and_says_how_to_go_on(dpgen, tmp_path, which, program):
+    run = tmp_path / "run"
+    ledger, deadline = run / "private" / "ledger.jsonl", time.monotonic() + 100
+    arguments = ["train", *SETTINGS[1:], "model.steps=2000", f"run_dir={run}"]
+
+    def trains():
+        while time.monotonic() < deadline and not (ledger.exists() and '", "stage": "training"' in ledger.read_text()):
+            time.sleep(0.02)
+
+    if program:
+        status, err = _as_a_program(arguments, trains, which)
+    else:
+        # Should nobody else take the signal, it must not end the tests.
+        before = signal.signal(which, lambda *_: None)
+        sender = threading.Thread(target=lambda: (trains(), os.kill(os.getpid(), which)))
+        sender.start()
+        status, _, err = dpgen(*arguments)
+        sender.join()
+        signal.signal(which, before)
+    assert status == 130
     line = next(line for line in err.replace("\r", "\n").splitlines() if line.startswith("dpgen:"))
     assert re.search(rf"To go on from where it stopped: dpgen train .* run_dir={run}$", line)
     last = json.loads(ledger.read_text().splitlines()[-1])

@@ -77,7 +77,7 @@ split_noise = laws.the_split_asks_for_what_its_plan_says
 not_finite = laws.a_record_that_is_not_finite_adds_exact_zeros
 in_front = laws.a_record_in_front_changes_nobody_else
 constant_divisor = laws.without_privacy_it_is_descent_on_the_sum_over_the_expected_lot
-inclusion = laws.inclusion_is_independent_with_the_public_rate
+inclusion = functools.partial(laws.inclusion_is_independent_with_the_public_rate, draws=6_000)
 planned_rate = laws.the_rate_is_the_plans_however_many_records_there_are
 line_first = laws.the_line_is_on_disk_before_the_noise_is_drawn
 replaced = laws.a_replaced_row_costs_at_most_epsilon

@@ -134,8 +134,12 @@ def test_a_lot_is_the_lot_of_the_dense_records(kept):
         assert {len(x) for x in lot.tensors} == {len(lot)}
 
 
+@pytest.mark.slow
 def test_inclusion_is_independent_with_the_public_rate(kept):
-    """Each of 23 stores with a false alarm of 2e-6, so 5e-5 in all, over choices of the seed."""
+    """Each of 23 stores with a false alarm of 2e-6, so 5e-5 in all, over choices of the seed.
+
+    It follows from the test above and from that of plain records (`statistical/test_lots.py`).
+    """
     laws.inclusion_is_independent_with_the_public_rate(kept=kept, draws=6_000)
 
 

@@ -10,6 +10,8 @@ events are the ledger's, every line of it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 import shutil
@@ -19,24 +21,38 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+
+from lightning_dpgen.cli.main import main as dpgen
 
 SETTINGS = ["model.steps=300", "model.hidden=8", "split.iterations=4", "split.features=16", "rows=200", "privacy.epsilon=6"]
 _KILLS, _EARLY, _LONGEST = 4, 0.15, 5.0
 
 
-def one_round(root: Path, seconds: random.Random, kills: int = _KILLS) -> dict[str, int]:
+def program(arguments: list[str]) -> subprocess.Popen:
+    """`dpgen`, started as a user starts it."""
+    command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def one_round(root: Path, seconds: random.Random, kills: int = _KILLS, start: Callable = program) -> dict[str, int]:
     """One run to its end; gives the moments of the kills and what was counted.
+
+    Args:
+        root: an empty folder.
+        seconds: when to kill.
+        kills: how often at most.
+        start: starts dpgen with these arguments; gives what has the methods of a `subprocess.Popen`.
 
     Raises:
         AssertionError: if something was lost.
     """
     run = root / "run"
     ledger, release = run / "private" / "ledger.jsonl", run / "release"
-    command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "train", *SETTINGS, f"run_dir={run}"]
     seen, moments = b"", Counter()
     for kill in range(kills + 1):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = start(["train", *SETTINGS, f"run_dir={run}"])
         # Most kills fall into the seconds after the process first writes to the ledger, some before.
         deadline = time.monotonic() + seconds.uniform(0.5, 6.0) if seconds.random() < _EARLY else None
         before = len(seen)
@@ -57,8 +73,8 @@ def one_round(root: Path, seconds: random.Random, kills: int = _KILLS) -> dict[s
         moments[_moment(run)] += 1
     assert release.exists(), "no release after the last start, which was not killed"
     certificate = json.loads((release / "privacy.json").read_text())
-    verify = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", "verify", str(release)]
-    assert subprocess.run(verify, capture_output=True).returncode == 0
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert dpgen(["verify", str(release)]) == 0
     assert certificate["private"] and certificate["epsilon"] <= certificate["target_epsilon"]
     counted = {stage["name"]: stage["event"].get("count", 1) for stage in certificate["stages"]}
     listed = _listed(ledger)

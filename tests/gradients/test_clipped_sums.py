@@ -19,6 +19,20 @@ from lightning_dpgen.privacy.noise import PrivateStream
 
 LOTS = {"even": (0, 2, 4, 6), "hollow": (0, 5, 5, 6), "lonely": (0, 0, 1, 1), "as many as positions": (0, 1, 2, 3)}
 FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
+# To torch.func it is the same whether a closed form is there.
+CASES = {
+    f"{name}, by {engine}": (make, ENGINES[engine])
+    for name, make in FAMILY.items()
+    for engine in ENGINES
+    if engine == "ghost" or not name.endswith("taped")
+}
+# Where the first component ends makes a difference to a mixture alone.
+ON_LOTS = [
+    pytest.param(make, engine, offsets, id=f"{name}, {lot}")
+    for name, (make, engine) in CASES.items()
+    for lot, offsets in LOTS.items()
+    if lot != "hollow" or make().k > 1
+]
 
 
 def _parameters(network):
@@ -37,10 +51,8 @@ def _loop(term, lot, noise, parameters):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for")
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
-@pytest.mark.parametrize("offsets", LOTS.values(), ids=LOTS.keys())
-@pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY.keys())
-def test_equals_a_loop_over_single_records(make, offsets, engine):
+@pytest.mark.parametrize("make, engine, offsets", ON_LOTS)
+def test_equals_a_loop_over_single_records(make, engine, offsets):
     case = make()
     if engine is ENGINES["func"] and any(isinstance(m, nn.RNNBase) for m in case.network.modules()):
         pytest.skip("torch.func cannot take a recurrent layer with its parameters one record at a time")
@@ -95,8 +107,7 @@ def test_in_float32_no_norm_is_rounded_down(make):
         assert contribution * (1 - 1e-6) <= float(norms[i]) <= contribution * (1 + 1e-3) + 1e-6
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
-@pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY.keys())
+@pytest.mark.parametrize("make, engine", CASES.values(), ids=CASES.keys())
 def test_a_lot_of_no_records_is_an_exact_zero(make, engine):
     case = make()
     gradients = engine(case.network, case.term, case.lot((0, 0, 0, 0)), case.noise(0))
