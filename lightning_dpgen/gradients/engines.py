@@ -24,10 +24,6 @@ _checked: weakref.WeakKeyDictionary[nn.Module, set] = weakref.WeakKeyDictionary(
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
-def _gradients(engine: str, network: nn.Module, term, lot: Lot, noise: Tensor, groups: Groups | None, **size: int):
-    return ENGINES[engine](network, term, lot, noise, groups, **size)
-
-
 def term_gradients(
     network: nn.Module,
     term: PerRecord | PerGroup,
@@ -51,7 +47,8 @@ def term_gradients(
         noise: (B, term.noise) from the stream, where it was drawn already.
 
     Raises:
-        ValueError: for another engine or kind of term, or layers that mix records.
+        ValueError: for another engine or kind of term, layers that mix records, a loss of a record that sees others.
+        RuntimeError: for a loss that writes into a parameter, or uses one where it cannot be seen.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: expected one of {sorted(ENGINES)}")
@@ -68,7 +65,7 @@ def term_gradients(
         known, code = _checked.setdefault(network, set()), (engine, code_of(term.loss))
         if code not in known:
             sizes = [{"at_least": 2}, {"at_least": 11}] if engine == "ghost" else [{}]
-            ways = [functools.partial(_gradients, engine, network, term, **size) for size in sizes]
+            ways = [functools.partial(ENGINES[engine], network, term, **size) for size in sizes]
             if check_exact(ways, network, term, lot, noise, groups):
                 known.add(code)
     # A closed form draws nothing itself.
