@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from lightning_dpgen.data.lots import Draw, Lot
+from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
 
 RECORDS = torch.arange(60.0).view(20, 3).remainder(7.0)
@@ -205,3 +208,21 @@ def test_records_of_an_earlier_call_by_either_engine():
         with pytest.raises((ValueError, RuntimeError)):
             for _ in range(2):
                 term_gradients(network, term, Lot(RECORDS, (0, 20)), PrivateStream(0), engine=engine)
+
+
+def test_gradients_of_another_lot_behind_a_mean_embedding(account_of):
+    weight, draw = nn.Parameter(torch.zeros(3)), Draw()
+    for other in (materialised({weight: torch.ones(2, 3)}), materialised({weight: torch.ones(3, 3)}, draw)):
+        waits = Deferred(torch.zeros(2, 4), lambda _, other=other: other, [weight], draw)
+        with account_of({"embedding": 1.0, "gradient": 1.0}).open("training") as access:
+            with pytest.raises(ValueError, match="same lot as the embedding"):
+                waits.given(access, 2.0)
+            access.take("gradient")
+
+
+def test_networks_of_convolutions_under_autocast():
+    network = StackedVAE(ImageSchema(8, 8, levels=1), 2, network="conv", latent=2)
+    lot = Lot(torch.rand(6, 64), (0, 3, 6))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gradients = term_gradients(network, network.term, lot, PrivateStream(0))
+    assert torch.isfinite(gradients.norms()).all() and (gradients.norms() > 0).all()

@@ -149,3 +149,18 @@ def test_an_optimizer_that_has_stepped_keeps_its_state():
     parameters[0].grad = torch.zeros_like(parameters[0])
     optimizer.step()
     assert not FlatGroups.possible(optimizer)
+
+
+def test_parameters_and_optimizers_that_no_noise_fits_are_refused(account_of):
+    account = account_of({"gradient": 1.0})
+
+    def private(inner):
+        return PrivateOptimizer(inner, account=account, clipping=Fixed(1.0), expected_lot=2.0)
+
+    mixed = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.float64))]
+    with pytest.raises(ValueError, match="all in float32, or all in float64"):
+        private(optim.SGD(mixed, lr=0.1))
+    with pytest.raises(ValueError, match="bfloat16"):
+        private(optim.SGD([nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))], lr=0.1))
+    with pytest.raises(ValueError, match="LBFGS"):
+        private(optim.LBFGS([nn.Parameter(torch.zeros(2))]))
