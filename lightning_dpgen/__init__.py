@@ -7,7 +7,7 @@ _EXPORTS = {
     "clustering.kmeans": ["Split", "SplitSettings"],
     "data.lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],
     "data.records": ["BadRecords", "Records", "encode_images"],
-    "data.schema": ["ImageSchema"],
+    "data.image_schema": ["ImageSchema"],
     "data.stores": ["Store", "check_finite", "store_of"],
     "gradients.clipping": [
         "Decay", "DPNorm", "Fixed", "Normalised", "PerComponent", "PerLayer", "Quantile", "Schedule", "Smoothed",

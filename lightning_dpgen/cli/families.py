@@ -10,7 +10,7 @@ from typing import Any
 from lightning_dpgen.cli.configuration import Conf, ModelConf
 from lightning_dpgen.cli.defaults import Defaults
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.plugins.mixture import PrivateMixture

@@ -15,7 +15,7 @@ from lightning_dpgen.cli.defaults import defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import Draft, make_plan

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.records import BadRecords, Records, encode_images
-from lightning_dpgen.data.schema import ImageSchema
 
 # The bundled digits come in the order of their writers; the last of them are held out of every training.
 _DIGITS_TRAIN = 1500

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 
 
 class GenerativeNetwork(Protocol):

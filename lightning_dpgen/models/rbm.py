@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Cut, Form, Less, Product, Segmented, Whole
 from lightning_dpgen.gradients.segments import components, of_component, segmented_linear, segmented_product, segments
 from lightning_dpgen.gradients.terms import PerRecord

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components, of_component

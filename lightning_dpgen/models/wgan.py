@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord

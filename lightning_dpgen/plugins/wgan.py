@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.plugins.mixture import PrivateMixture

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 
 FORMATS = (".parquet", ".csv")
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-from lightning_dpgen.data.schema import ImageSchema
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.sources import load
 from lightning_dpgen.release.sampler import load_release
 

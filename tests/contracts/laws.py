@@ -23,8 +23,8 @@ from torch import nn
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot, PoissonLots
-from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients import clipping, deferred, privatize
 from lightning_dpgen.gradients.clipping import (
     Decay,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.data.schema import ImageSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.rbm import StackedRBM

@@ -1,0 +1,92 @@
+"""How records of any kind are written as numbers: what networks, splits and metrics need to know of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A record as numbers: `units` in [0, 1], then one choice for each of `groups`, written as one-hot.
+
+    Pixels, readings and bought items are units; categories, bins of numbers and labels are groups.
+
+    Args:
+        units: how many.
+        levels: of the units, which are the whole numbers 0 to this, divided by it; at 1 they are drawn, not averaged. None
+            for real numbers.
+        groups: how many choices each group has.
+        label: which of the groups is the record's label; None without one.
+        norm: the L2 bound of a record's numbers within which most records lie: the default of where they are clipped.
+
+    Example:
+        >>> layout = Layout(units=2, levels=1, groups=(3, 2), label=1)
+        >>> layout.width, layout.spans
+        (7, [slice(2, 5, None), slice(5, 7, None)])
+    """
+
+    units: int
+    levels: int | None = None
+    groups: tuple[int, ...] = ()
+    label: int | None = None
+    norm: float | None = None
+
+    @property
+    def width(self) -> int:
+        """How many numbers a record is."""
+        return self.units + sum(self.groups)
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where each group is."""
+        ends = itertools.accumulate(self.groups, initial=self.units)
+        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+    @property
+    def labels(self) -> slice:
+        """Where the label is; an empty slice without one."""
+        return slice(self.width, self.width) if self.label is None else self.spans[self.label]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Encoded:
+    """Records as a layout says, before they are written out as one-hot. Private, where the records are.
+
+    Args:
+        units: (N, units) whole numbers 0 to `levels` as uint8 or int32; float32 in [0, 1] where there are no levels; a CSR
+            matrix of 0 and 1 where few of them are 1.
+        codes: (N, groups) whole numbers from 0, the choice of each group, in the smallest of uint8, int16 and int32.
+    """
+
+    units: np.ndarray | scipy.sparse.csr_array
+    codes: np.ndarray
+
+    def __len__(self) -> int:
+        return self.codes.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Encoded:
+        return Encoded(self.units[rows], self.codes[rows])
+
+    @classmethod
+    def joined(cls, parts: list[Encoded]) -> Encoded:
+        """One after the other; at least one part."""
+        first = parts[0].units
+        stacked = scipy.sparse.vstack if scipy.sparse.issparse(first) else np.concatenate
+        return cls(
+            stacked([part.units for part in parts]) if len(parts) > 1 else first,
+            np.concatenate([part.codes for part in parts]),
+        )
+
+
+def smallest_integer(most: int) -> np.dtype:
+    """The smallest type of uint8, int16 and int32 that holds 0 to `most`.
+
+    Example:
+        >>> smallest_integer(255), smallest_integer(256)
+        (dtype('uint8'), dtype('int16'))
+    """
+    return np.dtype(np.uint8 if most < 2**8 else np.int16 if most < 2**15 else np.int32)
