@@ -6,8 +6,10 @@ import importlib
 _EXPORTS = {
     "clustering.kmeans": ["Split", "SplitSettings"],
     "data.lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],
-    "data.records": ["BadRecords", "Records", "encode_images"],
-    "data.image_schema": ["ImageSchema"],
+    "data.errors": ["BadRecords"],
+    "data.layout": ["Encoded", "Layout"],
+    "data.records": ["Records"],
+    "data.image_schema": ["ImageSchema", "encode_images"],
     "data.stores": ["Store", "check_finite", "store_of"],
     "gradients.clipping": [
         "Decay", "DPNorm", "Fixed", "Normalised", "PerComponent", "PerLayer", "Quantile", "Schedule", "Smoothed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.accountant import gaussian_mu
 
 
@@ -32,14 +33,14 @@ class Defaults:
     c_max: float
 
 
-def defaults(n: int, width: int, epsilon: float | None, delta: float) -> Defaults:
-    """Defaults for `n` declared records of `width` encoded columns.
+def defaults(n: int, layout: Layout, epsilon: float | None, delta: float) -> Defaults:
+    """Defaults for `n` declared records of that layout.
 
     All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means
     have error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
 
     Example:
-        >>> defaults(60_000, 794, 1.74, 1e-5).hidden
+        >>> defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
         64
     """
     # Without noise, as with the most generous budget.
@@ -56,8 +57,13 @@ def defaults(n: int, width: int, epsilon: float | None, delta: float) -> Default
         label_weight=2.0,
         lloyd_share=share,
         means_share=share,
-        c_max=2.0 * math.sqrt(width),
+        c_max=2.0 * _output_norm(layout),
     )
+
+
+def _output_norm(layout: Layout) -> float:
+    """How long the gradient of a record's loss in its logits can be, about: a choice moves by at most sqrt 2."""
+    return math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
 
 
 def _between(value: float, low: float, high: float) -> float:

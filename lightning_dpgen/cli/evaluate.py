@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.settings import read_settings
-from lightning_dpgen.data.records import Records, encode_images
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.sources import load
 from lightning_dpgen.metrics.labels import LabelDistance, TrainOnSynthetic
 from lightning_dpgen.metrics.moments import MomentDistance
@@ -63,21 +64,21 @@ def run(argv: Sequence[str]) -> int:
 
 def compare(release: Release, real: Records, held_out: Records | None, *, seed: int) -> dict[str, float]:
     """Scores of as many synthetic records as there are real ones; keys say what they are. Private."""
-    schema = real.schema
-    chunks = [_encoded(rows, schema) for rows in release.chunks(len(real), seed)]
-    synthetic = Records(schema, torch.cat([chunk.encoded for chunk in chunks]))
-    moments = MomentDistance(schema.pixels)
-    moments.update(real.pixels, real=True)
-    moments.update(synthetic.pixels, real=False)
+    layout = real.schema.layout
+    synthetic = Records(real.schema, release.encoded(len(real), seed))
+    moments = MomentDistance(layout.units)
+    for records, is_real in ((real, True), (synthetic, False)):
+        for rows in _written(records):
+            moments.update(rows[:, : layout.units], real=is_real)
     distances = moments.compute()
     scores = {
         "pixel means, rms difference": float(distances["means"]),
         "pixel covariances, rms difference": float(distances["covariances"]),
     }
-    if schema.classes:
-        labels = LabelDistance(schema.classes)
-        labels.update(real.labels, real=True)
-        labels.update(synthetic.labels, real=False)
+    if layout.label is not None:
+        labels = LabelDistance(layout.groups[layout.label])
+        labels.update(_labels(real), real=True)
+        labels.update(_labels(synthetic), real=False)
         scores["labels, total variation"] = float(labels.compute())
         if held_out is not None:
             scores["accuracy on held-out, trained on synthetic"] = _accuracy(synthetic, held_out)
@@ -85,16 +86,19 @@ def compare(release: Release, real: Records, held_out: Records | None, *, seed: 
     return scores
 
 
-def _encoded(rows, schema) -> Records:
-    """Synthetic rows, encoded as records: binary pixels are 0 and 1 already."""
-    plain = type(schema)(schema.height, schema.width, schema.out_levels, schema.classes)
-    return encode_images(rows[:, : schema.pixels], rows[:, -1] if schema.classes else None, plain)
+def _written(records: Records) -> list[torch.Tensor]:
+    return [records.take(rows) for rows in np.array_split(np.arange(len(records)), max(1, len(records) // 4096))]
+
+
+def _labels(records: Records) -> torch.Tensor:
+    return torch.from_numpy(records.encoded.codes[:, records.schema.layout.label].astype(np.int64))
 
 
 def _accuracy(train: Records, test: Records) -> float:
-    metric = TrainOnSynthetic()
-    metric.update(train.pixels[:_CLASSIFIER_ROWS], train.labels[:_CLASSIFIER_ROWS], test=False)
-    metric.update(test.pixels, test.labels, test=True)
+    units, metric = train.schema.layout.units, TrainOnSynthetic()
+    rows = np.arange(min(len(train), _CLASSIFIER_ROWS))
+    metric.update(train.take(rows)[:, :units], _labels(train)[: len(rows)], test=False)
+    metric.update(test.take(np.arange(len(test)))[:, :units], _labels(test), test=True)
     with warnings.catch_warnings():
         # A classifier that has not fully converged after 200 rounds is part of the protocol.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -10,7 +10,7 @@ from typing import Any
 from lightning_dpgen.cli.configuration import Conf, ModelConf
 from lightning_dpgen.cli.defaults import Defaults
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -124,7 +124,7 @@ def training_of(conf: Conf, clipping: ClippingRule) -> Draft:
     )
 
 
-def make_module(conf: Conf, schema: ImageSchema, clipping: ClippingRule, account: Account) -> PrivateMixture:
+def make_module(conf: Conf, schema: Schema, clipping: ClippingRule, account: Account) -> PrivateMixture:
     """The module that is trained."""
     model, family = conf.model, FAMILIES[conf.model.name]
     own = {name: getattr(model, name) for name in family.settings if not name.startswith("divergence")}

@@ -59,8 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int:
-    from lightning_dpgen.data.records import BadRecords
-    from lightning_dpgen.data.sources import MissingData
+    from lightning_dpgen.data.errors import BadRecords, MissingData
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
     from lightning_dpgen.release.verify import NotARelease
 

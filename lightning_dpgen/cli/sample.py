@@ -44,7 +44,7 @@ def run(argv: Sequence[str]) -> int:
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
     part = output.with_name(f".{output.stem}.part{output.suffix}")
     try:
-        write_table(part, release.chunks(arguments.n, arguments.seed), release.schema)
+        write_table(part, release.chunks(arguments.n, arguments.seed), release.schema.arrow)
         os.replace(part, output)
     except OSError as error:
         raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None

@@ -16,6 +16,7 @@ from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import Draft, make_plan
@@ -37,7 +38,7 @@ class Settings:
     """A checked run: the configuration with every default filled in, and the typed parts made from it."""
 
     conf: Conf
-    schema: ImageSchema
+    schema: Schema
     split: SplitSettings
     clipping: ClippingRule
 
@@ -124,7 +125,7 @@ def count_draft(conf: Conf) -> Draft:
     return Draft(COUNT, {"n": 1.0}, 1, largest=math.inf, share=share, noise=noise)
 
 
-def make_schema(conf: Conf) -> ImageSchema:
+def make_schema(conf: Conf) -> Schema:
     """The declared description of a record.
 
     Raises:
@@ -144,7 +145,7 @@ def fill(conf: Conf) -> Settings:
     schema = make_schema(conf)
     _check_two_of_three(conf)
     epsilon = None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
-    chosen = defaults(data.n, schema.encoded_width, epsilon, conf.privacy.delta)
+    chosen = defaults(data.n, schema.layout, epsilon, conf.privacy.delta)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     for field in dataclasses.fields(conf.split):
         if getattr(conf.split, field.name) is None and hasattr(chosen, field.name):
@@ -169,7 +170,7 @@ def fill(conf: Conf) -> Settings:
     if conf.trainer.threads is not None:
         _within("trainer.threads", conf.trainer.threads, 1, 4096)
     try:
-        split = SplitSettings(**dataclasses.asdict(conf.split))
+        split = SplitSettings(**dataclasses.asdict(conf.split)).fitted(schema.layout)
     except ValueError as error:
         raise Mistake(str(error)) from None
     return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n))

@@ -72,7 +72,7 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
         plan = _planned(settings)
     records = load(conf.data.source, make_schema(conf), path=conf.data.path)
     run_folder.take(folder)
-    about = same_run.about_records([records.encoded.numpy()])
+    about = same_run.about_records(records.arrays)
     if settings is not None:
         about |= same_run.about_settings(settings.asked(), conf.data.n)
     account = run_folder.open_account(plan, folder, stream, about)
@@ -95,7 +95,7 @@ def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupt
             account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
         settings = resume.settings_of(conf, account.ledger.about)
         records = load(conf.data.source, settings.schema, path=conf.data.path)
-        same_run.check(account.ledger.about, settings.asked(), [records.encoded.numpy()], folder)
+        same_run.check(account.ledger.about, settings.asked(), records.arrays, folder)
         return _train(settings, records, account, folder, interrupts)
     finally:
         account.ledger.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+
+from lightning_dpgen.data.stores import Store
 
 # Paired features have norm 1 exactly; computed in float32 it may exceed that by a few units in the last place.
 FEATURE_NORM = 1.0 + 1e-5
@@ -44,13 +47,17 @@ class FourierFeatures:
         self._frequencies = normals * math.sqrt(2.0 * gamma) * scale[:, None]
 
     def __call__(self, records: Tensor) -> Tensor:
-        """(N, m) to (N, d), in chunks that stay in the processor's cache."""
-        out = torch.empty(len(records), self.d)
-        half, norm = self.d // 2, math.sqrt(2.0 / self.d)
-        for start in range(0, len(records), _CHUNK):
-            angles = records[start : start + _CHUNK] @ self._frequencies
-            part = out[start : start + _CHUNK]
-            torch.cos(angles, out=part[:, :half])
-            torch.sin(angles, out=part[:, half:])
-            part.mul_(norm)
-        return out
+        """(B, m) to (B, d)."""
+        return self._of(records @ self._frequencies)
+
+    def blocks(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
+        """Those of all records, anew each time: where a block of them is, and its features."""
+        for start in range(0, len(store), _CHUNK):
+            rows = slice(start, min(start + _CHUNK, len(store)))
+            yield rows, self._of(store.product(rows, self._frequencies))
+
+    def _of(self, angles: Tensor) -> Tensor:
+        out = angles.new_empty(len(angles), self.d)
+        torch.cos(angles, out=out[:, : self.d // 2])
+        torch.sin(angles, out=out[:, self.d // 2 :])
+        return out.mul_(math.sqrt(2.0 / self.d))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.stores import Store, store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
@@ -17,7 +21,8 @@ from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 CENTRE, LLOYD, FINAL = "initial centre", "clustering", "final pass"
 
 _SPREAD = 0.1
-_CHUNK = 8192
+# Numbers that are written out at a time.
+_AT_ONCE = 1 << 22
 _BETWEEN = 0.3
 # Share of the counts in the inverse squared noise of the final pass; the means get the rest.
 _COUNTS = 0.1
@@ -33,10 +38,10 @@ class SplitSettings:
         k: number of clusters.
         iterations: Lloyd iterations T.
         features: number d of Fourier features, even.
-        gamma: kernel width; None takes 4 over the number of columns.
+        gamma: kernel width; None follows from the layout (`fitted`).
         label_weight: weight of a label in the kernel, so that records of two classes have their kernel multiplied by
             ``exp(-label_weight)``; 0 leaves labels out of the split.
-        radius: L2 bound to which records are clipped for the cluster means; None takes 0.45 sqrt(columns) + 1.
+        radius: L2 bound to which records are clipped for the cluster means; None follows from the layout.
         centre_share: share of the budget's mu^2 for the noisy mean from which the centres start.
         lloyd_share: the same for all iterations together.
         means_share: the same for the counts and means under the final centres.
@@ -75,6 +80,21 @@ class SplitSettings:
                 raise ValueError(
                     f"split.{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or null for the default"
                 )
+
+    def fitted(self, layout: Layout) -> SplitSettings:
+        """With a gamma and a radius for records of that layout, where there are none.
+
+        Records of a known norm are kept whole, and a kernel of one over its square tells apart those with little in common.
+        Of others, such as pictures, those with a fifth of their numbers at 1 are kept whole.
+        """
+        m, norm = layout.width, layout.norm
+        gamma = 4.0 / m if norm is None else 1.0 / norm**2
+        radius = 0.45 * math.sqrt(m) + 1.0 if norm is None else norm
+        return replace(
+            self,
+            gamma=gamma if self.gamma is None else self.gamma,
+            radius=radius if self.radius is None else self.radius,
+        )
 
     def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
         """The accesses of the split, for `n` declared records; what is not used gives its share back.
@@ -144,7 +164,7 @@ class Split:
 
 
 def private_split(
-    records: Tensor,
+    records: Any,
     scale: Tensor,
     settings: SplitSettings,
     n: int,
@@ -161,7 +181,7 @@ def private_split(
     releases the counts that become mixture weights, and the mean record of each cluster.
 
     Args:
-        records: (N, m), finite. Private.
+        records: what `store_of` takes and gives as (B, m) float32, finite. Private.
         scale: (m,) weight of each column in the kernel.
         settings: public settings.
         n: the declared number of records, a public denominator.
@@ -177,9 +197,8 @@ def private_split(
     state = state or SplitState()
     if settings.k == 1 and state.iterations < 0:
         state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.features))
-    m = records.shape[1]
-    gamma = settings.gamma if settings.gamma is not None else 4.0 / m
-    features = FourierFeatures(scale, settings.features, gamma, generator)(records)
+    store, settings = store_of(records), settings.fitted(Layout(units=len(scale)))
+    features = FourierFeatures(scale, settings.features, settings.gamma, generator)
     directions = torch.randn(settings.k, settings.features, generator=generator)
     directions /= directions.norm(dim=1, keepdim=True)
 
@@ -190,27 +209,28 @@ def private_split(
 
     if state.iterations < 0:
         with account.open(CENTRE) as access:
-            total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)
+            total = gaussian(access, "sum", _feature_sums(features, store, None, 1)[0], sensitivity=FEATURE_NORM)
         state = reached(iterations=0, centres=(total / n).float() + _SPREAD * directions)
     while state.iterations < settings.iterations:
-        clusters = _assign(features, state.centres)
+        clusters = _assigned(features, store, state.centres)
         with account.open(LLOYD) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k)
-            sums = gaussian(access, "sums", _sum(features, clusters, settings.k), sensitivity=FEATURE_NORM)
+            sums = gaussian(
+                access, "sums", _feature_sums(features, store, clusters, settings.k), sensitivity=FEATURE_NORM
+            )
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the
         # largest one. This and the division look at noisy numbers only.
         empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"])
         centres = (sums / counts.clamp(min=1.0)[:, None]).float()
         centres[empty] = centres[counts.argmax()] + _SPREAD * directions[empty]
         state = reached(iterations=state.iterations + 1, centres=centres)
-    clusters = _assign(features, state.centres)
+    clusters = _assigned(features, store, state.centres)
     if not len(state.counts):
-        radius = settings.radius if settings.radius is not None else default_radius(m)
-        means = torch.zeros(0)
+        means, radius = torch.zeros(0), settings.radius
         with account.open(FINAL) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
             if "means" in access.access.multipliers:
-                sums = gaussian(access, "means", _sum(_clip(records, radius), clusters, settings.k), sensitivity=radius)
+                sums = gaussian(access, "means", _clipped_sums(store, radius, clusters, settings.k), sensitivity=radius)
                 means = _shrunk_means(sums.float(), counts, access.access.multipliers["means"] * radius)
         state = reached(counts=counts, means=means)
     return Split(clusters, state.counts, state.means)
@@ -228,27 +248,35 @@ def _shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     return (weight * sums / counts[:, None] + (1.0 - weight) * overall).clamp(0.0, 1.0)
 
 
-def default_radius(m: int) -> float:
-    """The default L2 bound of a record of m columns in [0, 1]: one with a fifth of its columns at 1 is kept whole."""
-    return 0.45 * math.sqrt(m) + 1.0
+def _assigned(features: FourierFeatures, store: Store, centres: Tensor) -> Tensor:
+    """(N,) the nearest centre of each record, ``argmax z.c - |c|^2 / 2``."""
+    clusters, half = torch.zeros(len(store), dtype=torch.int64), 0.5 * centres.square().sum(dim=1)[:, None]
+    if len(centres) > 1:
+        for rows, block in features.blocks(store):
+            clusters[rows] = torch.addmm(-half, centres, block.T).argmax(dim=0)
+    return clusters
 
 
-def _assign(features: Tensor, centres: Tensor) -> Tensor:
-    """The nearest centre of each record, ``argmax z.c - |c|^2 / 2``."""
-    scores = torch.addmm(-0.5 * centres.square().sum(dim=1)[:, None], centres, features.T)
-    return scores.argmax(dim=0)
-
-
-def _sum(rows: Tensor, clusters: Tensor, k: int) -> Tensor:
-    """Sums of the rows of each cluster, added in float64: in float32 one more row would also change the rounding
-    of all the others."""
-    sums = torch.zeros(k, rows.shape[1], dtype=torch.float64)
-    for start in range(0, len(rows), _CHUNK):
-        sums.index_add_(0, clusters[start : start + _CHUNK], rows[start : start + _CHUNK].double())
+def _feature_sums(features: FourierFeatures, store: Store, clusters: Tensor | None, k: int) -> Tensor:
+    """(k, d) sums of the features of each cluster, in float64: in float32 one more record would also change the rounding of
+    all the others."""
+    sums = torch.zeros(k, features.d, dtype=torch.float64)
+    for rows, block in features.blocks(store):
+        if clusters is None:
+            sums += block.double().sum(dim=0)
+        else:
+            sums.index_add_(0, clusters[rows], block.double())
     return sums
 
 
-def _clip(records: Tensor, radius: float) -> Tensor:
-    norms = records.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    # Shaved, so that a clipped record stays within the radius in float32 too.
-    return records * (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)
+def _clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
+    """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64."""
+    sums = torch.zeros(k, store.take(np.zeros(0, np.int64)).shape[1], dtype=torch.float64)
+    step = max(1, _AT_ONCE // sums.shape[1])
+    for start in range(0, len(store), step):
+        rows = store.take(np.arange(start, min(start + step, len(store))))
+        norms = rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        # Shaved, so that a clipped record stays within the radius in float32 too.
+        rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)
+        sums.index_add_(0, clusters[start : start + len(rows)], rows.double())
+    return sums

@@ -1,15 +1,30 @@
-"""Pictures: what is publicly known of them before one is read."""
+"""Pictures: what is publicly known of them before one is read, and how they are written as numbers."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.records import Records
+
+# Sizes beyond them are a slip of the pen, or somebody's attempt to exhaust a machine.
+_RANGES = (
+    ("height", 1, 4096), ("width", 1, 4096), ("levels", 1, 2**24), ("classes", 0, 10_000), ("channels", 1, 4),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ImageSchema:
-    """Grey or binary pictures with an optional class label; everything here is declared, nothing is read off the data.
+    """Grey, binary or colour pictures with an optional class label; everything here is declared, nothing read off the data.
 
-    A record is encoded as ``height * width`` numbers in [0, 1], followed by the label as one-hot.
+    A record is ``height * width * channels`` numbers in [0, 1] in row order, the channels of a pixel side by side, and the
+    label as one-hot.
 
     Args:
         height: rows of a picture.
@@ -17,65 +32,121 @@ class ImageSchema:
         levels: the largest pixel value; pixels are whole numbers from 0 to this.
         classes: number of labels 0, 1, ...; 0 for pictures without a label.
         threshold: if set, a pixel above this value is 1 and any other 0 (the pictures become binary).
+        channels: 1 for grey, 3 for colour.
 
     Example:
-        >>> ImageSchema(8, 8, levels=16, classes=10).encoded_width
+        >>> ImageSchema(8, 8, levels=16, classes=10).layout.width
         74
     """
+
+    kind: ClassVar[str] = "images"
 
     height: int
     width: int
     levels: int
     classes: int = 0
     threshold: int | None = None
+    channels: int = 1
 
     def __post_init__(self) -> None:
-        for name, least, most in (("height", 1, 4096), ("width", 1, 4096), ("levels", 1, 2**24), ("classes", 0, 10_000)):
+        for name, least, most in _RANGES:
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
                 raise ValueError(f"{name}={value!r}: expected a whole number from {least} to {most}")
         if self.classes == 1:
             raise ValueError(f"classes={self.classes}: expected 0 (no label) or 2 and more")
-        if self.threshold is not None and not 0 <= self.threshold < self.levels:
+        if self.threshold is not None and not (type(self.threshold) is int and 0 <= self.threshold < self.levels):
             raise ValueError(f"threshold={self.threshold}: expected 0 to {self.levels - 1}")
 
     @property
-    def pixels(self) -> int:
-        return self.height * self.width
+    def shape(self) -> tuple[int, ...]:
+        """Of a picture: (height, width), and the channels of a colour one."""
+        return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
 
-    @property
-    def encoded_width(self) -> int:
-        return self.pixels + self.classes
+    @cached_property
+    def layout(self) -> Layout:
+        groups = (self.classes,) if self.classes else ()
+        levels = 1 if self.threshold is not None else self.levels
+        return Layout(self.height * self.width * self.channels, levels, groups, 0 if groups else None)
 
-    @property
-    def binary(self) -> bool:
-        """Whether pixels are 0 or 1, so that samples are drawn and not averaged."""
-        return self.threshold is not None or self.levels == 1
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """``pixel_0`` and so on, in the order of a record, then ``label``."""
+        kind = pa.from_numpy_dtype(smallest_integer(max(self.layout.levels, self.classes)))
+        names = [f"pixel_{i}" for i in range(self.layout.units)] + ["label"] * bool(self.classes)
+        return pa.schema([(name, kind) for name in names])
 
-    @property
-    def out_levels(self) -> int:
-        """The largest value of a synthetic pixel."""
-        return 1 if self.binary else self.levels
+    def encode(self, images: np.ndarray, labels: np.ndarray | None = None) -> Encoded:
+        """Pictures and labels, as a record is written.
 
-    @property
-    def columns(self) -> list[str]:
-        """Columns of a synthetic table: pixels in row order, then the label."""
-        return [f"pixel_{i}" for i in range(self.pixels)] + (["label"] if self.classes else [])
+        Args:
+            images: (N, height, width), (N, height, width, channels) or (N, units), values 0 to `levels`.
+            labels: (N,) whole numbers below `classes`; None without labels.
 
-    def as_json(self) -> dict[str, object]:
-        return {"kind": "images", **asdict(self)}
+        Raises:
+            BadRecords: for another shape, values that are not finite or out of the declared range, or labels that do not
+                fit. The message names no record, so it may be shown.
+        """
+        images, units = np.asarray(images), self.layout.units
+        whole = (self.height, self.width, self.channels)
+        if images.ndim < 2 or images.shape[1:] not in ((units,), self.shape, whole):
+            shape = ", ".join(map(str, self.shape))
+            raise BadRecords(f"images have shape {images.shape}: expected (N, {shape}) or (N, {units})")
+        if images.dtype.kind not in "uifb":
+            raise BadRecords(f"images have dtype {images.dtype}: expected numbers")
+        if images.dtype.kind == "f" and not np.isfinite(images).all():
+            raise BadRecords("images hold NaN or infinite values: replace or drop those records first")
+        if images.size and (images.min() < 0 or images.max() > self.levels):
+            raise BadRecords(f"images hold values outside the declared range 0 to {self.levels} (data.levels)")
+        flat = images.reshape(len(images), units)
+        if self.threshold is not None:
+            flat = flat > self.threshold
+        elif flat.dtype.kind == "f":
+            flat = np.round(flat)
+        flat = flat.astype(smallest_integer(self.layout.levels), copy=False)
+        if not self.classes:
+            return Encoded(flat, np.zeros((len(images), 0), np.uint8))
+        if labels is None:
+            raise BadRecords(f"the schema declares {self.classes} classes, but there are no labels")
+        labels = np.asarray(labels)
+        if labels.shape != (len(images),):
+            raise BadRecords(f"labels have shape {labels.shape}: expected ({len(images)},), one a picture")
+        if labels.dtype.kind not in "ui" or (labels.size and (labels.min() < 0 or labels.max() >= self.classes)):
+            raise BadRecords(f"labels must be whole numbers from 0 to {self.classes - 1} (data.classes)")
+        return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])
+
+    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+        rows = np.concatenate([encoded.units, encoded.codes], axis=1, dtype=self.arrow.types[0].to_pandas_dtype())
+        # Column by column contiguous, so that Arrow takes each column as it is.
+        columns = np.asfortranarray(rows)
+        return pa.record_batch([pa.array(columns[:, i]) for i in range(columns.shape[1])], schema=self.arrow)
+
+    def pictures(self, encoded: Encoded) -> np.ndarray:
+        """(N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
+        return encoded.units.reshape(-1, *self.shape)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self)}
 
     @classmethod
-    def from_json(cls, fields: dict) -> ImageSchema:
+    def from_json(cls, fields: dict[str, Any]) -> ImageSchema:
         """The schema that `as_json` described.
 
         Raises:
-            ValueError: for another kind of record or foreign fields.
+            ValueError: for foreign or missing fields.
         """
-        fields = dict(fields)
-        if fields.pop("kind", None) != "images":
-            raise ValueError("the schema does not describe images")
         try:
-            return cls(**fields)
+            return cls(**{name: value for name, value in fields.items() if name != "kind"})
         except TypeError as error:
             raise ValueError(f"the schema has missing or foreign fields: {error}") from None
+
+
+def encode_images(images: np.ndarray, labels: np.ndarray | None, schema: ImageSchema) -> Records:
+    """Pictures and labels as `Records`; see `ImageSchema.encode`.
+
+    Example:
+        >>> schema = ImageSchema(1, 2, levels=4, classes=2)
+        >>> encode_images(np.array([[0, 4]]), np.array([1]), schema).take(np.array([0]))
+        tensor([[0., 1., 0., 1.]])
+    """
+    return Records(schema, schema.encode(images, labels))

@@ -2,109 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.stores import Store, store_of
+
+# Numbers that are written out at a time.
+_AT_ONCE = 1 << 22
 
 
-class BadRecords(ValueError):
-    """The records are not what the schema declares, or not kept in what lots can be drawn from."""
-
-
-@dataclass(frozen=True)
-class Records:
-    """Records as one matrix.
+@dataclass(frozen=True, eq=False, repr=False)
+class Records(Store):
+    """Records of one schema. They stay as they are encoded; lots hold them written out as (B, width) float32 in [0, 1].
 
     Args:
         schema: what they are, publicly.
-        encoded: (N, schema.encoded_width) float32 in [0, 1].
+        encoded: the records themselves.
 
     Raises:
-        BadRecords: if they are not. The message names no record, so it may be shown.
-    """
-
-    schema: ImageSchema
-    encoded: Tensor
-
-    def __post_init__(self) -> None:
-        x = self.encoded
-        if x.dtype != torch.float32 or x.dim() != 2 or x.shape[1] != self.schema.encoded_width:
-            raise BadRecords(
-                f"encoded records are {x.dtype} of shape {tuple(x.shape)}: expected float32 of shape "
-                f"(N, {self.schema.encoded_width})"
-            )
-        # NaN fails the comparison too. Without the bounds one record could make features overflow for all.
-        if not ((x >= 0.0) & (x <= 1.0)).all():
-            raise BadRecords("the records hold NaN, or values outside [0, 1]: replace or drop those records first")
-
-    def __len__(self) -> int:
-        return self.encoded.shape[0]
-
-    @property
-    def pixels(self) -> Tensor:
-        return self.encoded[:, : self.schema.pixels]
-
-    @property
-    def labels(self) -> Tensor:
-        """(N,) class of each record.
-
-        Raises:
-            ValueError: if the schema declares no label.
-        """
-        if not self.schema.classes:
-            raise ValueError("these records have no label: the schema declares classes=0")
-        return self.encoded[:, self.schema.pixels :].argmax(dim=1)
-
-
-def encode_images(images: np.ndarray, labels: np.ndarray | None, schema: ImageSchema) -> Records:
-    """Pictures and labels as `Records`.
-
-    Args:
-        images: (N, height, width) or (N, height * width), values 0 to ``schema.levels``.
-        labels: (N,) whole numbers below ``schema.classes``; None without labels.
-        schema: the public description.
-
-    Raises:
-        BadRecords: for another shape, values that are not finite or out of the declared range, or labels that do not
-            fit. The message names no record, so it may be shown; nothing has been spent.
+        BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
 
     Example:
+        >>> from lightning_dpgen.data.image_schema import ImageSchema
         >>> schema = ImageSchema(1, 2, levels=4, classes=2)
-        >>> encode_images(np.array([[0, 4]]), np.array([1]), schema).encoded
+        >>> records = Records(schema, Encoded(np.array([[0, 4]], np.uint8), np.array([[1]], np.uint8)))
+        >>> records.take(np.array([0]))
         tensor([[0., 1., 0., 1.]])
     """
-    images = np.asarray(images)
-    if images.ndim not in (2, 3) or images.shape[1:] not in (
-        (schema.height, schema.width),
-        (schema.pixels,),
-    ):
-        raise BadRecords(
-            f"images have shape {images.shape}: expected (N, {schema.height}, {schema.width}) "
-            f"or (N, {schema.pixels})"
-        )
-    if images.dtype.kind not in "uifb":
-        raise BadRecords(f"images have dtype {images.dtype}: expected numbers")
-    if not np.isfinite(images).all():
-        raise BadRecords("images hold NaN or infinite values: replace or drop those records first")
-    if images.size and (images.min() < 0 or images.max() > schema.levels):
-        raise BadRecords(f"images hold values outside the declared range 0 to {schema.levels} (data.levels)")
-    flat = images.reshape(len(images), schema.pixels)
-    if schema.threshold is not None:
-        values = torch.from_numpy((flat > schema.threshold).astype(np.float32))
-    else:
-        values = torch.from_numpy(flat.astype(np.float32) / np.float32(schema.levels))
-    if not schema.classes:
-        return Records(schema, values)
-    if labels is None:
-        raise BadRecords(f"the schema declares {schema.classes} classes, but there are no labels")
-    labels = np.asarray(labels)
-    if labels.shape != (len(images),):
-        raise BadRecords(f"labels have shape {labels.shape}: expected ({len(images)},), one a picture")
-    if labels.dtype.kind not in "ui" or (labels.size and (labels.min() < 0 or labels.max() >= schema.classes)):
-        raise BadRecords(f"labels must be whole numbers from 0 to {schema.classes - 1} (data.classes)")
-    one_hot = torch.nn.functional.one_hot(torch.from_numpy(labels.astype(np.int64)), schema.classes)
-    return Records(schema, torch.cat([values, one_hot.to(torch.float32)], dim=1))
+
+    schema: Schema
+    encoded: Encoded
+
+    def __post_init__(self) -> None:
+        layout, units, codes = self.schema.layout, self.encoded.units, self.encoded.codes
+        if units.shape != (len(codes), layout.units) or codes.ndim != 2 or codes.shape[1] != len(layout.groups):
+            raise BadRecords(
+                f"encoded records have units of shape {units.shape} and codes of shape {codes.shape}: expected (N, "
+                f"{layout.units}) and (N, {len(layout.groups)})"
+            )
+        values = units.data if scipy.sparse.issparse(units) else units
+        if values.dtype.kind not in ("f" if layout.levels is None else "ui"):
+            raise BadRecords(f"encoded units are {values.dtype}: expected float32 without levels, whole numbers with them")
+        # NaN fails the comparison too. Without the bounds one record could make features overflow for all.
+        for block in np.array_split(values, max(1, values.size // _AT_ONCE)):
+            if not ((block >= 0) & (block <= (layout.levels or 1))).all():
+                raise BadRecords("the records hold NaN, or values outside [0, 1]: replace or drop those records first")
+        fit = codes.dtype.kind in "ui"
+        if not fit or (len(codes) and ((codes.min(axis=0) < 0) | (codes.max(axis=0) >= layout.groups)).any()):
+            raise BadRecords("encoded codes: expected whole numbers below the number of choices of their group")
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @cached_property
+    def _units(self) -> Store:
+        units, levels = self.encoded.units, self.schema.layout.levels
+        scaled = units.dtype == np.uint8 and not scipy.sparse.issparse(units)
+        return store_of(units, scale=levels if scaled else None)
+
+    @cached_property
+    def _codes(self) -> Store:
+        return store_of(self.encoded.codes)
+
+    def take(self, positions: np.ndarray) -> Tensor:
+        layout, units = self.schema.layout, self._written(positions)
+        if not layout.groups:
+            return units
+        rows = torch.zeros(len(positions), layout.width)
+        rows[:, : layout.units] = units
+        return rows.scatter_(1, self._places(self._codes.take(positions)), 1.0)
+
+    def product(self, rows: slice, matrix: Tensor) -> Tensor:
+        layout, first = self.schema.layout, matrix[: self.schema.layout.units]
+        if scipy.sparse.issparse(self.encoded.units):
+            out = self._units.product(rows, first)
+        else:
+            out = self._written(np.arange(rows.start, rows.stop)) @ first
+        if not layout.groups:
+            return out
+        # A row of the matrix for each choice.
+        chosen = self._places(torch.from_numpy(self.encoded.codes[rows]))
+        return out + F.embedding_bag(chosen, matrix, mode="sum")
+
+    def _written(self, positions: np.ndarray) -> Tensor:
+        """(B, units) in [0, 1]."""
+        units = self._units.take(positions)
+        return units if units.dtype == torch.float32 else units.to(torch.float32).div_(self.schema.layout.levels)
+
+    def _places(self, codes: Tensor) -> Tensor:
+        """(B, groups) where the 1 of each group is."""
+        return codes.to(torch.int64) + torch.tensor([span.start for span in self.schema.layout.spans])
+
+    def blocks(self) -> Iterator[Tensor]:
+        yield from self._units.blocks()
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """What they are kept in."""
+        units = self.encoded.units
+        parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
+        return [*parts, self.encoded.codes]

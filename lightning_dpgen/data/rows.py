@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import scipy.sparse
 
-from lightning_dpgen.data.records import BadRecords
-from lightning_dpgen.data.sources import MissingData
+from lightning_dpgen.data.errors import BadRecords, MissingData
 
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, pa.ArrowException, zipfile.BadZipFile)
 SUFFIXES = (".npy", ".npz", ".parquet")

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.records import BadRecords, Records, encode_images
+from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.image_schema import ImageSchema, encode_images
+from lightning_dpgen.data.records import Records
 
 # The bundled digits come in the order of their writers; the last of them are held out of every training.
 _DIGITS_TRAIN = 1500
-
-
-class MissingData(FileNotFoundError):
-    """A data file is not where it is looked for."""
 
 
 def find(source: str, *, held_out: bool = False, path: str | None = None) -> list[Path]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, default_collate
 
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords
 
 # What torch indexes, by the names that numpy and torch share.
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}
@@ -47,6 +47,10 @@ class Store(ABC):
     def blocks(self) -> Iterator[Tensor]:
         """All numbers that are kept, a few at a time; nothing, where they are only known once they are fetched."""
         return iter(())
+
+    def product(self, rows: slice, matrix: Tensor) -> Tensor:
+        """(B, d): records at B positions one after the other, each a row of m numbers, times a (m, d) matrix."""
+        return self.take(np.arange(rows.start, rows.stop)) @ matrix
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,6 +124,12 @@ class SparseStore(Store):
         rows = np.zeros((len(positions), self.width), np.float32)
         np.add.at(rows.reshape(-1), cells, _float32(self.data[entries]))
         return torch.from_numpy(rows)
+
+    def product(self, rows: slice, matrix: Tensor) -> Tensor:
+        first, last = self.indptr[rows.start], self.indptr[rows.stop]
+        parts = _float32(self.data[first:last]), self.indices[first:last], self.indptr[rows.start : rows.stop + 1] - first
+        shape = (rows.stop - rows.start, self.width)
+        return torch.from_numpy(scipy.sparse.csr_array(parts, shape=shape) @ matrix.numpy())
 
     def blocks(self) -> Iterator[Tensor]:
         for start in range(0, len(self.data), _AT_ONCE):
@@ -237,7 +247,7 @@ def check_finite(store: Store) -> None:
     Example:
         >>> check_finite(store_of(np.array([[0.0, np.nan]])))
         Traceback (most recent call last):
-        lightning_dpgen.data.records.BadRecords: the records hold NaN or infinite values: replace or drop them first
+        lightning_dpgen.data.errors.BadRecords: the records hold NaN or infinite values: replace or drop them first
     """
     for block in store.blocks():
         # The sum is quick, and finite only if all are; it may overflow where they are finite.

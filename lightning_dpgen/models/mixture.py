@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.models.outputs import draw
 
 
 class GenerativeNetwork(Protocol):
@@ -21,12 +24,12 @@ class GenerativeNetwork(Protocol):
     """
 
     kind: str
-    schema: ImageSchema
+    schema: Schema
     k: int
     settings: dict[str, Any]
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of pixels and shares of labels, for records sorted by component."""
+        """(n, width) means of units and shares of choices, for records sorted by component."""
         ...
 
 
@@ -42,33 +45,18 @@ class Mixture:
         self.network, self.weights = network, weights
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """n synthetic records as whole numbers (n, pixels [+ 1 label]): pixels 0..out_levels, then the label.
-
-        A component is drawn by its weight, then what its network draws, then the label from its distribution; binary
-        pixels are drawn, grey ones are the network's mean.
-        """
+    def sample(self, n: int, generator: torch.Generator) -> Encoded:
+        """n synthetic records: a component by its weight, then what its network draws, then units and choices (`draw`)."""
         component = torch.multinomial(self.weights, n, replacement=True, generator=generator) if n else (
             torch.zeros(0, dtype=torch.long)
         )
         return self.sample_components(component, generator)
 
     @torch.no_grad()
-    def sample_components(self, component: Tensor, generator: torch.Generator) -> Tensor:
+    def sample_components(self, component: Tensor, generator: torch.Generator) -> Encoded:
         """One record for each entry of `component` (n,), in that order."""
         order = torch.argsort(component, stable=True)
         counts = torch.bincount(component, minlength=self.network.k)
-        schema = self.network.schema
         made = self.network.generate((0, *counts.cumsum(0).tolist()), generator)
-        mean, share = made[:, : schema.pixels], made[:, schema.pixels :]
-        if schema.binary:
-            pixels = (torch.rand(mean.shape, generator=generator) < mean).to(torch.int64)
-        else:
-            pixels = torch.round(mean * schema.out_levels).to(torch.int64)
-        columns = [pixels]
-        if schema.classes:
-            columns.append(torch.multinomial(share, 1, generator=generator) if len(share) else pixels[:, :1])
-        drawn = torch.cat(columns, dim=1)
-        out = torch.empty_like(drawn)
-        out[order] = drawn
-        return out
+        drawn = draw(made, self.network.schema.layout, generator)
+        return drawn[np.argsort(order.numpy())]

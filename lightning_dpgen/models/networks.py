@@ -114,15 +114,14 @@ class PictureEncoder(nn.Module):
         self._schema, self.slope = schema, slope
         height, width = _quarters(schema)
         first, second = _CHANNELS
-        self.first = StackedConv2d(k, 1, first, 3, stride=2, padding=1, generator=generator)
+        self.first = StackedConv2d(k, schema.channels, first, 3, stride=2, padding=1, generator=generator)
         self.second = StackedConv2d(k, first, second, 3, stride=2, padding=1, generator=generator)
         self.last = StackedLinear(k, second * height * width + schema.classes, outputs, generator=generator)
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) records sorted by component, to (B, o)."""
-        schema = self._schema
-        x, label = x[:, : schema.pixels], x[:, schema.pixels :]
-        x = x.unflatten(1, (1, schema.height, schema.width))
+        units = self._schema.layout.units
+        x, label = _as_picture(x[:, :units], self._schema), x[:, units:]
         x = F.leaky_relu(self.first(x, offsets), self.slope)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
         return self.last(torch.cat([x.flatten(1), label], dim=1), offsets)
@@ -130,14 +129,14 @@ class PictureEncoder(nn.Module):
     def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) the gradient of a single output with respect to the record, as a function of the parameters."""
         schema = self._schema
-        picture = x[:, : schema.pixels].unflatten(1, (1, schema.height, schema.width))
+        picture = _as_picture(x[:, : schema.layout.units], schema)
         first = self.first(picture, offsets)
         second = self.second(F.leaky_relu(first, self.slope), offsets)
         v = self.last.back(x.new_ones(len(x), 1), offsets)
         inner, label = v[:, : v.shape[1] - schema.classes], v[:, v.shape[1] - schema.classes :]
         v = inner.unflatten(1, second.shape[1:]) * signs(second.detach(), self.slope)
         v = self.second.back(v, offsets, first.shape[2:]) * signs(first.detach(), self.slope)
-        return torch.cat([self.first.back(v, offsets, picture.shape[2:]).flatten(1), label], dim=1)
+        return torch.cat([_as_record(self.first.back(v, offsets, picture.shape[2:])), label], dim=1)
 
 
 class PictureDecoder(nn.Module):
@@ -164,19 +163,31 @@ class PictureDecoder(nn.Module):
         self.inner = StackedLinear(k, inputs, second * self._shape[1] * self._shape[2], generator=generator)
         self.label = StackedLinear(k, inputs, schema.classes, generator=generator) if schema.classes else None
         self.second = StackedConvTranspose2d(k, second, first, 4, stride=2, padding=1, generator=generator)
-        self.first = StackedConvTranspose2d(k, first, 1, 4, stride=2, padding=1, generator=generator)
+        self.first = StackedConvTranspose2d(k, first, schema.channels, 4, stride=2, padding=1, generator=generator)
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, inputs) sorted by component, to (B, width)."""
         x = F.leaky_relu(self.inner(z, offsets), self.slope).unflatten(1, self._shape)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
-        picture = self.first(x, offsets).flatten(1)
+        picture = _as_record(self.first(x, offsets))
         return picture if self.label is None else torch.cat([picture, self.label(z, offsets)], dim=1)
 
 
 def signs(x: Tensor, slope: float) -> Tensor:
     """The slope of a leaky rectifier at each number, 1 above 0."""
     return x.sign().clamp_(min=slope)
+
+
+def _as_picture(units: Tensor, schema: ImageSchema) -> Tensor:
+    """(B, units), the channels of a pixel side by side, to (B, channels, height, width)."""
+    if schema.channels == 1:
+        return units.unflatten(1, (1, schema.height, schema.width))
+    return units.unflatten(1, schema.shape).permute(0, 3, 1, 2)
+
+
+def _as_record(picture: Tensor) -> Tensor:
+    """The inverse of `_as_picture`."""
+    return picture.flatten(1) if picture.shape[1] == 1 else picture.permute(0, 2, 3, 1).flatten(1)
 
 
 def _quarters(schema: ImageSchema) -> tuple[int, int]:

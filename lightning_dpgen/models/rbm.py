@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.forms import Cut, Form, Less, Product, Segmented, Whole
 from lightning_dpgen.gradients.segments import components, of_component, segmented_linear, segmented_product, segments
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.outputs import draw_groups, means
 
 
 class StackedRBM(nn.Module):
@@ -23,7 +24,8 @@ class StackedRBM(nn.Module):
     The energy of ``(v, h)`` is ``-b v - c h - h W v``. A record's loss is its free energy less the mean free energy of all
     chains of its component: the chains are functions of released parameters, and their mean is taken from each record's
     gradient before it is clipped. Pairing the i-th record with the i-th chain has no bounded sensitivity, and clipping the
-    data phase alone would bias it (docs/PRIVACY.md). Grey pixels count as probabilities; the label is one softmax unit.
+    data phase alone would bias it (docs/PRIVACY.md). Units between 0 and 1 count as
+    probabilities; each group is one softmax unit.
 
     Args:
         schema: the public description of a record.
@@ -33,6 +35,7 @@ class StackedRBM(nn.Module):
         generator: public generator of initial weights and chains.
 
     Example:
+        >>> from lightning_dpgen.data.image_schema import ImageSchema
         >>> machine = StackedRBM(ImageSchema(2, 2, levels=1), k=3, hidden=5, chains=4)
         >>> machine.free_energy(torch.zeros(2, 4), (0, 1, 1, 2)).shape
         torch.Size([2])
@@ -42,7 +45,7 @@ class StackedRBM(nn.Module):
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         k: int,
         *,
         hidden: int = 200,
@@ -51,7 +54,7 @@ class StackedRBM(nn.Module):
     ) -> None:
         super().__init__()
         self.schema, self.k, self.hidden = schema, k, hidden
-        width = schema.encoded_width
+        width = schema.layout.width
         self.weight = nn.Parameter(0.01 * torch.randn(k, hidden, width, generator=generator))
         self.visible_bias = nn.Parameter(torch.zeros(k, width))
         self.hidden_bias = nn.Parameter(torch.zeros(k, hidden))
@@ -118,14 +121,13 @@ class StackedRBM(nn.Module):
     def _visible(self, hidden_means, weight, bias, generator) -> tuple[Tensor, Tensor]:
         """(k, m, width) means and drawn states of visible units, given hidden ones that are drawn first."""
         logits = torch.baddbmm(bias[:, None], _drawn(hidden_means, generator), weight)
-        pixels = self.schema.pixels
-        mean = torch.sigmoid(logits)
-        state = _drawn(mean, generator)
-        if self.schema.classes:
-            share = torch.softmax(logits[..., pixels:], dim=-1)
-            label = torch.multinomial(share.flatten(0, -2).cpu(), 1, generator=generator).view(share.shape[:-1])
-            mean[..., pixels:] = share
-            state[..., pixels:] = F.one_hot(label, self.schema.classes).to(state)
+        layout = self.schema.layout
+        mean = means(logits, layout)
+        state = torch.zeros_like(mean)
+        state[..., : layout.units] = _drawn(mean[..., : layout.units], generator)
+        if layout.groups:
+            begins = torch.tensor([span.start for span in layout.spans], device=mean.device)
+            state.scatter_(-1, draw_groups(mean, layout, generator) + begins, 1.0)
         return mean, state
 
     @torch.no_grad()
@@ -139,7 +141,7 @@ class StackedRBM(nn.Module):
             for _ in range(sweeps):
                 mean, v = self._visible(self._hidden_means(v, weight, hidden), weight, visible, generator)
             made.append(mean[0])
-        return torch.cat(made) if made else self.chains.new_zeros(0, self.schema.encoded_width)
+        return torch.cat(made) if made else self.chains.new_zeros(0, self.schema.layout.width)
 
     @property
     def term(self) -> PerRecord:

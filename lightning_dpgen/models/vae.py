@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components, of_component
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP
+from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient, logits, means
 
 # Of a batch: means and log variances of the codes, and the inputs of each layer of the encoder.
 Encoded = tuple[Tensor, list[Tensor]]
@@ -26,8 +26,8 @@ Encoded = tuple[Tensor, list[Tensor]]
 class StackedVAE(nn.Module):
     """k autoencoders (DPGM, TKDE, section 6.1; Kingma and Welling 2014).
 
-    The record holds its label as one-hot, so the label is generated like a pixel. Pixels are Bernoulli (or mean grey
-    values), the label is categorical.
+    The record holds its label as one-hot, so the label is generated with the rest. Units are Bernoulli (or mean values),
+    groups categorical.
 
     Args:
         schema: the public description of a record.
@@ -43,6 +43,7 @@ class StackedVAE(nn.Module):
         ValueError: for another network, or pictures that it does not take.
 
     Example:
+        >>> from lightning_dpgen.data.image_schema import ImageSchema
         >>> network = StackedVAE(ImageSchema(2, 2, levels=1), k=3, hidden=4, latent=2)
         >>> network.decode(torch.zeros(5, 2), (0, 2, 2, 5)).shape
         torch.Size([5, 4])
@@ -52,7 +53,7 @@ class StackedVAE(nn.Module):
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         k: int,
         *,
         network: str = "dense",
@@ -64,7 +65,7 @@ class StackedVAE(nn.Module):
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         self.fixed_bias = fixed_bias
-        width = schema.encoded_width
+        width = schema.layout.width
         if network == "dense":
             self.encoder = StackedMLP(k, (width, hidden, 2 * latent), generator=generator)
             self.decoder = StackedMLP(k, (latent, hidden, width), last_bias=False, generator=generator)
@@ -90,16 +91,14 @@ class StackedVAE(nn.Module):
         Args:
             means: (k, width) already released means of the records of each cluster; clamped to [0.005, 0.995].
         """
-        pixels = self.schema.pixels
-        grey = torch.logit(means[:, :pixels].clamp(0.005, 0.995))
-        self.output_bias.copy_(torch.cat([grey, torch.log(means[:, pixels:].clamp(0.005, 1.0))], dim=1))
+        self.output_bias.copy_(logits(means, self.schema.layout))
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Mean and log variance (B, latent) of the code of each record."""
         return self.encoder(x, offsets).chunk(2, dim=1)
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
-        """Logits (B, width) of pixels and label."""
+        """(B, width) numbers for `outputs.means`."""
         return self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)]
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
@@ -109,12 +108,7 @@ class StackedVAE(nn.Module):
         return self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
 
     def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-        pixels = self.schema.pixels
-        loss = F.binary_cross_entropy_with_logits(
-            logits[:, :pixels], x[:, :pixels], reduction="none"
-        ).sum(dim=1)
-        if self.schema.classes:
-            loss = loss - (x[:, pixels:] * F.log_softmax(logits[:, pixels:], dim=1)).sum(dim=1)
+        loss = cross_entropy(logits, x, self.schema.layout)
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
         return loss + kl
 
@@ -123,7 +117,7 @@ class StackedVAE(nn.Module):
         self, lot: Lot, noise: Tensor, encoded: Encoded | None = None
     ) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
         """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out."""
-        x, offsets, pixels = lot.records, lot.offsets, self.schema.pixels
+        x, offsets = lot.records, lot.offsets
         code, kept = encoded or self.encoder.run(x, offsets)
         mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
@@ -131,11 +125,7 @@ class StackedVAE(nn.Module):
         logits, decoded = self.decoder.run(z, offsets)
         logits += of_component(self.output_bias, offsets)
 
-        d_logits = torch.sigmoid(logits)
-        if self.schema.classes:
-            label = x[:, pixels:]
-            d_logits[:, pixels:] = torch.softmax(logits[:, pixels:], dim=1) * label.sum(dim=1, keepdim=True)
-        d_logits -= x
+        d_logits = cross_entropy_gradient(logits, x, self.schema.layout)
         forms, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
         d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
         forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
@@ -213,7 +203,5 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of pixels and shares of labels, for records sorted by component, from the prior."""
-        logits = self.decode(torch.randn(offsets[-1], self.latent, generator=generator), offsets)
-        pixels = self.schema.pixels
-        return torch.cat([torch.sigmoid(logits[:, :pixels]), torch.softmax(logits[:, pixels:], dim=1)], dim=1)
+        """(n, width) means of units and shares of choices, for records sorted by component, from the prior."""
+        return means(self.decode(torch.randn(offsets[-1], self.latent, generator=generator), offsets), self.schema.layout)

@@ -8,19 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, signs
+from lightning_dpgen.models.outputs import logits, means
 
 # Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
 _SLOPE, _TINY = 0.2, 1e-24
 
 
 class StackedGenerator(nn.Module):
-    """k generators: a standard normal code to the mean of each pixel, and the shares of the labels.
+    """k generators: a standard normal code to the mean of each unit, and the shares of the choices of each group.
 
     Args:
         schema: the public description of a record.
@@ -34,6 +35,7 @@ class StackedGenerator(nn.Module):
         ValueError: for another network, or pictures that it does not take.
 
     Example:
+        >>> from lightning_dpgen.data.image_schema import ImageSchema
         >>> network = StackedGenerator(ImageSchema(2, 2, levels=1, classes=3), k=2, hidden=4, latent=2)
         >>> network(torch.zeros(3, 2), (0, 1, 3)).shape
         torch.Size([3, 7])
@@ -43,7 +45,7 @@ class StackedGenerator(nn.Module):
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         k: int,
         *,
         network: str = "dense",
@@ -54,13 +56,13 @@ class StackedGenerator(nn.Module):
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         if network == "dense":
-            widths = (latent, hidden, hidden, schema.encoded_width)
+            widths = (latent, hidden, hidden, schema.layout.width)
             self.layers = StackedMLP(k, widths, slope=_SLOPE, last_bias=False, generator=generator)
         elif network == "conv":
             self.layers = PictureDecoder(schema, k, latent, slope=_SLOPE, generator=generator)
         else:
             raise ValueError(f"network={network!r}: expected dense or conv")
-        self.output_bias = nn.Parameter(torch.zeros(k, schema.encoded_width))
+        self.output_bias = nn.Parameter(torch.zeros(k, schema.layout.width))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,19 +72,15 @@ class StackedGenerator(nn.Module):
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
         """Set the output bias so that each component first generates its cluster's mean; see `StackedVAE.start_at`."""
-        pixels = self.schema.pixels
-        grey = torch.logit(means[:, :pixels].clamp(0.005, 0.995))
-        self.output_bias.copy_(torch.cat([grey, torch.log(means[:, pixels:].clamp(0.005, 1.0))], dim=1))
+        self.output_bias.copy_(logits(means, self.schema.layout))
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) in [0, 1], for codes (B, latent) sorted by component."""
-        logits = self.layers(z, offsets) + self.output_bias[components(offsets, z.device)]
-        pixels = self.schema.pixels
-        return torch.cat([torch.sigmoid(logits[:, :pixels]), torch.softmax(logits[:, pixels:], dim=1)], dim=1)
+        return means(self.layers(z, offsets) + self.output_bias[components(offsets, z.device)], self.schema.layout)
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of pixels and shares of labels, for records sorted by component."""
+        """(n, width) means of units and shares of choices, for records sorted by component."""
         return self(torch.randn(offsets[-1], self.latent, generator=generator), offsets)
 
 
@@ -97,6 +95,7 @@ class StackedCritic(nn.Module):
         generator: public generator of the initial weights.
 
     Example:
+        >>> from lightning_dpgen.data.image_schema import ImageSchema
         >>> schema = ImageSchema(2, 2, levels=1)
         >>> critic = StackedCritic(StackedGenerator(schema, k=1, hidden=4, latent=2), hidden=4)
         >>> critic(torch.zeros(5, 4), (0, 5)).shape
@@ -117,7 +116,7 @@ class StackedCritic(nn.Module):
         self._made_by, self.penalty, self.dense = [made_by], penalty, made_by.network == "dense"
         self.noise = made_by.latent + 1
         if self.dense:
-            widths = (made_by.schema.encoded_width, *[hidden] * depth, 1)
+            widths = (made_by.schema.layout.width, *[hidden] * depth, 1)
             self.score = StackedMLP(made_by.k, widths, slope=_SLOPE, generator=generator)
         else:
             self.score = PictureEncoder(made_by.schema, made_by.k, 1, slope=_SLOPE, generator=generator)

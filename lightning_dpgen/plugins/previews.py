@@ -26,4 +26,5 @@ class Previews(pl.Callback):
             return
         self._shown = module.steps_taken
         image = sheet(Release(module.mixture()))
-        trainer.logger.experiment.add_image("samples", image, module.steps_taken, dataformats="HW")
+        form = "HW" if image.ndim == 2 else "HWC"
+        trainer.logger.experiment.add_image("samples", image, module.steps_taken, dataformats=form)

@@ -53,7 +53,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         super().__init__()
         self._keep, self._after_access = None if keep is None else Path(keep), after_access
         self.state: SplitState | None = None
-        self._records, self.settings, self.account = records, settings, account
+        self._records, self.account = records, account
+        self.settings = settings.fitted(records.schema.layout)
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
 
@@ -75,7 +76,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         """The private split, made at the first call; under a Trainer, when training starts."""
         if self.split is None:
             self.split = private_split(
-                self._records.encoded,
+                self._records,
                 self._kernel_scale(),
                 self.settings,
                 self.n,
@@ -114,16 +115,15 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.state, self.split = (SplitState(**state_dict) if state_dict else None), None
 
     def _kernel_scale(self) -> torch.Tensor:
-        """Weight of each column: 1 for a pixel; two different labels multiply the kernel by exp(-label_weight)."""
-        schema = self._records.schema
-        gamma = self.settings.gamma if self.settings.gamma is not None else 4.0 / schema.encoded_width
-        scale = torch.ones(schema.encoded_width)
+        """Weight of each column: 1, but two different labels multiply the kernel by exp(-label_weight)."""
+        layout = self._records.schema.layout
+        scale = torch.ones(layout.width)
         # One-hot labels of two classes are at squared distance 2.
-        scale[schema.pixels :] = (self.settings.label_weight / (2.0 * gamma)) ** 0.5
+        scale[layout.labels] = (self.settings.label_weight / (2.0 * self.settings.gamma)) ** 0.5
         return scale
 
     def train_dataloader(self) -> LotBlocks:
         clusters = self.make_split().clusters
-        lots = PoissonLots(self._records.encoded, self.account, clusters=clusters, k=self.settings.k)
+        lots = PoissonLots(self._records, self.account, clusters=clusters, k=self.settings.k)
         steps = self.account.remaining("training")
         return LotBlocks(lots, steps, self.block or block_of(steps))

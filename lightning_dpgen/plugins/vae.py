@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
@@ -62,7 +62,7 @@ class VAE(PrivateMixture):
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
         *,

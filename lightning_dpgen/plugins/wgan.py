@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -30,7 +30,7 @@ class WGAN(PrivateMixture):
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         account: Account,
         clipping: ClippingRule,
         *,

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE

@@ -12,13 +12,17 @@ from lightning_dpgen.release.sampler import Release
 
 
 def sheet(release: Release, columns: int = 12, seed: int = 0) -> np.ndarray:
-    """(rows, columns) of a grey picture: each component's samples side by side, dark on white, one pixel between."""
-    schema = release.schema
-    rows = []
+    """(rows, columns) of a grey picture or (rows, columns, 3): samples of each component side by side, a pixel between.
+
+    Grey ones are shown dark on white.
+    """
+    schema, rows = release.schema, []
     for component in range(release.components):
-        pictures = release.sample_component(component, columns, seed + component) / schema.out_levels
-        rows.append(np.concatenate([np.pad(p, 1) for p in pictures], axis=1))
-    return 255 - (255 * np.concatenate(rows, axis=0)).astype(np.uint8)
+        pictures = schema.pictures(release.sample_component(component, columns, seed + component)) / schema.layout.levels
+        edges = ((1, 1), (1, 1), (0, 0))[: pictures[0].ndim]
+        rows.append(np.concatenate([np.pad(p, edges, constant_values=float(p.ndim == 3)) for p in pictures], axis=1))
+    whole = np.concatenate(rows, axis=0)
+    return (255 * (whole if whole.ndim == 3 else 1.0 - whole)).astype(np.uint8)
 
 
 def write_sheet(path: Path, release: Release) -> None:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
@@ -21,8 +25,10 @@ from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.strict_json import read_json
 
-_CHUNK = 10_000
+# Records that are drawn at a time, and numbers that they are.
+_CHUNK, _NUMBERS = 10_000, 1 << 24
 _NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator)}
+_SCHEMAS = {schema.kind: schema for schema in (ImageSchema,)}
 # Sizes beyond it are of no use to anybody.
 _LARGEST = 2**24
 
@@ -42,25 +48,39 @@ class Release:
         self._mixture = mixture
 
     @property
-    def schema(self) -> ImageSchema:
+    def schema(self) -> Schema:
         return self._mixture.network.schema
 
     @property
     def components(self) -> int:
         return self._mixture.network.k
 
-    def sample(self, n: int, seed: int | None = None) -> np.ndarray:
-        """n synthetic pictures (n, height, width), whole numbers from 0 to ``schema.out_levels``.
+    def sample(self, n: int, seed: int | None = None) -> pd.DataFrame | np.ndarray:
+        """n synthetic records: a table; of pictures (n, height, width), whole numbers from 0 to ``schema.layout.levels``.
 
         Args:
             n: how many, 0 or more.
             seed: makes the draw repeatable; None draws anew each time.
         """
-        rows = np.concatenate([np.zeros((0, len(self.schema.columns)), np.int64), *self.chunks(n, seed)])
-        return rows[:, : self.schema.pixels].reshape(n, self.schema.height, self.schema.width)
+        if isinstance(self.schema, ImageSchema):
+            return np.concatenate([self.schema.pictures(part) for part in self._drawn(n, seed)])
+        return self.table(n, seed).to_pandas()
 
-    def chunks(self, n: int, seed: int | None = None) -> Iterator[np.ndarray]:
-        """The same records as rows of ``schema.columns`` (pixels in row order, then the label), a chunk at a time."""
+    def table(self, n: int, seed: int | None = None) -> pa.Table:
+        """The same records as the columns of ``schema.arrow``."""
+        return pa.Table.from_batches(self.chunks(n, seed), self.schema.arrow)
+
+    def chunks(self, n: int, seed: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, a chunk at a time."""
+        random = np.random.default_rng(seed)
+        for part in self._drawn(n, seed):
+            yield self.schema.decode(part, random)
+
+    def encoded(self, n: int, seed: int | None = None) -> Encoded:
+        """The same records, as they are encoded."""
+        return Encoded.joined(list(self._drawn(n, seed)))
+
+    def _drawn(self, n: int, seed: int | None) -> Iterator[Encoded]:
         if n < 0:
             raise ValueError(f"n={n}: expected 0 or more records")
         generator = torch.Generator()
@@ -68,14 +88,14 @@ class Release:
             generator.seed()
         else:
             generator.manual_seed(seed)
-        for start in range(0, n, _CHUNK):
-            yield self._mixture.sample(min(_CHUNK, n - start), generator).numpy()
+        step = min(_CHUNK, max(1, _NUMBERS // self.schema.layout.width))
+        for start in range(0, max(n, 1), step):
+            yield self._mixture.sample(min(step, n - start), generator)
 
-    def sample_component(self, component: int, n: int, seed: int) -> np.ndarray:
-        """n pictures of one component of the mixture, as `sample`."""
+    def sample_component(self, component: int, n: int, seed: int) -> Encoded:
+        """n records of one component of the mixture."""
         generator = torch.Generator().manual_seed(seed)
-        rows = self._mixture.sample_components(torch.full((n,), component), generator).numpy()
-        return rows[:, : self.schema.pixels].reshape(n, self.schema.height, self.schema.width)
+        return self._mixture.sample_components(torch.full((n,), component), generator)
 
 
 def write_model(folder: Path, mixture: Mixture) -> None:
@@ -117,12 +137,18 @@ def load_release(path: str | Path) -> Release | ProjectedRows:
         raise NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
 
 
+def _schema(fields: dict[str, Any]) -> Schema:
+    if fields.get("kind") not in _SCHEMAS:
+        raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
+    return _SCHEMAS[fields["kind"]].from_json(fields)
+
+
 def _build(description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Mixture:
     description = dict(description)
     kind = description.pop("model")
     if kind not in _NETWORKS:
         raise ValueError(f"model={kind!r}: expected one of {', '.join(sorted(_NETWORKS))}")
-    schema = ImageSchema.from_json(description.pop("schema"))
+    schema = _schema(description.pop("schema"))
     mixture_weights = description.pop("mixture_weights")
     for name, value in description.items():
         sensible = value in ("dense", "conv") if name == "network" else type(value) is bool or 1 <= value <= _LARGEST

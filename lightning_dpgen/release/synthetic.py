@@ -33,7 +33,7 @@ class SyntheticContent:
     def write(self, folder: Path) -> None:
         release = Release(self.mixture)
         write_model(folder, self.mixture)
-        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.schema)
+        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.schema.arrow)
         write_sheet(folder / SHEET, release)
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:

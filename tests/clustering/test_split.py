@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from lightning_dpgen.clustering.kmeans import SplitSettings, default_radius, private_split
+from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -59,7 +60,7 @@ def test_shares_of_one_access_add_up():
 
 
 def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
-    assert all(math.sqrt(m / 5) <= default_radius(m) for m in (1, 10, 784, 10_000))
+    assert all(math.sqrt(m / 5) <= SplitSettings().fitted(Layout(m)).radius for m in (1, 10, 784, 10_000))
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ BROKEN = {
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'total = gaussian(access, "sum", features.double().sum(dim=0), sensitivity=FEATURE_NORM)':
-         'total = (access.take("sum"), features.double().sum(dim=0))[1]'},
+        {'total = gaussian(access, "sum", _feature_sums(features, store, None, 1)[0], sensitivity=FEATURE_NORM)':
+         'total = (access.take("sum"), _feature_sums(features, store, None, 1)[0])[1]'},
         (split_noise,),
     ),
     "noise half as large": Broken(
@@ -133,7 +133,7 @@ BROKEN = {
         (lot_costs, lot_costs_with_a_histogram),
     ),
     "missing clip of the records of the split": Broken(
-        kmeans.private_split, {"_sum(_clip(records, radius), ": "_sum(records, "}, (split_costs,)
+        kmeans._clipped_sums, {"rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)": "pass"}, (split_costs,)
     ),
     "clip by twice the bound": Broken(
         privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: rule.factors(norms, 2 * bound)"}, (lot_costs,)
@@ -212,7 +212,8 @@ BROKEN = {
         (in_front,),
     ),
     "loss divided by the size of the lot": Broken(
-        StackedVAE.closed_forms, {"d_logits -= x": "d_logits = (d_logits - x) / len(x)"}, (in_front,)
+        StackedVAE.closed_forms, {"d_logits = cross_entropy_gradient(logits, x, self.schema.layout)":
+         "d_logits = cross_entropy_gradient(logits, x, self.schema.layout) / len(x)"}, (in_front,)
     ),
     "a group's gradient counted once": Broken(
         privatize.privatize, {"(gradients.groups, 2.0)": "(gradients.groups, 1.0)"}, (group_costs,)
@@ -313,7 +314,8 @@ BROKEN = {
     "centres of the split started at records": Broken(
         kmeans.private_split,
         {"centres=(total / n).float() + _SPREAD * directions":
-         "centres=directions.clone().index_copy_(0, torch.arange(min(len(features), settings.k)), features[: settings.k])"},
+         "centres=directions.clone().index_copy_(0, torch.arange(min(len(records), settings.k)), "
+         "features(records[: settings.k]))"},
         (split_costs, split_adds_up),
     ),
     "counts of the split released exactly": Broken(

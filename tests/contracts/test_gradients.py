@@ -59,7 +59,7 @@ OFFSETS = {"even": (0, 2, 4, 6), "empty components": (0, 0, 6, 6), "one record":
 
 def _lot(network, offsets):
     k = getattr(network, "k", 1)
-    width = network.schema.encoded_width if hasattr(network, "schema") else 9
+    width = network.schema.layout.width if hasattr(network, "schema") else 9
     if k == 1:
         offsets = (0, offsets[-1])
     records = torch.rand(offsets[-1], width, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

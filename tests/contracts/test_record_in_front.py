@@ -6,7 +6,8 @@ from contracts import laws
 from contracts.laws import setting, with_front
 
 from lightning_dpgen.clustering.features import FourierFeatures
-from lightning_dpgen.clustering.kmeans import _assign
+from lightning_dpgen.clustering.kmeans import _assigned
+from lightning_dpgen.data.stores import store_of
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord
 
@@ -41,9 +42,11 @@ def test_features_and_clusters_of_the_others_are_unchanged(m):
     records = torch.rand(4100, m, generator=generator)
     features = FourierFeatures(torch.ones(m), 20, 4.0 / m, generator)
     centres = 0.3 * torch.randn(5, 20, generator=generator)
-    before, after = features(records), features(torch.cat([torch.ones(1, m), records]))
+    stores = store_of(records), store_of(torch.cat([torch.ones(1, m), records]))
+    before, after = (torch.cat([block for _, block in features.blocks(store)]) for store in stores)
     torch.testing.assert_close(after[1:], before, rtol=0, atol=1e-5)
     scores = before @ centres.T - 0.5 * centres.square().sum(dim=1)
     first, second = scores.topk(2).values.T
     clear = first - second > 1e-4  # a tie to the last bit has no nearest centre
-    assert torch.equal(_assign(after, centres)[1:][clear], _assign(before, centres)[clear])
+    one, other = (_assigned(features, store, centres) for store in stores)
+    assert torch.equal(other[1:][clear], one[clear])

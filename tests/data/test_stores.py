@@ -20,8 +20,8 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.lots import PoissonLots
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.stores import check_finite, store_of
 
 Row = namedtuple("Row", "x y")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
@@ -148,12 +150,17 @@ class _Last(nn.Module):
         return outputs[:, 0] * hidden[0] + cell[0]
 
 
+def _described(classes: int) -> SimpleNamespace:
+    """What the networks of a mixture need to know of a record: units, and two groups if there are classes."""
+    return SimpleNamespace(layout=Layout(units=6, levels=1, groups=(classes, 3) if classes else ()))
+
+
 def _vae(k: int, classes: int, fixed_bias: bool) -> Case:
     generator = torch.Generator().manual_seed(k)
-    schema = ImageSchema(2, 3, levels=1, classes=classes)
+    schema = _described(classes)
     network = StackedVAE(schema, k, hidden=4, latent=2, fixed_bias=fixed_bias, generator=generator)
-    network.start_at(torch.rand(k, schema.encoded_width, generator=generator))
-    case = Case(network, network.negative_elbo, (schema.encoded_width,), k=k, noise=2)
+    network.start_at(torch.rand(k, schema.layout.width, generator=generator))
+    case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2)
     # With its closed form; without it, the family has it as "taped".
     case.term = network.term
     return case
@@ -161,38 +168,39 @@ def _vae(k: int, classes: int, fixed_bias: bool) -> Case:
 
 def _rbm(k: int, classes: int) -> Case:
     generator = torch.Generator().manual_seed(k)
-    network = StackedRBM(ImageSchema(2, 3, levels=1, classes=classes), k, hidden=5, chains=4, generator=generator)
-    network.start_at(torch.rand(k, 6 + classes, generator=generator))
+    schema = _described(classes)
+    network = StackedRBM(schema, k, hidden=5, chains=4, generator=generator)
+    network.start_at(torch.rand(k, schema.layout.width, generator=generator))
     network.sweep(generator)
     with torch.no_grad():
         network.weight.copy_(torch.randn(network.weight.shape, generator=generator))
-    case = Case(network, network.loss, (6 + classes,), k=k)
+    case = Case(network, network.loss, (schema.layout.width,), k=k)
     case.term = network.term
     return case
 
 
 def _critic(k: int) -> Case:
     generator = torch.Generator().manual_seed(k)
-    made_by = StackedGenerator(ImageSchema(2, 3, levels=1, classes=2), k, hidden=5, latent=3, generator=generator).double()
+    made_by = StackedGenerator(_described(2), k, hidden=5, latent=3, generator=generator).double()
     network = StackedCritic(made_by, hidden=7, generator=generator)
     for layer in network.score.layers:
         layer.bias.data.normal_(generator=generator)
-    case = Case(network, network.loss, (8,), k=k, noise=network.noise)
+    case = Case(network, network.loss, (11,), k=k, noise=network.noise)
     case.term, case.beside = network.term, made_by
     return case
 
 
 def _conv(k: int, *, critic: bool) -> Case:
     generator = torch.Generator().manual_seed(k)
-    schema = ImageSchema(4, 8, levels=1, classes=2)
+    schema = ImageSchema(4, 8, levels=1, classes=2, channels=2)
     if critic:
         made_by = StackedGenerator(schema, k, network="conv", latent=3, generator=generator).double()
         network = StackedCritic(made_by, generator=generator)
-        case = Case(network, network.loss, (34,), k=k, noise=network.noise)
+        case = Case(network, network.loss, (66,), k=k, noise=network.noise)
         case.beside = made_by
     else:
         network = StackedVAE(schema, k, network="conv", latent=3, generator=generator)
-        case = Case(network, network.negative_elbo, (34,), k=k, noise=3)
+        case = Case(network, network.negative_elbo, (66,), k=k, noise=3)
     return case
 
 

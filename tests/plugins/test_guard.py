@@ -1,7 +1,9 @@
 """A fit that would break its promise is refused, and nothing has been spent by then."""
 
 import functools
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -20,7 +22,9 @@ from lightning_dpgen import (
     encode_images,
     make_plan,
 )
-from lightning_dpgen.data.records import BadRecords, Records
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import Records
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -147,11 +151,20 @@ def test_a_fit_that_was_interrupted_goes_on_with_what_is_left():
     assert torch.equal(bias, module.network.output_bias)
 
 
+NONE = np.zeros((5, 0), np.uint8)
+
+
 @pytest.mark.parametrize("value", [3e38, -0.1, float("nan"), float("inf")])
 def test_records_outside_their_range_are_refused_before_the_split(value):
-    encoded = torch.zeros(5, 4)
-    encoded[2, 1] = value
+    units = np.zeros((5, 4), np.float32)
+    units[2, 1] = value
+    real = SimpleNamespace(layout=Layout(units=4))
     with pytest.raises(BadRecords, match=r"outside \[0, 1\]"):
-        Records(SCHEMA, encoded)
-    with pytest.raises(BadRecords, match="expected float32"):
-        Records(SCHEMA, torch.zeros(5, 3))
+        Records(real, Encoded(units, NONE))
+    with pytest.raises(BadRecords, match="whole numbers with them"):
+        Records(SCHEMA, Encoded(units, NONE))
+    with pytest.raises(BadRecords, match=r"expected \(N, 4\) and \(N, 0\)"):
+        Records(SCHEMA, Encoded(np.zeros((5, 3), np.uint8), NONE))
+    chosen = SimpleNamespace(layout=Layout(units=0, groups=(3,)))
+    with pytest.raises(BadRecords, match="number of choices"):
+        Records(chosen, Encoded(np.zeros((1, 0), np.float32), np.array([[3]])))

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 from contracts import laws
 
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from sklearn.pipeline import make_pipeline
 
 from lightning_dpgen import Neighbourhood, PrivateProjection
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch

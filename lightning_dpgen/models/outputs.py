@@ -1,0 +1,75 @@
+"""From a network's numbers to records: means and shares, losses, and draws, as a layout says which numbers are what."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+
+
+def means(logits: Tensor, layout: Layout) -> Tensor:
+    """(..., width) means of units, by the logistic function, and shares of the choices of each group, by softmax.
+
+    Example:
+        >>> means(torch.zeros(1, 3), Layout(units=1, groups=(2,)))
+        tensor([[0.5000, 0.5000, 0.5000]])
+    """
+    parts = [torch.sigmoid(logits[..., : layout.units])]
+    parts += [torch.softmax(group, dim=-1) for group in _groups(logits, layout)]
+    return torch.cat(parts, dim=-1)
+
+
+def logits(means: Tensor, layout: Layout, least: float = 0.005) -> Tensor:
+    """Numbers of which `means` gives these, as far as they are between `least` and 1 - `least`."""
+    units, shares = means[..., : layout.units], means[..., layout.units :]
+    return torch.cat([torch.logit(units.clamp(least, 1.0 - least)), torch.log(shares.clamp(least, 1.0))], dim=-1)
+
+
+def cross_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    """(B,) negative log likelihood of records x (B, width), in nats; a unit between 0 and 1 counts as a probability."""
+    units = layout.units
+    loss = F.binary_cross_entropy_with_logits(logits[:, :units], x[:, :units], reduction="none").sum(dim=1)
+    for own, group in zip(_groups(logits, layout), _groups(x, layout), strict=True):
+        loss = loss - (group * F.log_softmax(own, dim=1)).sum(dim=1)
+    return loss
+
+
+def cross_entropy_gradient(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    """(B, width) the gradient of `cross_entropy` with respect to the logits."""
+    gradient = torch.sigmoid(logits)
+    for span in layout.spans:
+        group = x[:, span]
+        torch.mul(torch.softmax(logits[:, span], dim=1), group.sum(dim=1, keepdim=True), out=gradient[:, span])
+    return gradient.sub_(x)
+
+
+def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Tensor:
+    """(..., groups) a choice of each group by its shares. A uniform number for each is drawn on the CPU."""
+    uniform = torch.rand(*means.shape[:-1], len(layout.groups), generator=generator).to(means)
+    chosen = torch.empty(uniform.shape, dtype=torch.int64, device=means.device)
+    for i, shares in enumerate(_groups(means, layout)):
+        sums = shares.cumsum(dim=-1)
+        # Rounding may leave the last sum below 1.
+        below = sums <= uniform[..., i : i + 1] * sums[..., -1:]
+        chosen[..., i] = below.sum(dim=-1).clamp_(max=shares.shape[-1] - 1)
+    return chosen
+
+
+def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
+    """Records (n, width) drawn from means and shares: units of two levels are drawn, others are their means, rounded."""
+    units = means[:, : layout.units]
+    if layout.levels == 1:
+        units = (torch.rand(units.shape, generator=generator) < units).to(torch.uint8).numpy()
+    elif layout.levels is not None:
+        units = torch.round(units * layout.levels).numpy().astype(smallest_integer(layout.levels))
+    else:
+        units = units.numpy()
+    codes = draw_groups(means, layout, generator).numpy()
+    return Encoded(units, codes.astype(smallest_integer(max(layout.groups, default=0)), copy=False))
+
+
+def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+    """The numbers of each group."""
+    return x[..., layout.units :].split(layout.groups, dim=-1) if layout.groups else ()
