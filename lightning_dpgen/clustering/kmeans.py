@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.lots import persons_of
 from lightning_dpgen.data.stores import Store, store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
@@ -192,12 +193,14 @@ def private_split(
 
     Guarantee:
         Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, and one sum of
-        records by at most the radius. Assignments use centres that are public already.
+        records by at most the radius. Assignments use centres that are public already. A person changes them by as many
+        times that as they have records.
     """
     state = state or SplitState()
     if settings.k == 1 and state.iterations < 0:
         state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.features))
     store, settings = store_of(records), settings.fitted(Layout(units=len(scale)))
+    persons_of(store, None, account.plan.max_rows)
     features = FourierFeatures(scale, settings.features, settings.gamma, generator)
     directions = torch.randn(settings.k, settings.features, generator=generator)
     directions /= directions.norm(dim=1, keepdim=True)

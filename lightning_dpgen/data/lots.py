@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lightning_dpgen.data.stores import check_finite, store_of
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.stores import Store, check_finite, store_of
 from lightning_dpgen.privacy.account import Account
 
 
@@ -103,10 +104,13 @@ class PoissonLots:
         stage: the plan's stage that the lots are for.
         clusters: (N,) whole numbers, the component of each record, in 0..k-1; None puts all into the first.
         k: number of components.
+        persons: (N,) whole numbers, whose each record is, where one person has several: a lot holds all of a person's
+            records or none. None takes the store's own, if it has any.
 
     Raises:
-        BadRecords: for records that no lot can be drawn from, such as a DataLoader.
-        ValueError: for clusters that do not fit.
+        BadRecords: for records that no lot can be drawn from, such as a DataLoader, or a person with more records than the
+            plan's `max_rows`.
+        ValueError: for clusters or persons that do not fit.
 
     Example:
         >>> from lightning_dpgen.privacy.plan import Plan, Stage
@@ -125,8 +129,10 @@ class PoissonLots:
         stage: str = "training",
         clusters: Tensor | None = None,
         k: int = 1,
+        persons: np.ndarray | None = None,
     ) -> None:
         self._store = store_of(records)
+        self._persons = persons_of(self._store, persons, account.plan.max_rows)
         # Positions are drawn in the order of components; `order` says which record is at each, None if all are in place.
         if clusters is None:
             self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
@@ -134,6 +140,8 @@ class PoissonLots:
             clusters = _checked(np.asarray(clusters), len(self._store), k)
             self._order = np.argsort(clusters, kind="stable")
             self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
+        if self._persons is not None:
+            self._persons = _Persons.of(self._persons, self._order)
         self.rate = account.plan.stage(stage).access.rate
         self._stream = account.stream
 
@@ -144,10 +152,57 @@ class PoissonLots:
 
     def draw(self) -> Lot:
         """One Poisson lot."""
-        taken = self._stream.poisson_sample(len(self._store), self.rate)
+        if self._persons is None:
+            taken = self._stream.poisson_sample(len(self._store), self.rate)
+        else:
+            taken = self._persons.records(self._stream.poisson_sample(len(self._persons), self.rate))
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
         draw = Draw(self.rate, len(taken))
         return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, draw)
+
+
+@dataclass(frozen=True)
+class _Persons:
+    """The records of each person, as positions in the order of components."""
+
+    positions: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, persons: np.ndarray, order: np.ndarray | None) -> _Persons:
+        in_order = persons if order is None else persons[order]
+        _, person, counts = np.unique(in_order, return_inverse=True, return_counts=True)
+        return cls(np.argsort(person, kind="stable"), np.concatenate([[0], counts.cumsum()]))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def records(self, persons: np.ndarray) -> np.ndarray:
+        """The sorted positions of all records of these persons."""
+        starts = self.starts[persons]
+        counts = self.starts[persons + 1] - starts
+        ends = counts.cumsum()
+        return np.sort(self.positions[np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())])
+
+
+def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.ndarray | None:
+    """Whose each record is, checked; None where nobody has several.
+
+    Raises:
+        BadRecords: for a person with more than `max_rows` records.
+        ValueError: for persons that are not (N,) whole numbers.
+    """
+    persons = store.persons if persons is None else np.asarray(persons)
+    if persons is None:
+        return None
+    if persons.shape != (len(store),) or persons.dtype.kind not in "iu":
+        raise ValueError("persons: expected (N,) whole numbers, one a record; make them of the same records")
+    if len(persons) and np.unique(persons, return_counts=True)[1].max() > max_rows:
+        raise BadRecords(
+            f"a person has more records than the plan's max_rows={max_rows}: choose some of them (persons.bounded), or "
+            "make the plan with a larger max_rows"
+        )
+    return persons
 
 
 def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
@@ -187,7 +242,14 @@ class LotBlocks:
             yield LotBlock(self._lots, min(self.block, self.steps - start))
 
 
-def poisson_loader(records: Any, account: Account, *, stage: str = "training", block: int | None = None) -> LotBlocks:
+def poisson_loader(
+    records: Any,
+    account: Account,
+    *,
+    stage: str = "training",
+    block: int | None = None,
+    persons: np.ndarray | None = None,
+) -> LotBlocks:
     """All lots of a run, for a Trainer: what takes the place of a DataLoader.
 
     Args:
@@ -195,6 +257,7 @@ def poisson_loader(records: Any, account: Account, *, stage: str = "training", b
         account: its plan says rate and steps.
         stage: the plan's stage that the lots are for.
         block: lots a batch; None takes `block_of(steps)`.
+        persons: as for `PoissonLots`.
 
     Raises:
         BadRecords: for records that no lot can be drawn from, or that hold values that are not finite; nothing is spent.
@@ -202,7 +265,7 @@ def poisson_loader(records: Any, account: Account, *, stage: str = "training", b
     store = store_of(records)
     check_finite(store)
     steps = account.remaining(stage)
-    return LotBlocks(PoissonLots(store, account, stage=stage), steps, block or block_of(steps))
+    return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps))
 
 
 def block_of(steps: int) -> int:

@@ -28,6 +28,7 @@ class Records(Store):
     Args:
         schema: what they are, publicly.
         encoded: the records themselves.
+        persons: (N,) whole numbers, whose each record is; None where nobody has several.
 
     Raises:
         BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
@@ -42,6 +43,7 @@ class Records(Store):
 
     schema: Schema
     encoded: Encoded
+    persons: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         layout, units, codes = self.schema.layout, self.encoded.units, self.encoded.codes
@@ -111,4 +113,4 @@ class Records(Store):
         """What they are kept in."""
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
-        return [*parts, self.encoded.codes]
+        return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]

@@ -30,7 +30,12 @@ class Store(ABC):
     """Records that are fetched by their positions; a store of the user's own derives from it.
 
     How many there are and what they hold is private: a store shows neither, in its representation or in an error.
+
+    Attributes:
+        persons: (N,) whole numbers, whose each record is; None where nobody has several. Private.
     """
+
+    persons: np.ndarray | None = None
 
     @abstractmethod
     def __len__(self) -> int:

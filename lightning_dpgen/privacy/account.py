@@ -36,12 +36,19 @@ class OpenAccess:
 
     Attributes:
         number: how many accesses of its stage came before and left their mark; public.
+        max_rows: how many records the unit of privacy has at most.
     """
 
     def __init__(
-        self, access: Access, stream: PrivateStream, relation: str = ADD_OR_REMOVE_ONE, number: int = 0
+        self,
+        access: Access,
+        stream: PrivateStream,
+        relation: str = ADD_OR_REMOVE_ONE,
+        number: int = 0,
+        max_rows: int = 1,
     ) -> None:
         self.access, self.stream, self.relation, self.number = access, stream, relation, number
+        self.max_rows = max_rows
         self._left = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 
@@ -222,7 +229,7 @@ class Account:
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
-            opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage])
+            opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage], self.plan.max_rows)
             self._done[stage] += 1
         try:
             yield opened

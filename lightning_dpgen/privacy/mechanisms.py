@@ -1,8 +1,9 @@
 """The only door to noise: a mechanism draws against an open access and nowhere else.
 
 Each takes exact, private values and gives public ones. The multiplier comes from the plan, by the name of the noise; its
-ledger line is on disk before the mechanism can be called. Sensitivities are under the relation of the plan:
-add-or-remove-one, or replace-one. With multiplier 0 (the non-private twin) exact values come back.
+ledger line is on disk before the mechanism can be called. Sensitivities are those of one record under the relation of the
+plan, add-or-remove-one or replace-one. Where the unit of privacy is a person with up to m records, a mechanism takes m
+times as much by itself: m records, one after the other. With multiplier 0 (the non-private twin) exact values come back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.loss import REPLACE_ONE
 
 
-def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
+def gaussian(
+    access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False
+) -> Tensor:
     """The Gaussian mechanism: add noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
 
     Args:
@@ -26,8 +29,9 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         name: which of its noises to use up; the multiplier comes from the plan and not from the caller.
         values: a contiguous float tensor, exact and private; after the call it is noisy and public. Noise is added in its
             own precision, and is lost beside numbers 10^7 times as large in float32: give large ones as float64.
-        sensitivity: the largest L2 change of all of `values` between neighbours. Stacked blocks of
-            which a record touches one have the sensitivity of one block.
+        sensitivity: the largest L2 change of all of `values` by one record. Stacked blocks of which a record touches one
+            have the sensitivity of one block.
+        of_unit: whether the sensitivity is that of a whole unit already, with all of its records.
 
     Guarantee:
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
@@ -45,7 +49,7 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         return values
     if access.relation == REPLACE_ONE:
         multiplier /= 2.0
-    return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))
+    return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows))
 
 
 def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
@@ -65,7 +69,7 @@ def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float
     multiplier = access.take(name, LAPLACE)
     if multiplier == 0.0:
         return values
-    return access.stream.add_laplace_(values, multiplier * _checked(name, sensitivity))
+    return access.stream.add_laplace_(values, multiplier * _checked(name, sensitivity) * access.max_rows)
 
 
 def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, by_row: bool = False) -> Tensor:
@@ -86,7 +90,7 @@ def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: flo
     multiplier = access.take(name, PURE)
     if multiplier == 0.0:
         return values
-    scale = multiplier * _checked(name, sensitivity)
+    scale = multiplier * _checked(name, sensitivity) * access.max_rows
     return access.stream.add_spherical_(values if by_row else values.view(1, -1), scale).view(values.shape)
 
 
@@ -110,7 +114,7 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
     multiplier = access.take(name, PURE)
     if multiplier == 0.0:
         return counts
-    scale = multiplier * _checked(name, sensitivity)
+    scale = multiplier * _checked(name, sensitivity) * access.max_rows
     return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale))
 
 
@@ -162,7 +166,7 @@ def report_noisy_max(
     multiplier = access.take(name, PURE)
     if multiplier == 0.0:
         return int(scores.argmax())
-    scale = multiplier * (1.0 if monotonic else 2.0) * _checked(name, sensitivity)
+    scale = multiplier * (1.0 if monotonic else 2.0) * _checked(name, sensitivity) * access.max_rows
     return int((scores + scale * access.stream.gumbel(len(scores))).argmax())
 
 

@@ -35,13 +35,20 @@ class Plan:
     """What a run promises: its stages in order, and the budget that they were calibrated to.
 
     `epsilon` is computed from `event`; it is `inf` for a run without privacy, whose event is one NonPrivateDpEvent.
-    Multipliers and epsilon are those of `relation`; see `access.Access`.
+    Multipliers and epsilon are those of `relation`; see `access.Access`. What is added or removed is one unit: a record, or
+    a person with all of theirs, `max_rows` at most. Lots draw units whole, and every mechanism multiplies the sensitivity
+    of a record by `max_rows`, since a unit is that many records added one after the other.
     """
 
     stages: tuple[Stage, ...]
     target_epsilon: float
     delta: float
     relation: str = ADD_OR_REMOVE_ONE
+    max_rows: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.max_rows) is not int or self.max_rows < 1:
+            raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
 
     @property
     def private(self) -> bool:
@@ -85,6 +92,7 @@ class Plan:
             "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
             "delta": self.delta,
             "relation": self.relation,
+            "max_rows": self.max_rows,
         }
 
     @classmethod
@@ -92,7 +100,7 @@ class Plan:
         """The plan that `as_json` described."""
         stages = tuple(Stage(Access.from_json(s), s["count"], s["share"]) for s in fields["stages"])
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
-        return cls(stages, target, fields["delta"], fields["relation"])
+        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"])
 
     def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
         """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.

@@ -6,6 +6,7 @@ the same functions on what one changed line has broken.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -62,10 +63,10 @@ from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import make_certificate
 
 
-def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0):
+def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1):
     """An account for one stage ``training`` with the given noise multipliers (0: not private)."""
     stage = Stage(Access("training", multipliers, rate), count, share=1.0)
-    return Account(Plan((stage,), target_epsilon=1.0, delta=1e-5), ledger, PrivateStream(seed=seed))
+    return Account(Plan((stage,), target_epsilon=1.0, delta=1e-5, max_rows=max_rows), ledger, PrivateStream(seed=seed))
 
 
 def deviates(values: torch.Tensor, deviation: float) -> bool:
@@ -84,6 +85,15 @@ def noise_is_multiplier_times_sensitivity(multiplier=0.8, sensitivity=3.0, dtype
     assert not deviates(noisy, multiplier * sensitivity)
     assert deviates(noisy, multiplier * sensitivity * math.sqrt(2))
     assert deviates(noisy, multiplier * sensitivity / math.sqrt(2))
+
+
+def noise_is_that_of_all_records_of_a_person(max_rows=4) -> None:
+    """Unless the sensitivity is that of a person already."""
+    with account_of({"sum": 0.8, "own": 0.8}, max_rows=max_rows).open("training") as access:
+        noisy = gaussian(access, "sum", torch.zeros(50_000), sensitivity=3.0)
+        own = gaussian(access, "own", torch.zeros(50_000), sensitivity=3.0, of_unit=True)
+    assert not deviates(noisy, 0.8 * 3.0 * max_rows) and deviates(noisy, 0.8 * 3.0)
+    assert not deviates(own, 0.8 * 3.0)
 
 
 def every_component_is_noised_alike_also_without_records(size=0) -> None:
@@ -189,13 +199,13 @@ class Door:
     def __exit__(self, *error):
         self._patches.close()
 
-    def __call__(self, access, name, values, *, sensitivity):
-        multiplier = access.take(name)
-        self.walk.append((access, values.double().flatten() / (multiplier * sensitivity)))
+    def __call__(self, access, name, values, *, sensitivity, of_unit=False):
+        deviation = access.take(name) * sensitivity * (1 if of_unit else access.max_rows)
+        self.walk.append((access, values.double().flatten() / deviation))
         i = len(self.walk) - 1
         if i == len(self.answers):
             noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
-            self.answers.append((values.double() + multiplier * sensitivity * noise).to(values.dtype))
+            self.answers.append((values.double() + deviation * noise).to(values.dtype))
         return values.copy_(self.answers[i])
 
     def walked(self, run, data):
@@ -384,9 +394,9 @@ SETTINGS = SplitSettings(k=4, iterations=2, features=10, radius=1.5)
 RECORDS = torch.rand(30, 6, generator=torch.Generator().manual_seed(1))
 
 
-def whole_split(records):
+def whole_split(records, max_rows=1):
     drafts = SETTINGS.drafts(30)
-    account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5))
+    account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5, max_rows=max_rows))
     return private_split(records, torch.ones(6), SETTINGS, 30, account, torch.Generator().manual_seed(2))
 
 
@@ -396,6 +406,13 @@ def no_record_costs_a_split_more_than_its_accesses(extra=None, place=0) -> None:
     assert len(spent) == 4
     assert max(spent) <= 1.0 + 1e-9
     assert max(overspent(whole_split, extra, RECORDS[:0])) <= 1.0 + 1e-9, "a cluster of one"
+
+
+def no_person_costs_a_split_more_than_its_accesses(max_rows=3) -> None:
+    """A person whose records are all alike is the worst: they are in one cluster, and add up."""
+    run = functools.partial(whole_split, max_rows=max_rows)
+    spent = overspent(run, RECORDS, torch.cat([torch.full((max_rows, 6), 5.0), RECORDS]))
+    assert 0.9 < max(spent) <= 1.0 + 1e-9
 
 
 def _parts_add_up(run, first, second) -> None:
@@ -593,6 +610,29 @@ def inclusion_is_independent_with_the_public_rate(stream=None, kept=lambda recor
     assert off(taken.mean(axis=0), rate * math.sqrt(2)).all()
     # Lots of exactly three records have the same inclusion but other pairs: 3 * 2 / (10 * 9) = 0.0667.
     assert off(np.full(45, 6 / 90), rate**2).all()
+
+
+# Whose the ten records are.
+PERSONS = np.array([3, 1, 3, 1, 7, 8, 3, 8, 9, 9])
+
+
+def a_person_is_in_a_lot_with_all_records_or_none(draws=4_000) -> None:
+    """Five persons in 4,000 lots, and ten pairs of them, each within 5.5 standard deviations: a false alarm of 4e-7."""
+    rate, records = 0.3, torch.arange(10, dtype=torch.float32)[:, None]
+    account = account_of({"gradient": 1.0}, rate=rate, max_rows=3)
+    lots = PoissonLots(records, account, clusters=CLUSTERS, k=5, persons=PERSONS)
+    names, taken = np.unique(PERSONS), np.zeros((draws, 5))
+    for row in taken:
+        lot = lots.draw()
+        numbers = numbers_in(lot).numpy()
+        there = np.unique(PERSONS[numbers])
+        assert len(numbers) == lot.draw.size == np.isin(PERSONS, there).sum()
+        for c in range(5):
+            assert (CLUSTERS[numbers[lot.offsets[c] : lot.offsets[c + 1]]] == c).all()
+        row[np.isin(names, there)] = 1
+    shares, pairs = taken.mean(axis=0), (taken.T @ taken)[np.triu_indices(5, 1)] / draws
+    for share, expected in ((shares, rate), (pairs, rate**2)):
+        assert (np.abs(share - expected) < 5.5 * math.sqrt(expected * (1 - expected) / draws)).all()
 
 
 def the_rate_is_the_plans_however_many_records_there_are() -> None:

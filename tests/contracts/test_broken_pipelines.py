@@ -58,7 +58,10 @@ def _change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]
 
 
 DPNORM = RULES["dpnorm"]
-NOISE = "return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity))"
+NOISE = (
+    "return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity) * (1 if of_unit else "
+    "access.max_rows))"
+)
 FACTORS = "factors = clip_weights if math.inf in bounds else rule.factors"
 WRITE = "self.ledger.write(access, ahead=min(block, remaining))"
 
@@ -98,6 +101,17 @@ BROKEN = {
     ),
     "noise half as large": Broken(
         mechanisms.gaussian, {NOISE: NOISE.replace("multiplier *", "0.5 * multiplier *")}, (mechanism_noise, step_noise)
+    ),
+    "noise of one record for a person with several": Broken(
+        mechanisms.gaussian,
+        {"* (1 if of_unit else access.max_rows)": ""},
+        (laws.noise_is_that_of_all_records_of_a_person,),
+    ),
+    "records of a person drawn one by one": Broken(
+        PoissonLots.draw,
+        {"self._persons.records(self._stream.poisson_sample(len(self._persons), self.rate))":
+         "self._stream.poisson_sample(len(self._store), self.rate)"},
+        (laws.a_person_is_in_a_lot_with_all_records_or_none,),
     ),
     "noise half as large in float32": Broken(
         PrivateStream._box_muller,

@@ -1,0 +1,89 @@
+"""Several records a person: how many take part, which, and that lots and splits refuse more."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from contracts import laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.lots import PoissonLots
+from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.stores import store_of
+
+SPARSE = scipy.sparse.random_array((300, 40), density=0.1, format="csr", rng=np.random.default_rng(0), dtype=np.float32)
+NONE = np.zeros((300, 0), np.uint8)
+KINDS = {
+    "codes": Encoded(np.zeros((300, 0), np.float32), np.random.default_rng(1).integers(0, 5, (300, 4)).astype(np.uint8)),
+    "pixels": Encoded(np.random.default_rng(2).integers(0, 256, (300, 6)).astype(np.uint8), NONE),
+    "readings": Encoded(np.random.default_rng(3).random((300, 6)).astype(np.float32), NONE),
+    "items": Encoded((SPARSE > 0).astype(np.uint8), NONE),
+}
+
+
+def test_noise_is_that_of_all_records_of_a_person():
+    laws.noise_is_that_of_all_records_of_a_person()
+
+
+def test_no_person_costs_a_split_more_than_its_accesses():
+    laws.no_person_costs_a_split_more_than_its_accesses()
+
+
+def test_a_person_is_in_a_lot_with_all_records_or_none():
+    laws.a_person_is_in_a_lot_with_all_records_or_none()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=st.integers(0, 2**16), max_rows=st.integers(1, 5))
+@settings(max_examples=15, deadline=None)
+def test_as_many_as_there_may_be_and_the_same_whoever_else_is_there(kind, seed, max_rows):
+    encoded, random = KINDS[kind], np.random.default_rng(seed)
+    persons = random.integers(0, 60, 300)
+    kept = bounded(encoded, persons, max_rows)
+    assert (np.diff(kept) > 0).all()
+    counts, before = np.bincount(persons[kept], minlength=60), np.bincount(persons, minlength=60)
+    assert (counts == np.minimum(before, max_rows)).all()
+    some = np.flatnonzero(persons < 20)
+    shuffled = random.permutation(some)
+    again = shuffled[bounded(encoded[shuffled], persons[shuffled], max_rows)]
+    same = {tuple(_rows(encoded, np.sort(kept[persons[kept] == p])) for p in range(20))}
+    assert same == {tuple(_rows(encoded, np.sort(again[persons[again] == p])) for p in range(20))}
+
+
+def _rows(encoded, positions):
+    units = encoded.units[positions]
+    units = units.toarray() if scipy.sparse.issparse(units) else units
+    return tuple(sorted(tuple(row) for row in np.concatenate([units, encoded.codes[positions]], axis=1).tolist()))
+
+
+def test_no_record_is_preferred():
+    """Of 4,000 persons with the records 0 to 9 each in a column beside one of their own, each is kept about as often.
+
+    Within 5.5 standard deviations: a false alarm of 4e-7.
+    """
+    codes = np.stack([np.tile(np.arange(10), 4000), np.repeat(np.arange(4000), 10)], axis=1).astype(np.int16)
+    kept = bounded(Encoded(np.zeros((40_000, 0), np.float32), codes), np.repeat(np.arange(4000), 10), 3)
+    counts = np.bincount(codes[kept, 0], minlength=10)
+    assert (np.abs(counts - 1200) < 5.5 * np.sqrt(4000 * 0.3 * 0.7)).all()
+
+
+def test_more_records_than_the_plan_has_are_refused():
+    records, persons = torch.zeros(4, 2), np.array([0, 0, 0, 1])
+    with pytest.raises(BadRecords, match="max_rows=2"):
+        PoissonLots(records, laws.account_of({"gradient": 1.0}, max_rows=2), persons=persons)
+    with pytest.raises(ValueError, match="persons: expected"):
+        PoissonLots(records, laws.account_of({"gradient": 1.0}, max_rows=3), persons=persons[:3])
+    store = store_of(records)
+    object.__setattr__(store, "persons", persons)
+    with pytest.raises(BadRecords, match="max_rows=1"):
+        private_split(store, torch.ones(2), SplitSettings(k=1), 4, laws.account_of({"x": 1.0}), torch.Generator())
+
+
+@pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"persons": np.zeros(3, int)}, {"persons": np.zeros(300)}])
+def test_bad_arguments(wrong):
+    with pytest.raises(ValueError, match=r"max_rows=0|persons"):
+        bounded(KINDS["codes"], **{"persons": np.zeros(300, int), "max_rows": 1} | wrong)
