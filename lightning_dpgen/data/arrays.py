@@ -1,0 +1,88 @@
+"""Columns as they come from files and frames: what is read of them, and where the first value is that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+
+class Misfit(Exception):
+    """A value that a column cannot hold.
+
+    Args:
+        row: where in the array that was read; None if it is the type of the whole array.
+        problem: the value, and what was expected.
+        advice: what to do about it.
+    """
+
+    def __init__(self, row: int | None, problem: str, advice: str = "correct it") -> None:
+        super().__init__(problem)
+        self.row, self.problem, self.advice = row, problem, advice
+
+    def moved(self, rows: np.ndarray) -> Misfit:
+        """The same of an array of which only these rows had been read."""
+        return Misfit(None if self.row is None else int(rows[self.row]), self.problem, self.advice)
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """The same values without a dictionary, text as `pa.string()`; an array of nulls alone is one of text.
+
+    Raises:
+        Misfit: for nested or binary values.
+
+    Example:
+        >>> plain(pa.array(["a", "b", "a"]).dictionary_encode()).type
+        DataType(string)
+    """
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_decode()
+        kind = values.type
+    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
+        return values.cast(pa.string())
+    if pa.types.is_nested(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary(kind):
+        raise Misfit(None, f"holds {kind}", "unpack it into columns of single values first, or declare type: drop")
+    return values
+
+
+def wrong_type(values: pa.Array, expected: str) -> Misfit:
+    """That values of this type cannot be what is expected."""
+    return Misfit(None, f"holds {values.type}: expected {expected}", "convert it, or change its type in the schema")
+
+
+def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
+    """Text as another type.
+
+    Raises:
+        Misfit: naming the first text that is none.
+
+    Example:
+        >>> parsed(pa.array(["1", "x", "3"]), pa.int64(), "a whole number")
+        Traceback (most recent call last):
+        lightning_dpgen.data.arrays.Misfit: 'x': expected a whole number
+    """
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        good, bad = 0, len(values)
+    # The first `good` can be read, the first `bad` cannot.
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            values.slice(good, middle - good).cast(kind)
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    raise Misfit(good, f"{shown(values, good)}: expected {expected}")
+
+
+def shown(values: pa.Array, row: int) -> str:
+    """A value as a message quotes it: text in quotes, all of it cut short."""
+    value = values[row].as_py()
+    text = repr(value) if isinstance(value, str | int | float | bool) else str(value)
+    return text if len(text) <= 40 else f"{text[:35]}..."
+
+
+def first(where: np.ndarray) -> int:
+    """The first row for which something is true, of which there is one."""
+    return int(where.argmax())

@@ -1,0 +1,146 @@
+"""Columns of categories: text, whole numbers, or true and false."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.arrays import Misfit, first, shown, wrong_type
+from lightning_dpgen.data.column import Modelled, is_text
+from lightning_dpgen.data.scales import Integers
+
+_TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True, kw_only=True)
+class Category(Modelled):
+    """One of a list of values that is public.
+
+    Args:
+        listed: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
+            string, int64 or bool.
+        other: the one of them that stands for those that are not listed, when these are clamped; None if none does.
+
+    Example:
+        >>> column = Category(name="city", listed=("Oslo", "Rome", "elsewhere"), other="elsewhere")
+        >>> counted = Counter()
+        >>> column.encode(pa.array(["Rome", "Bonn"]), True, counted)[0].tolist(), dict(counted)
+        ([1, 2], {'city: not listed': 1})
+    """
+
+    listed: tuple[str, ...] | tuple[int, ...] | tuple[bool, ...] = ()
+    other: str | int | bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        listed, kind = self.listed, None
+        if isinstance(listed, list | tuple) and listed:
+            listed, kind = tuple(listed), type(listed[0])
+        if kind not in (str, int, bool):
+            self.refuse("values", listed, "a list of texts, of whole numbers, or of true and false")
+        for value in listed:
+            if type(value) is not kind or (kind is str and not is_text(value)) or (kind is int and abs(value) > _LARGEST):
+                self.refuse("values", value, f"only {_KINDS[kind]}, as the first one is; put texts in quotes")
+        if len(set(listed)) != len(listed):
+            twice = next(value for value, count in Counter(listed).items() if count > 1)
+            self.refuse("values", twice, "each value once")
+        object.__setattr__(self, "listed", listed)
+        if self.other is not None and (type(self.other) is not kind or self.other not in listed):
+            self.refuse("other", self.other, "one of the values")
+        for text in self.missing_values if self.missing else ():
+            try:
+                found = self._codes(pa.array([text]))[0]
+            except Misfit:
+                continue
+            if found >= 0:
+                self.refuse("missing_values", text, "no text that is also one of the values")
+
+    @property
+    def kind(self) -> type:
+        """str, int or bool."""
+        return type(self.listed[0])
+
+    @property
+    def values(self) -> int:
+        return len(self.listed)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return {str: pa.string(), int: pa.int64(), bool: pa.bool_()}[self.kind]
+
+    def fields(self) -> dict[str, Any]:
+        what: dict[str, Any] = {"type": "category", "values": list(self.listed)}
+        if self.listed == (False, True) and self.kind is bool and self.other is None:
+            what = {"type": "boolean"}
+        if self.other is not None:
+            what["other"] = self.other
+        return what | self.missing_fields() | ({"description": self.description} if self.description else {})
+
+    def alone(self, code: int) -> bool:
+        return True
+
+    def takes_empty(self) -> bool:
+        return self.kind is str and "" in self.listed
+
+    def encode_present(
+        self, values: pa.Array, clamp: bool, counted: Counter[str]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        codes = self._codes(values)
+        unlisted = codes < 0
+        if not unlisted.any():
+            return codes, None
+        moves_to = self.listed.index(self.other) if self.other is not None else len(self.listed)
+        if not clamp or (self.other is None and not self.missing):
+            if self.other is not None or self.missing:
+                to = f"{self.other!r}" if self.other is not None else "missing"
+                advice = f"list it, or let data.outside=clamp turn it to {to}"
+            else:
+                advice = "list it, or declare other: one of the values, and use data.outside=clamp"
+            row = first(unlisted)
+            raise Misfit(row, f"{shown(values, row)}: expected one of the {self.values} values listed", advice)
+        counted[f"{self.name}: not listed"] += int(unlisted.sum())
+        codes[unlisted] = moves_to
+        return codes, None
+
+    def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
+        return self._choices.take(pa.array(codes))
+
+    @cached_property
+    def _choices(self) -> pa.Array:
+        return pa.array([*self.listed, None], self.arrow)
+
+    def _codes(self, values: pa.Array) -> np.ndarray:
+        """(n,) int64, -1 for what is not listed."""
+        if self.kind is str:
+            if not pa.types.is_string(values.type):
+                raise wrong_type(values, "text")
+            found = pc.index_in(values, self._choices[:-1])
+        elif self.kind is int:
+            numbers = pa.array(Integers().ticks(values))
+            found = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))
+        else:
+            found = pc.index_in(_truths(values), self._choices[:-1])
+        return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+_KINDS = {str: "texts", int: "whole numbers below 2^53", bool: "true and false"}
+
+
+def _truths(values: pa.Array) -> pa.Array:
+    """True and false, null for what is neither."""
+    if pa.types.is_boolean(values.type):
+        return values
+    if pa.types.is_string(values.type):
+        words = pa.array(_TRUTH[False] + _TRUTH[True])
+        found = pc.index_in(pc.utf8_lower(values), words)
+        return pc.greater_equal(found, len(_TRUTH[False]))
+    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+        return pc.if_else(pc.is_in(values, pa.array([0, 1]).cast(values.type)), pc.equal(values, 1), None)
+    raise wrong_type(values, "true and false")

@@ -1,0 +1,218 @@
+"""A column of a table: what is publicly declared of it, and how a value of it becomes one choice, or one unit, and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.arrays import Misfit, plain
+
+_LONGEST_NAME = 1000
+
+
+class BadSchema(ValueError):
+    """A description of a table that makes no sense.
+
+    Args:
+        problem: what is wrong, what was expected.
+        column: where, by name; None for what concerns the whole table.
+        key: of the description.
+    """
+
+    def __init__(self, problem: str, column: str | None = None, key: str | None = None) -> None:
+        self.problem, self.column, self.key = problem, column, key
+        where = [] if column is None else [f"column {column!r}"]
+        super().__init__(": ".join([*where, problem if key is None else f"{key}: {problem}"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(ABC):
+    """What is declared of any column.
+
+    Args:
+        name: of the column.
+        description: for people.
+
+    Raises:
+        BadSchema: if what is declared makes no sense.
+    """
+
+    name: str
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_text(self.name) or not 0 < len(self.name) <= _LONGEST_NAME:
+            raise BadSchema(f"a column is named {shortened(self.name)}: expected text of 1 to {_LONGEST_NAME} characters")
+        if not is_text(self.description):
+            self.refuse("description", self.description, "text")
+
+    @property
+    @abstractmethod
+    def arrow(self) -> pa.DataType | None:
+        """Its type in a synthetic table; None if it is not in there."""
+
+    @abstractmethod
+    def fields(self) -> dict[str, Any]:
+        """All that is declared beside the name, as JSON and YAML hold it."""
+
+    def refuse(self, key: str, value: Any, expected: str) -> None:
+        """Say that what is declared under a key makes no sense.
+
+        Raises:
+            BadSchema: always.
+        """
+        raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modelled(Column):
+    """A column that is learned: a group of `choices`, a unit if it is `scaled`, or both.
+
+    Args:
+        missing: whether values may be missing, which is a choice of its own, the last one.
+        missing_values: texts that say so in a file of text, and in columns of text.
+    """
+
+    missing: bool = False
+    missing_values: tuple[str, ...] = ("",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.missing) is not bool:
+            self.refuse("missing", self.missing, "true or false")
+        texts = self.missing_values
+        if isinstance(texts, list | tuple):
+            # A code such as -9 is written without quotes by most.
+            texts = tuple(str(text) if type(text) is int else text for text in texts)
+        if not isinstance(texts, tuple) or not all(map(is_text, texts)) or len(set(texts)) != len(texts) or not texts:
+            self.refuse("missing_values", self.missing_values, "a list of different texts, such as ['', '?']")
+        object.__setattr__(self, "missing_values", texts)
+        if texts != ("",) and not self.missing:
+            raise BadSchema("has a meaning only with missing: true", self.name, "missing_values")
+
+    @property
+    @abstractmethod
+    def values(self) -> int:
+        """How many choices there are for values that are not missing; 1 for a scaled column."""
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it is a unit."""
+        return False
+
+    @property
+    def choices(self) -> int:
+        """How many choices its group has; 0 where there is nothing to choose, and no group."""
+        count = self.values + self.missing
+        return count if count > 1 else 0
+
+    @abstractmethod
+    def encode_present(
+        self, values: pa.Array, clamp: bool, counted: Counter[str]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """As `encode`, of values none of which is missing."""
+
+    @abstractmethod
+    def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
+        """Values of choices (n,), zeros where the column has no group, and of units (n,) where it is scaled."""
+
+    @abstractmethod
+    def alone(self, code: int) -> bool:
+        """Whether a choice stands for one value only."""
+
+    def encode(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
+        """The choice of each value (n,), and the units (n,) float32 of a scaled column.
+
+        Args:
+            values: (n,), of any type that can be understood.
+            clamp: whether values outside of what is declared are moved into it, and counted.
+            counted: what was moved; private.
+
+        Raises:
+            Misfit: naming the first value that does not fit.
+        """
+        values = plain(values)
+        absent = self._absent(values)
+        if not absent.any():
+            return self.encode_present(values, clamp, counted)
+        if not self.missing:
+            raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
+        rows = np.flatnonzero(~absent)
+        try:
+            present, scaled = self.encode_present(values.filter(pa.array(~absent)), clamp, counted)
+        except Misfit as misfit:
+            raise misfit.moved(rows) from None
+        codes = np.full(len(values), self.values, np.int64)
+        codes[rows] = present
+        if scaled is None:
+            return codes, None
+        units = np.zeros(len(values), np.float32)
+        units[rows] = scaled
+        return codes, units
+
+    def choice(self, value: Any) -> int:
+        """The choice that stands for a value and no other, the value as text or of the column's own type; None is missing.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        try:
+            codes, _ = self.encode(pa.array([value]), False, Counter())
+        except Misfit as misfit:
+            raise ValueError(f"column {self.name!r}: {misfit.problem}") from None
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            raise ValueError(f"column {self.name!r}: {shortened(value)}: expected a single value") from None
+        code = int(codes[0])
+        if not self.choices or not (code == self.values or self.alone(code)):
+            raise ValueError(
+                f"column {self.name!r}: {shortened(value)} has no choice of its own in the release: expected a column of "
+                "categories, or a value that the schema does not put into a bin with others"
+            )
+        return code
+
+    def missing_fields(self) -> dict[str, Any]:
+        """What `fields` says of missing values."""
+        if not self.missing:
+            return {}
+        return {"missing": True} | ({} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)})
+
+    def _absent(self, values: pa.Array) -> np.ndarray:
+        """(n,) bool; NaN is no value either, and no text of a file ends here as NaN."""
+        absent = pc.is_null(values, nan_is_null=True)
+        if pa.types.is_string(values.type):
+            # An empty field is missing in any column, unless it is one of its categories.
+            texts = self.missing_values if self.missing or not self.takes_empty() else ()
+            absent = pc.or_(absent, pc.is_in(values, pa.array(texts, pa.string())))
+        return absent.to_numpy(zero_copy_only=False)
+
+    def takes_empty(self) -> bool:
+        """Whether the empty text is a value."""
+        return False
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string that UTF-8 can hold."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def shortened(value: Any) -> str:
+    """A value as a message shows it.
+
+    Example:
+        >>> shortened("x" * 100)
+        "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
+    """
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a huge number"
+    return text if len(text) <= 40 else f"{text[:35]}..."

@@ -1,0 +1,66 @@
+"""The kinds of columns by the names that schemas have for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+from lightning_dpgen.data.categories import Category
+from lightning_dpgen.data.column import BadSchema, Column, shortened
+from lightning_dpgen.data.numeric import TYPES, Numeric
+from lightning_dpgen.data.unmodelled import Dropped, Fake
+
+KINDS: dict[str, type[Column]] = {
+    "category": Category,
+    "boolean": Category,
+    **dict.fromkeys(TYPES, Numeric),
+    "drop": Dropped,
+    "fake": Fake,
+}
+
+
+def column_of(name: str, fields: Any) -> Column:
+    """The column that a schema describes, as `Column.fields` does.
+
+    Args:
+        name: of the column.
+        fields: ``type``, and what is declared of a column of that type.
+
+    Raises:
+        BadSchema: if that makes no sense, naming column and key.
+
+    Example:
+        >>> column_of("sex", {"type": "category", "values": ["F", "M"]}).choices
+        2
+        >>> column_of("age", {"type": "integer", "low": 0, "hihg": 9})
+        Traceback (most recent call last):
+        lightning_dpgen.data.column.BadSchema: column 'age': hihg: unknown here: did you mean 'high'?
+    """
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        raise BadSchema(f"{shortened(fields)}: expected keys and values, such as type: integer", name)
+    fields = dict(fields)
+    kind = fields.pop("type", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = difflib.get_close_matches(str(kind), KINDS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadSchema(f"{shortened(kind)}: expected one of {', '.join(KINDS)}{hint}", name, "type")
+    if KINDS[kind] is Category:
+        if kind == "boolean":
+            known = {"missing", "missing_values", "description"}
+            given = {"listed": (False, True)}
+        else:
+            known = {"values", "other", "missing", "missing_values", "description"}
+            given = {"listed": fields.get("values")}
+    else:
+        known = {field.name for field in dataclasses.fields(KINDS[kind])} - {"name", "type"}
+        given = {"type": kind} if KINDS[kind] is Numeric else {}
+    for key in fields:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
+            raise BadSchema(f"unknown here: {hint}", name, key)
+    fields.pop("values", None)
+    # `bins: null` and the like mean what leaving the key out means.
+    given |= {key: value for key, value in fields.items() if value is not None}
+    return KINDS[kind](name=name, **given)

@@ -1,0 +1,273 @@
+"""Columns of numbers, dates and times."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.arrays import Misfit, first, shown
+from lightning_dpgen.data.bins import TRANSFORMS, Bins
+from lightning_dpgen.data.column import BadSchema, Modelled
+from lightning_dpgen.data.scales import RESOLUTIONS, Dates, Datetimes, Integers, Numbers, Scale, Times
+
+TYPES = ("integer", "number", "date", "datetime", "time")
+MOST_BINS = 10_000
+_MOST_SPECIAL = 1000
+# A unit is a multiple of 1 / 2^24, which float32 holds exactly.
+_GRID = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numeric(Modelled):
+    """Numbers, dates or times between two declared bounds: a choice among bins, or one unit.
+
+    Whole values (integers, dates, numbers of so many decimals, times of a resolution) are cut at whole values, and have a
+    choice each where there are no more of them than bins. Values of a bin are told apart at random.
+
+    Args:
+        type: ``integer``, ``number``, ``date``, ``datetime`` or ``time``.
+        low, high: the bounds, both included; dates and times as ISO text. Of a time of day, the whole day by default.
+        decimals: of numbers, 0 to 15, to which they are rounded; None for real numbers.
+        resolution: of ``datetime`` and ``time``: ``second`` (the default), ``minute``, ``hour`` or ``day``; cut off below.
+        bins: how many; None where that is left to `TableSchema.completed`.
+        edges: where bins after the first begin, between `low` and `high`; in place of `bins`.
+        transform: of the distance from `low` (in days, of dates; in hours, of times), after which bins are of equal
+            width: ``linear``, ``log`` (log1p) or ``sqrt``.
+        special: values that have a choice of their own, inside the bounds or not.
+        encoding: ``bins``, or ``scaled`` for one unit in [0, 1], exact for up to 2^24 + 1 whole values, else on a
+            grid of as many.
+
+    Example:
+        >>> age = Numeric(name="age", type="integer", low=17, high=90, bins=4)
+        >>> codes, _ = age.encode(pa.array(["17", "90", "40"]), False, Counter())
+        >>> codes.tolist(), age.choices
+        ([0, 3, 1], 4)
+        >>> age.decode(codes, None, np.random.default_rng(0))[0].as_py() < 36
+        True
+    """
+
+    type: str
+    low: Any = None
+    high: Any = None
+    decimals: int | None = None
+    resolution: str | None = None
+    bins: int | None = None
+    edges: tuple = ()
+    transform: str = "linear"
+    special: tuple = ()
+    encoding: str = "bins"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.type not in TYPES:
+            self.refuse("type", self.type, f"one of {', '.join(TYPES)}")
+        self._check_kind()
+        if self.type == "time":
+            full = {"second": "23:59:59", "minute": "23:59", "hour": "23:00"}
+            self._set("low", "00:00" if self.low is None else self.low)
+            self._set("high", full[self.resolution] if self.high is None else self.high)
+        for key in ("low", "high"):
+            self._set(key, self._declared(key, getattr(self, key)))
+        if self._low > self._high:
+            self.refuse("high", self.high, f"low={self.low} or more")
+        for key in ("edges", "special"):
+            listed = getattr(self, key)
+            if not isinstance(listed, list | tuple):
+                self.refuse(key, listed, "a list")
+            self._set(key, tuple(self._declared(key, value) for value in listed))
+        self._check_choices()
+        self._check_missing_values()
+
+    @cached_property
+    def scale(self) -> Scale:
+        """How its values are numbers."""
+        if self.type == "integer":
+            return Integers()
+        if self.type == "number":
+            return Numbers(self.decimals)
+        return Dates() if self.type == "date" else {"datetime": Datetimes, "time": Times}[self.type](self.resolution)
+
+    @property
+    def scaled(self) -> bool:
+        return self.encoding == "scaled"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is cut into bins, of which it is not said how many."""
+        return not self.scaled and self.bins is None and not self.edges
+
+    @property
+    def most_choices(self) -> int:
+        """No fewer than `values`, without working them out."""
+        return 2 if self.scaled else max(self.bins or 0, len(self.edges) + 1) + len(self.special) + 1
+
+    @property
+    def values(self) -> int:
+        return 1 if self.scaled else self._bins.count
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return self.scale.arrow
+
+    def with_bins(self, bins: int) -> Numeric:
+        """The same with this many bins, where it is undecided."""
+        return replace(self, bins=bins) if self.undecided else self
+
+    def fields(self) -> dict[str, Any]:
+        what: dict[str, Any] = {"type": self.type, "low": self.low, "high": self.high}
+        for key, default in (("decimals", None), ("bins", None), ("transform", "linear"), ("encoding", "bins")):
+            if getattr(self, key) != default:
+                what[key] = getattr(self, key)
+        if self.resolution not in (None, "second"):
+            what["resolution"] = self.resolution
+        for key in ("edges", "special"):
+            if getattr(self, key):
+                what[key] = list(getattr(self, key))
+        return what | self.missing_fields() | ({"description": self.description} if self.description else {})
+
+    def alone(self, code: int) -> bool:
+        return not self.scaled and self._bins.alone(code)
+
+    def encode_present(
+        self, values: pa.Array, clamp: bool, counted: Counter[str]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        ticks = self._within(values, clamp, counted)
+        if not self.scaled:
+            return self._bins.encode(ticks), None
+        steps = np.rint((ticks - self._low) / self._width * self._steps)
+        return np.zeros(len(ticks), np.int64), (steps / self._steps).astype(np.float32)
+
+    def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
+        absent = codes >= self.values if self.missing else np.zeros(len(codes), bool)
+        if not self.scaled:
+            ticks = np.full(len(codes), self._low)
+            ticks[~absent] = self._bins.decode(codes[~absent], random)
+            return self.scale.column(ticks, absent)
+        steps = np.rint(np.clip(units.astype(np.float64), 0.0, 1.0) * self._steps)
+        ticks = self._low + steps * (self._width / self._steps)
+        if self.scale.whole:
+            ticks = np.rint(ticks).astype(np.int64)
+        return self.scale.column(np.minimum(ticks, self._high), absent)
+
+    def _within(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        """(n,) ticks, all within the bounds, or special."""
+        ticks = self.scale.ticks(values)
+        below, above = ticks < self._low, ticks > self._high
+        if self.special:
+            outside = ~np.isin(ticks, self._special)
+            below, above = below & outside, above & outside
+        if below.any() or above.any():
+            if not clamp:
+                row = first(below | above)
+                bound = f"low, {self.low}" if below[row] else f"high, {self.high}"
+                raise Misfit(
+                    row, f"{shown(values, row)} is {'below' if below[row] else 'above'} {bound}",
+                    "correct it, change the bound in the schema, or let data.outside=clamp move it there",
+                )  # fmt: skip
+            for what, where, bound in (("below low", below, self._low), ("above high", above, self._high)):
+                if where.any():
+                    counted[f"{self.name}: {what}"] += int(where.sum())
+                    ticks = np.where(where, bound, ticks)
+        return ticks.astype(np.int64) if self.scale.whole else ticks
+
+    @cached_property
+    def _low(self) -> int | float:
+        return self.scale.tick(self.low)
+
+    @cached_property
+    def _high(self) -> int | float:
+        return self.scale.tick(self.high)
+
+    @cached_property
+    def _special(self) -> np.ndarray:
+        return np.array(sorted(map(self.scale.tick, self.special)), np.int64 if self.scale.whole else np.float64)
+
+    @property
+    def _width(self) -> int | float:
+        return self._high - self._low
+
+    @property
+    def _steps(self) -> int:
+        return min(self._width, _GRID) if self.scale.whole else _GRID
+
+    @cached_property
+    def _bins(self) -> Bins:
+        whole = self.scale.whole
+        if self.edges:
+            starts = np.array([self._low, *map(self.scale.tick, self.edges)], np.int64 if whole else np.float64)
+            return Bins(self._low, self._high, whole, starts, self._special)
+        if self.bins is None:
+            raise BadSchema("expected how many, or a schema completed by TableSchema.completed", self.name, "bins")
+        return Bins.cut(self._low, self._high, whole, self.bins, self.transform, self.scale.unit, self._special)
+
+    def _set(self, key: str, value: Any) -> None:
+        object.__setattr__(self, key, value)
+
+    def _declared(self, key: str, value: Any) -> Any:
+        """A value of the schema in the one form in which it is written."""
+        if isinstance(value, datetime.date | datetime.time):
+            value = value.isoformat()
+        try:
+            return self.scale.declared(self.scale.tick(value))
+        except ValueError as error:
+            self.refuse(key, value, str(error))
+
+    def _check_kind(self) -> None:
+        if self.decimals is not None:
+            if self.type != "number":
+                raise BadSchema("expected only with type: number", self.name, "decimals")
+            if type(self.decimals) is not int or not 0 <= self.decimals <= 15:
+                self.refuse("decimals", self.decimals, "a whole number from 0 to 15")
+        if self.type not in ("datetime", "time"):
+            if self.resolution is not None:
+                raise BadSchema("expected only with type: datetime or time", self.name, "resolution")
+            return
+        known = [name for name in RESOLUTIONS if self.type == "datetime" or name != "day"]
+        self._set("resolution", "second" if self.resolution is None else self.resolution)
+        if self.resolution not in known:
+            self.refuse("resolution", self.resolution, f"one of {', '.join(known)}")
+
+    def _check_choices(self) -> None:
+        if self.encoding not in ("bins", "scaled"):
+            self.refuse("encoding", self.encoding, "bins or scaled")
+        if self.transform not in TRANSFORMS:
+            self.refuse("transform", self.transform, f"one of {', '.join(TRANSFORMS)}")
+        if self.scaled:
+            for key, default in (("bins", None), ("edges", ()), ("special", ()), ("transform", "linear")):
+                if getattr(self, key) != default:
+                    raise BadSchema("has no meaning with encoding: scaled; leave one of them out", self.name, key)
+            # Room for the grid between the bounds, however large they are.
+            room = 1 if self.scale.whole else 2**27 * np.spacing(max(abs(self._low), abs(self._high)))
+            if self._width < room:
+                raise BadSchema(f"low={self.low} and high={self.high} are too close together for it", self.name, "encoding")
+        if self.bins is not None and (type(self.bins) is not int or not 1 <= self.bins <= MOST_BINS):
+            self.refuse("bins", self.bins, f"a whole number from 1 to {MOST_BINS}, or null for the default")
+        if self.edges:
+            ticks = [self._low, *map(self.scale.tick, self.edges)]
+            room = self._high if self.scale.whole else np.nextafter(self._high, -np.inf)
+            if not all(a < b for a, b in itertools.pairwise(ticks)) or ticks[-1] > room or len(ticks) > MOST_BINS:
+                self.refuse("edges", list(self.edges), "increasing values between low and high, where bins begin")
+            if self.bins is not None or self.transform != "linear":
+                raise BadSchema("expected either edges, or bins and their transform", self.name, "edges")
+        if len(set(self.special)) != len(self.special) or len(self.special) > _MOST_SPECIAL:
+            self.refuse("special", list(self.special), f"at most {_MOST_SPECIAL} different values")
+        if not self.scaled and not self.undecided:
+            try:
+                self._bins.count  # noqa: B018
+            except ValueError as error:
+                raise BadSchema(str(error), self.name, "bins") from None
+
+    def _check_missing_values(self) -> None:
+        for text in self.missing_values:
+            try:
+                self._within(pa.array([text]), False, Counter())
+            except Misfit:
+                continue
+            self.refuse("missing_values", text, "no text that is also a value within the bounds, or a special one")

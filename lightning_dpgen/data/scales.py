@@ -1,0 +1,301 @@
+"""How the values of a type are numbers on a line: read from arrays, from what a schema declares, and written back."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.arrays import Misfit, first, parsed, shown, wrong_type
+
+RESOLUTIONS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+# Beyond these, float64 has no room for whole numbers, or for widths of bins.
+LARGEST_WHOLE, LARGEST = 2**53, 1e100
+_DAY = 86400
+_MICROS = 10**6
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class Scale(ABC):
+    """Values as ticks: whole numbers where `whole`, of which `unit` make 1 (a day, of dates); else float64.
+
+    Attributes:
+        expected: what a value is, for messages.
+        arrow: the type of a synthetic column.
+    """
+
+    expected: ClassVar[str]
+    whole: ClassVar[bool] = True
+    arrow: ClassVar[pa.DataType]
+
+    @property
+    def unit(self) -> int:
+        return 1
+
+    @abstractmethod
+    def tick(self, declared: Any) -> int | float:
+        """The tick of a value of a schema.
+
+        Raises:
+            ValueError: if it is none, saying what is expected.
+        """
+
+    @abstractmethod
+    def declared(self, tick: int | float) -> int | float | str:
+        """The value as a schema writes it."""
+
+    @abstractmethod
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        """(n,) int64, or float64 which may be infinite, of values none of which is missing.
+
+        Raises:
+            Misfit: naming the first that is none.
+        """
+
+    @abstractmethod
+    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
+        """Values of `arrow`, null where `absent`."""
+
+
+@dataclass(frozen=True)
+class Integers(Scale):
+    """Whole numbers.
+
+    Example:
+        >>> Integers().ticks(pa.array(["7", "8.0"]))
+        array([7., 8.])
+    """
+
+    expected: ClassVar[str] = "a whole number, without thousands separators"
+    arrow: ClassVar[pa.DataType] = pa.int64()
+
+    def tick(self, declared: Any) -> int:
+        if type(declared) is float and declared.is_integer():
+            declared = int(declared)
+        if type(declared) is not int or abs(declared) > LARGEST_WHOLE:
+            raise ValueError("a whole number, at most 2^53")
+        return declared
+
+    def declared(self, tick: int | float) -> int:
+        return int(tick)
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        if pa.types.is_string(values.type):
+            try:
+                return values.cast(pa.int64()).to_numpy()
+            except pa.ArrowInvalid:
+                # Whole numbers with a point: how programs write a column in which some are missing.
+                values = parsed(values, pa.float64(), self.expected)
+        elif pa.types.is_integer(values.type) and values.type != pa.uint64():
+            return values.cast(pa.int64()).to_numpy()
+        found = _floats(values, self.expected)
+        broken = found != np.rint(found)
+        if broken.any():
+            row = first(broken)
+            raise Misfit(row, f"{shown(values, row)}: expected {self.expected}")
+        return found
+
+    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return pa.array(ticks, self.arrow, mask=absent)
+
+
+@dataclass(frozen=True)
+class Numbers(Scale):
+    """Real numbers; with `decimals` whole numbers of the last decimal place.
+
+    Example:
+        >>> Numbers(2).ticks(pa.array(["1.25", "3"]))
+        array([125., 300.])
+    """
+
+    decimals: int | None = None
+    expected: ClassVar[str] = "a number, without thousands separators and with a decimal point"
+    arrow: ClassVar[pa.DataType] = pa.float64()
+
+    @property
+    def whole(self) -> bool:
+        return self.decimals is not None
+
+    @property
+    def unit(self) -> int:
+        return 10 ** (self.decimals or 0)
+
+    def tick(self, declared: Any) -> int | float:
+        if type(declared) not in (int, float) or not abs(declared) <= LARGEST:
+            raise ValueError(f"a number, at most {LARGEST:g}")
+        if self.decimals is None:
+            return float(declared) + 0.0
+        tick = round(declared * self.unit)
+        if abs(tick) > LARGEST_WHOLE or tick / self.unit != declared:
+            raise ValueError(f"a number of {self.decimals} decimals, of at most 15 digits")
+        return tick
+
+    def declared(self, tick: int | float) -> float:
+        return float(tick / self.unit)
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        texts = values
+        if pa.types.is_string(values.type):
+            values = parsed(values, pa.float64(), self.expected)
+        found = _floats(values, self.expected)
+        broken = np.isnan(found)
+        if broken.any():
+            row = first(broken)
+            problem = f"{shown(texts, row)}: expected {self.expected}"
+            raise Misfit(row, problem, "correct it, or list it under missing_values")
+        with np.errstate(over="ignore"):
+            return found if self.decimals is None else np.rint(found * self.unit)
+
+    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return pa.array(ticks / self.unit, self.arrow, mask=absent)
+
+
+@dataclass(frozen=True)
+class Dates(Scale):
+    """Days since 1970.
+
+    Example:
+        >>> Dates().tick("1970-01-08"), Dates().declared(7)
+        (7, '1970-01-08')
+    """
+
+    expected: ClassVar[str] = "a date as YYYY-MM-DD"
+    arrow: ClassVar[pa.DataType] = pa.date32()
+
+    def tick(self, declared: Any) -> int:
+        if not isinstance(declared, str):
+            raise ValueError(self.expected)
+        try:
+            return datetime.date.fromisoformat(declared).toordinal() - _EPOCH.toordinal()
+        except ValueError:
+            raise ValueError(self.expected) from None
+
+    def declared(self, tick: int | float) -> str:
+        return datetime.date.fromordinal(int(tick) + _EPOCH.toordinal()).isoformat()
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        if pa.types.is_string(values.type):
+            values = parsed(values, pa.date32(), self.expected)
+        if pa.types.is_timestamp(values.type) or pa.types.is_date64(values.type):
+            return _seconds(values, "a date", values) // _DAY
+        if not pa.types.is_date32(values.type):
+            raise wrong_type(values, "dates")
+        return values.cast(pa.int32()).to_numpy().astype(np.int64)
+
+    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return pa.array(ticks.astype(np.int32), mask=absent).view(self.arrow)
+
+
+@dataclass(frozen=True)
+class Datetimes(Scale):
+    """Seconds, minutes, hours or days since 1970, of whatever time zone, since none is kept; what is finer is cut off."""
+
+    resolution: str
+    expected: ClassVar[str] = "a date and time as YYYY-MM-DD HH:MM:SS, without a time zone"
+    arrow: ClassVar[pa.DataType] = pa.timestamp("s")
+
+    @property
+    def unit(self) -> int:
+        return max(1, _DAY // RESOLUTIONS[self.resolution])
+
+    def tick(self, declared: Any) -> int:
+        try:
+            moment = datetime.datetime.fromisoformat(declared)
+            seconds = (moment - datetime.datetime(1970, 1, 1)).total_seconds()
+        except (ValueError, TypeError):
+            raise ValueError(self.expected) from None
+        return _whole(seconds, self.resolution)
+
+    def declared(self, tick: int | float) -> str:
+        start = datetime.datetime(1970, 1, 1)
+        return (start + datetime.timedelta(seconds=int(tick) * RESOLUTIONS[self.resolution])).isoformat(" ")
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        texts = values
+        if pa.types.is_string(values.type):
+            values = parsed(values, pa.timestamp("us"), self.expected)
+        elif pa.types.is_date(values.type):
+            values = values.cast(pa.timestamp("s"))
+        return _seconds(values, self.expected, texts) // RESOLUTIONS[self.resolution]
+
+    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return pa.array(ticks * RESOLUTIONS[self.resolution], mask=absent).view(self.arrow)
+
+
+@dataclass(frozen=True)
+class Times(Scale):
+    """Seconds, minutes or hours since midnight; what is finer is cut off."""
+
+    resolution: str
+    expected: ClassVar[str] = "a time of day as HH:MM or HH:MM:SS"
+    arrow: ClassVar[pa.DataType] = pa.time32("s")
+
+    @property
+    def unit(self) -> int:
+        return 3600 // RESOLUTIONS[self.resolution]
+
+    def tick(self, declared: Any) -> int:
+        try:
+            moment = datetime.time.fromisoformat(declared)
+        except (ValueError, TypeError):
+            raise ValueError(self.expected) from None
+        if moment.tzinfo is not None:
+            raise ValueError(self.expected)
+        seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second + moment.microsecond / _MICROS
+        return _whole(seconds, self.resolution)
+
+    def declared(self, tick: int | float) -> str:
+        return str(datetime.timedelta(seconds=int(tick) * RESOLUTIONS[self.resolution])).zfill(8)
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        if pa.types.is_string(values.type):
+            whole = pc.binary_join_element_wise("1970-01-01", values, "T")
+            try:
+                seconds = parsed(whole, pa.timestamp("us"), self.expected).cast(pa.int64()).to_numpy() // _MICROS
+            except Misfit as misfit:
+                raise Misfit(misfit.row, f"{shown(values, misfit.row)}: expected {self.expected}") from None
+        elif pa.types.is_time(values.type):
+            whole_number = pa.int32() if pa.types.is_time32(values.type) else pa.int64()
+            seconds = values.cast(whole_number).to_numpy() // _PER_SECOND[values.type.unit]
+        else:
+            raise wrong_type(values, "times of day")
+        return seconds.astype(np.int64) // RESOLUTIONS[self.resolution]
+
+    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return pa.array((ticks * RESOLUTIONS[self.resolution]).astype(np.int32), mask=absent).view(self.arrow)
+
+
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+def _whole(seconds: float, resolution: str) -> int:
+    ticks = seconds / RESOLUTIONS[resolution]
+    if not math.isfinite(ticks) or ticks != int(ticks):
+        raise ValueError(f"a whole {resolution}, which is the resolution")
+    return int(ticks)
+
+
+def _floats(values: pa.Array, expected: str) -> np.ndarray:
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise wrong_type(values, expected)
+    return values.cast(pa.float64(), safe=False).to_numpy()
+
+
+def _seconds(values: pa.Array, expected: str, texts: pa.Array) -> np.ndarray:
+    """Whole seconds since 1970, rounded down."""
+    if pa.types.is_date64(values.type):
+        return values.cast(pa.int64()).to_numpy() // 1000
+    if not pa.types.is_timestamp(values.type):
+        raise wrong_type(texts, expected)
+    if values.type.tz is not None:
+        raise Misfit(
+            None, f"holds times of the zone {values.type.tz}: expected {expected}", "take local times, without their zone"
+        )
+    return values.cast(pa.int64()).to_numpy() // _PER_SECOND[values.type.unit]

@@ -1,0 +1,284 @@
+"""Tables: what is publicly known of one before a record is read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.arrays import Misfit
+from lightning_dpgen.data.categories import Category
+from lightning_dpgen.data.column import BadSchema, Column, Modelled, is_text, shortened
+from lightning_dpgen.data.columns import column_of
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.unmodelled import Fake
+
+_MOST_COLUMNS = 10_000
+_MOST_CHOICES = 2**20
+_MOST_LABELS = 1000
+
+
+class BadValue(BadRecords):
+    """A value of a table that its schema does not allow, or a column of another type.
+
+    Args:
+        column: its name.
+        row: the position in what was read; None if it is the type of the column.
+        problem: the value, what was expected and what to do.
+    """
+
+    def __init__(self, column: str, row: int | None, problem: str) -> None:
+        self.column, self.row, self.problem = column, row, problem
+        super().__init__(f"column {column!r}{'' if row is None else f', row {row}'}: {problem}")
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """A table with one record a row. All of it is declared; nothing is read off the data.
+
+    Args:
+        columns: in their order.
+        label: the name of a column of categories, true and false, or few whole numbers; None without one.
+        description: for people.
+        header: whether a file of text begins with the names of columns; else they are told by their positions.
+        strip: whether spaces around the fields of a file of text are no part of them.
+        separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
+
+    Raises:
+        BadSchema: if that makes no sense.
+
+    Example:
+        >>> schema = TableSchema((
+        ...     column_of("sex", {"type": "category", "values": ["F", "M"]}),
+        ...     column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),
+        ... ), label="sex")
+        >>> schema.layout.groups, schema.layout.label
+        ((2, 10), 0)
+        >>> table = pa.record_batch({"age": ["7", "42"], "sex": ["M", "F"]})
+        >>> schema.encode(table).codes.tolist()
+        [[1, 0], [0, 4]]
+    """
+
+    kind: ClassVar[str] = "table"
+
+    columns: tuple[Column, ...]
+    label: str | None = None
+    description: str = ""
+    header: bool = True
+    strip: bool = True
+    separator: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
+            raise BadSchema("columns: expected a list of columns")
+        object.__setattr__(self, "columns", tuple(self.columns))
+        for key in ("header", "strip"):
+            if type(getattr(self, key)) is not bool:
+                raise BadSchema(f"{shortened(getattr(self, key))}: expected true or false", key=key)
+        if not is_text(self.description):
+            raise BadSchema(f"{shortened(self.description)}: expected text", key="description")
+        cut = self.separator
+        if cut is not None and (not isinstance(cut, str) or len(cut) != 1 or not cut.isascii() or cut in '"\r\n'):
+            raise BadSchema(f"{shortened(cut)}: expected one character, such as ';'", key="separator")
+        names = Counter(column.name for column in self.columns)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise BadSchema("stands twice: expected each name once", twice[0])
+        if not any(isinstance(column, Modelled) for column in self.columns):
+            raise BadSchema("no column is modelled: expected at least one that is not of type drop or fake", key="columns")
+        numeric = sum(column.most_choices for column in self.columns if isinstance(column, Numeric))
+        if len(self.columns) > _MOST_COLUMNS or numeric > _MOST_CHOICES:
+            raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
+        if self.strip:
+            self._check_spaces()
+        if self.label is not None:
+            self._check_label()
+
+    @property
+    def modelled(self) -> list[Modelled]:
+        """The columns that records are encoded from."""
+        return [column for column in self.columns if isinstance(column, Modelled)]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Scaled columns as units, then the groups of columns with something to choose, in their order.
+
+        Raises:
+            BadSchema: if a column is undecided; see `completed`.
+        """
+        groups = tuple(column.choices for column in self.modelled if column.choices)
+        units = sum(column.scaled for column in self.modelled)
+        label = None if self.label is None else self._groups.index(self.label)
+        return Layout(units, None, groups, label, math.sqrt(len(groups) + units) or None)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        return pa.schema([(column.name, column.arrow) for column in self.columns if column.arrow is not None])
+
+    def completed(self, bins: int) -> TableSchema:
+        """The same with so many bins where a column does not say how many; a label has a choice for each value.
+
+        Args:
+            bins: a public number.
+        """
+
+        def decided(column: Column) -> Column:
+            if not isinstance(column, Numeric):
+                return column
+            return column.with_bins(_MOST_LABELS if column.name == self.label else bins)
+
+        return replace(self, columns=tuple(map(decided, self.columns)))
+
+    def encode(self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None) -> Encoded:
+        """Records as numbers. Each is encoded alone, so it changes no other's.
+
+        Args:
+            batch: with the modelled columns, in any order and of any types that can be understood.
+            outside: ``refuse``, or ``clamp``: numbers beyond their bounds become the bound, categories that are not
+                listed the column's `other`, or missing.
+            counted: is added to, what was clamped: private.
+
+        Raises:
+            BadValue: naming the column, and the row of the first value that does not fit.
+            ValueError: for another `outside`.
+        """
+        if outside not in ("refuse", "clamp"):
+            raise ValueError(f"outside={outside!r}: expected refuse or clamp")
+        layout, counted = self.layout, Counter() if counted is None else counted
+        codes = np.zeros((batch.num_rows, len(layout.groups)), smallest_integer(max(layout.groups, default=1) - 1))
+        units = np.zeros((batch.num_rows, layout.units), np.float32)
+        group = unit = 0
+        for column in self.modelled:
+            try:
+                chosen, scaled = column.encode(batch.column(column.name), outside == "clamp", counted)
+            except Misfit as misfit:
+                raise BadValue(column.name, misfit.row, f"{misfit.problem}; {misfit.advice}") from None
+            if column.choices:
+                codes[:, group] = chosen
+                group += 1
+            if column.scaled:
+                units[:, unit] = scaled
+                unit += 1
+        return Encoded(units, codes)
+
+    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+        """Records as a table of `arrow`; values of a bin are drawn uniformly, fakes made.
+
+        Raises:
+            ValueError: if there are choices, or numbers of columns, that the layout does not have.
+        """
+        layout, rows = self.layout, len(encoded)
+        codes, units = encoded.codes, encoded.units
+        if codes.shape != (rows, len(layout.groups)) or units.shape != (rows, layout.units):
+            expected = f"{layout.units} and {len(layout.groups)} columns"
+            raise ValueError(f"units of shape {units.shape} and codes of shape {codes.shape}: expected {expected}")
+        if rows and ((codes < 0).any() or (codes.max(axis=0) >= np.array(layout.groups, np.int64)).any()):
+            raise ValueError("codes beyond the choices of their groups")
+        arrays, group, unit = [], 0, 0
+        for column in self.columns:
+            if isinstance(column, Fake):
+                arrays.append(column.made(rows, random))
+            if not isinstance(column, Modelled):
+                continue
+            chosen = codes[:, group].astype(np.int64) if column.choices else np.zeros(rows, np.int64)
+            arrays.append(column.decode(chosen, units[:, unit] if column.scaled else None, random))
+            group += bool(column.choices)
+            unit += column.scaled
+        return pa.record_batch(arrays, schema=self.arrow)
+
+    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
+        """The group, and those of its choices, that say that a column has a value.
+
+        Args:
+            column: its name.
+            value: as text or of the column's type; None for missing.
+
+        Raises:
+            ValueError: if no choice says just that.
+
+        Example:
+            >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),)).where("sex", "M")
+            (0, frozenset({1}))
+        """
+        found = {known.name: known for known in self.modelled}
+        if column not in found:
+            raise ValueError(f"column {shortened(column)}: expected one that is modelled: {listed(list(found))}")
+        choice = found[column].choice(value)
+        return self._groups.index(column), frozenset({choice})
+
+    def as_json(self) -> dict[str, Any]:
+        about = {"kind": self.kind, "columns": [{"name": column.name, **column.fields()} for column in self.columns]}
+        return about | self.table_fields()
+
+    def table_fields(self) -> dict[str, Any]:
+        """What is declared of the whole table, where it is not the default."""
+        defaults = {"description": "", "label": None, "header": True, "strip": True, "separator": None}
+        return {key: getattr(self, key) for key, default in defaults.items() if getattr(self, key) != default}
+
+    @classmethod
+    def from_json(cls, fields: Any) -> TableSchema:
+        """The schema that `as_json` described. Safe to call on what strangers have written.
+
+        Raises:
+            BadSchema: for another kind of record, foreign fields, or anything that makes no sense.
+        """
+        fields = dict(fields) if isinstance(fields, dict) else {}
+        if fields.pop("kind", None) != cls.kind:
+            raise BadSchema("the schema does not describe a table")
+        columns = fields.pop("columns", None)
+        if not isinstance(columns, list) or len(columns) > _MOST_COLUMNS:
+            raise BadSchema(f"{shortened(columns)}: expected a list of at most {_MOST_COLUMNS} columns", key="columns")
+        made = []
+        for column in columns:
+            if not isinstance(column, dict):
+                raise BadSchema(f"{shortened(column)}: expected an object with name and type", key="columns")
+            column = dict(column)
+            made.append(column_of(column.pop("name", None), column))
+        return cls.of(made, fields)
+
+    @classmethod
+    def of(cls, columns: list[Column], fields: dict[str, Any]) -> TableSchema:
+        """A schema from its columns, and what is declared of the whole table by key.
+
+        Raises:
+            BadSchema: for foreign keys too.
+        """
+        known = ("description", "label", "header", "strip", "separator")
+        for key in fields:
+            if key not in known:
+                raise BadSchema(f"unknown here: expected one of columns, {', '.join(known)}", key=str(key))
+        return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
+
+    @cached_property
+    def _groups(self) -> list[str]:
+        return [column.name for column in self.modelled if column.choices]
+
+    def _check_spaces(self) -> None:
+        """That what is cut off the fields of a file of text is no part of a name or category."""
+        for column in self.columns:
+            if column.name != column.name.strip():
+                raise BadSchema("spaces around a name are cut off: leave them out, or declare strip: false", column.name)
+            for value in column.listed if isinstance(column, Category) and column.kind is str else ():
+                if value != value.strip():
+                    column.refuse("values", value, "no spaces around it, since they are cut off; or declare strip: false")
+
+    def _check_label(self) -> None:
+        found = [column for column in self.modelled if column.name == self.label]
+        if not found:
+            raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns", key="label")
+        column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
+        if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.values))):
+            expected = f"a column of 2 to {_MOST_LABELS} choices, each of one value, such as categories"
+            raise BadSchema(f"{self.label!r}: expected {expected}", key="label")
+
+
+def listed(names: list[str]) -> str:
+    """Names as a message has them, not too many."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

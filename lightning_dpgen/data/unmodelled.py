@@ -1,0 +1,100 @@
+"""Columns that are not learned: left out of the synthetic table, or filled with fakes that owe nothing to the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.column import BadSchema, Column, is_text
+
+FAKES = ("row_number", "uuid", "name", "email")
+_FIRST = (
+    "Ada", "Amir", "Ana", "Ben", "Chen", "Clara", "David", "Elif", "Emma", "Eva", "Farah", "Felix", "Grace", "Hana", "Hugo",
+    "Ines", "Ivan", "Jan", "Kofi", "Lara", "Leo", "Lin", "Maria", "Mila", "Nia", "Noah", "Olga", "Omar", "Paul", "Rosa",
+    "Sam", "Sara", "Tom", "Uma", "Vera", "Wei", "Yara", "Zoe",
+)  # fmt: skip
+_LAST = (
+    "Abbas", "Ali", "Bauer", "Brown", "Chen", "Costa", "Diaz", "Diallo", "Fischer", "Garcia", "Haddad", "Hansen", "Ito",
+    "Ivanova", "Jensen", "Jones", "Khan", "Kim", "Kowalski", "Lee", "Lopez", "Mensah", "Moreau", "Muller", "Nguyen",
+    "Novak", "Okafor", "Patel", "Rossi", "Santos", "Sato", "Silva", "Singh", "Smith", "Tanaka", "Weber", "Yilmaz", "Zhang",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped(Column):
+    """A column of the records that a synthetic table does not have."""
+
+    @property
+    def arrow(self) -> None:
+        return None
+
+    def fields(self) -> dict[str, Any]:
+        return {"type": "drop"} | ({"description": self.description} if self.description else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fake(Column):
+    """A column that a synthetic table has, but not from the records.
+
+    Args:
+        fake: ``row_number`` (1, 2, ... in each table that is drawn), ``uuid``, ``name`` or ``email`` (of example.com).
+        constant: a text, number, true or false for all rows; in place of `fake`.
+
+    Example:
+        >>> Fake(name="who", fake="name").made(1, np.random.default_rng(0))[0].as_py()
+        'Tom Nguyen'
+    """
+
+    fake: str | None = None
+    constant: str | int | float | bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.fake is None) == (self.constant is None):
+            raise BadSchema(f"expected one of fake ({', '.join(FAKES)}) and constant", self.name, "fake")
+        if self.fake is not None and self.fake not in FAKES:
+            self.refuse("fake", self.fake, f"one of {', '.join(FAKES)}")
+        value = self.constant
+        fine = is_text(value) or type(value) is bool or (type(value) is int and abs(value) < 2**63)
+        if value is not None and not fine and not (type(value) is float and np.isfinite(value)):
+            self.refuse("constant", value, "text, a number, true or false")
+
+    @property
+    def arrow(self) -> pa.DataType:
+        if self.constant is not None:
+            return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[type(self.constant)]
+        return pa.int64() if self.fake == "row_number" else pa.string()
+
+    def fields(self) -> dict[str, Any]:
+        what = {"fake": self.fake} if self.constant is None else {"constant": self.constant}
+        return {"type": "fake", **what} | ({"description": self.description} if self.description else {})
+
+    def made(self, rows: int, random: np.random.Generator) -> pa.Array:
+        """So many of them."""
+        if self.constant is not None:
+            return pa.repeat(pa.scalar(self.constant, self.arrow), rows)
+        if self.fake == "row_number":
+            return pa.array(np.arange(1, rows + 1))
+        if self.fake == "uuid":
+            return _uuids(rows, random)
+        first = pa.array(_FIRST).take(pa.array(random.integers(0, len(_FIRST), rows)))
+        last = pa.array(_LAST).take(pa.array(random.integers(0, len(_LAST), rows)))
+        if self.fake == "name":
+            return pc.binary_join_element_wise(first, last, " ")
+        digits = pa.array(random.integers(0, 10**6, rows)).cast(pa.string())
+        address = pc.utf8_lower(pc.binary_join_element_wise(first, last, digits, "."))
+        return pc.binary_join_element_wise(address, "example.com", "@")
+
+
+def _uuids(rows: int, random: np.random.Generator) -> pa.Array:
+    """Version 4: random but for the digits that say so."""
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[random.integers(0, 16, (rows, 32))]
+    digits[:, 12] = ord("4")
+    digits[:, 16] = np.frombuffer(b"89ab", np.uint8)[random.integers(0, 4, rows)]
+    text = np.insert(digits, [8, 12, 16, 20], ord("-"), axis=1)
+    offsets = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text)))
