@@ -40,7 +40,8 @@ def plain(values: pa.Array) -> pa.Array:
         kind = values.type
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
         return values.cast(pa.string())
-    if pa.types.is_nested(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary(kind):
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if binary or isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind):
         raise Misfit(None, f"holds {kind}", "unpack it into columns of single values first, or declare type: drop")
     return values
 

@@ -47,7 +47,7 @@ class Bins:
         if len(self.starts) > 1 or self.low < self.high:
             crowd = _CROWD * np.spacing(np.maximum(np.abs(self.starts), np.abs(ends)))
             if (ends - self.starts < crowd).any():
-                raise ValueError("bins too narrow for float64 to tell their numbers apart: expected fewer, or a wider range")
+                raise ValueError("bins too narrow for float64 to tell numbers apart: expected fewer, or a wider range")
         elif self.low in self.special:
             object.__setattr__(self, "starts", self.starts[:0])
 

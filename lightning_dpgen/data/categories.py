@@ -24,35 +24,35 @@ class Category(Modelled):
     """One of a list of values that is public.
 
     Args:
-        listed: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
+        values: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
             string, int64 or bool.
-        other: the one of them that stands for those that are not listed, when these are clamped; None if none does.
+        other: the one of them that stands for what is not listed, when that is clamped; None if none does.
 
     Example:
-        >>> column = Category(name="city", listed=("Oslo", "Rome", "elsewhere"), other="elsewhere")
+        >>> column = Category(name="city", values=("Oslo", "Rome", "elsewhere"), other="elsewhere")
         >>> counted = Counter()
         >>> column.encode(pa.array(["Rome", "Bonn"]), True, counted)[0].tolist(), dict(counted)
         ([1, 2], {'city: not listed': 1})
     """
 
-    listed: tuple[str, ...] | tuple[int, ...] | tuple[bool, ...] = ()
+    values: tuple[str, ...] | tuple[int, ...] | tuple[bool, ...] = ()
     other: str | int | bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        listed, kind = self.listed, None
-        if isinstance(listed, list | tuple) and listed:
-            listed, kind = tuple(listed), type(listed[0])
+        values, kind = self.values, None
+        if isinstance(values, list | tuple) and values:
+            values, kind = tuple(values), type(values[0])
         if kind not in (str, int, bool):
-            self.refuse("values", listed, "a list of texts, of whole numbers, or of true and false")
-        for value in listed:
+            self.refuse("values", values, "a list of texts, of whole numbers, or of true and false")
+        for value in values:
             if type(value) is not kind or (kind is str and not is_text(value)) or (kind is int and abs(value) > _LARGEST):
                 self.refuse("values", value, f"only {_KINDS[kind]}, as the first one is; put texts in quotes")
-        if len(set(listed)) != len(listed):
-            twice = next(value for value, count in Counter(listed).items() if count > 1)
+        if len(set(values)) != len(values):
+            twice = next(value for value, count in Counter(values).items() if count > 1)
             self.refuse("values", twice, "each value once")
-        object.__setattr__(self, "listed", listed)
-        if self.other is not None and (type(self.other) is not kind or self.other not in listed):
+        object.__setattr__(self, "values", values)
+        if self.other is not None and (type(self.other) is not kind or self.other not in values):
             self.refuse("other", self.other, "one of the values")
         for text in self.missing_values if self.missing else ():
             try:
@@ -65,19 +65,19 @@ class Category(Modelled):
     @property
     def kind(self) -> type:
         """str, int or bool."""
-        return type(self.listed[0])
+        return type(self.values[0])
 
     @property
-    def values(self) -> int:
-        return len(self.listed)
+    def present(self) -> int:
+        return len(self.values)
 
     @property
     def arrow(self) -> pa.DataType:
         return {str: pa.string(), int: pa.int64(), bool: pa.bool_()}[self.kind]
 
     def fields(self) -> dict[str, Any]:
-        what: dict[str, Any] = {"type": "category", "values": list(self.listed)}
-        if self.listed == (False, True) and self.kind is bool and self.other is None:
+        what: dict[str, Any] = {"type": "category", "values": list(self.values)}
+        if self.values == (False, True) and self.kind is bool and self.other is None:
             what = {"type": "boolean"}
         if self.other is not None:
             what["other"] = self.other
@@ -87,7 +87,7 @@ class Category(Modelled):
         return True
 
     def takes_empty(self) -> bool:
-        return self.kind is str and "" in self.listed
+        return self.kind is str and "" in self.values
 
     def encode_present(
         self, values: pa.Array, clamp: bool, counted: Counter[str]
@@ -96,7 +96,7 @@ class Category(Modelled):
         unlisted = codes < 0
         if not unlisted.any():
             return codes, None
-        moves_to = self.listed.index(self.other) if self.other is not None else len(self.listed)
+        moves_to = self.values.index(self.other) if self.other is not None else len(self.values)
         if not clamp or (self.other is None and not self.missing):
             if self.other is not None or self.missing:
                 to = f"{self.other!r}" if self.other is not None else "missing"
@@ -104,7 +104,7 @@ class Category(Modelled):
             else:
                 advice = "list it, or declare other: one of the values, and use data.outside=clamp"
             row = first(unlisted)
-            raise Misfit(row, f"{shown(values, row)}: expected one of the {self.values} values listed", advice)
+            raise Misfit(row, f"{shown(values, row)}: expected one of the {self.present} values listed", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to
         return codes, None
@@ -114,7 +114,7 @@ class Category(Modelled):
 
     @cached_property
     def _choices(self) -> pa.Array:
-        return pa.array([*self.listed, None], self.arrow)
+        return pa.array([*self.values, None], self.arrow)
 
     def _codes(self, values: pa.Array) -> np.ndarray:
         """(n,) int64, -1 for what is not listed."""

@@ -23,12 +23,13 @@ class BadSchema(ValueError):
         problem: what is wrong, what was expected.
         column: where, by name; None for what concerns the whole table.
         key: of the description.
+        place: of a file, with its name.
     """
 
-    def __init__(self, problem: str, column: str | None = None, key: str | None = None) -> None:
+    def __init__(self, problem: str, column: str | None = None, key: str | None = None, place: str | None = None) -> None:
         self.problem, self.column, self.key = problem, column, key
-        where = [] if column is None else [f"column {column!r}"]
-        super().__init__(": ".join([*where, problem if key is None else f"{key}: {problem}"]))
+        named = None if column is None else f"column {shortened(column)}"
+        super().__init__(": ".join(part for part in (place, named, key, problem) if part is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class Modelled(Column):
 
     @property
     @abstractmethod
-    def values(self) -> int:
+    def present(self) -> int:
         """How many choices there are for values that are not missing; 1 for a scaled column."""
 
     @property
@@ -109,7 +110,7 @@ class Modelled(Column):
     @property
     def choices(self) -> int:
         """How many choices its group has; 0 where there is nothing to choose, and no group."""
-        count = self.values + self.missing
+        count = self.present + self.missing
         return count if count > 1 else 0
 
     @abstractmethod
@@ -148,7 +149,7 @@ class Modelled(Column):
             present, scaled = self.encode_present(values.filter(pa.array(~absent)), clamp, counted)
         except Misfit as misfit:
             raise misfit.moved(rows) from None
-        codes = np.full(len(values), self.values, np.int64)
+        codes = np.full(len(values), self.present, np.int64)
         codes[rows] = present
         if scaled is None:
             return codes, None
@@ -169,7 +170,7 @@ class Modelled(Column):
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             raise ValueError(f"column {self.name!r}: {shortened(value)}: expected a single value") from None
         code = int(codes[0])
-        if not self.choices or not (code == self.values or self.alone(code)):
+        if not self.choices or not (code == self.present or self.alone(code)):
             raise ValueError(
                 f"column {self.name!r}: {shortened(value)} has no choice of its own in the release: expected a column of "
                 "categories, or a value that the schema does not put into a bin with others"

@@ -45,22 +45,16 @@ def column_of(name: str, fields: Any) -> Column:
         near = difflib.get_close_matches(str(kind), KINDS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadSchema(f"{shortened(kind)}: expected one of {', '.join(KINDS)}{hint}", name, "type")
-    if KINDS[kind] is Category:
-        if kind == "boolean":
-            known = {"missing", "missing_values", "description"}
-            given = {"listed": (False, True)}
-        else:
-            known = {"values", "other", "missing", "missing_values", "description"}
-            given = {"listed": fields.get("values")}
-    else:
-        known = {field.name for field in dataclasses.fields(KINDS[kind])} - {"name", "type"}
-        given = {"type": kind} if KINDS[kind] is Numeric else {}
+    known = {field.name for field in dataclasses.fields(KINDS[kind])} - {"name", "type"}
+    given: dict[str, Any] = {"type": kind} if KINDS[kind] is Numeric else {}
+    if kind == "boolean":
+        known -= {"values", "other"}
+        given = {"values": (False, True)}
     for key in fields:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
             raise BadSchema(f"unknown here: {hint}", name, key)
-    fields.pop("values", None)
     # `bins: null` and the like mean what leaving the key out means.
     given |= {key: value for key, value in fields.items() if value is not None}
     return KINDS[kind](name=name, **given)

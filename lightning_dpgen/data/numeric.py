@@ -105,11 +105,11 @@ class Numeric(Modelled):
 
     @property
     def most_choices(self) -> int:
-        """No fewer than `values`, without working them out."""
+        """No fewer than `present`, without working them out."""
         return 2 if self.scaled else max(self.bins or 0, len(self.edges) + 1) + len(self.special) + 1
 
     @property
-    def values(self) -> int:
+    def present(self) -> int:
         return 1 if self.scaled else self._bins.count
 
     @property
@@ -145,7 +145,7 @@ class Numeric(Modelled):
         return np.zeros(len(ticks), np.int64), (steps / self._steps).astype(np.float32)
 
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
-        absent = codes >= self.values if self.missing else np.zeros(len(codes), bool)
+        absent = codes >= self.present if self.missing else np.zeros(len(codes), bool)
         if not self.scaled:
             ticks = np.full(len(codes), self._low)
             ticks[~absent] = self._bins.decode(codes[~absent], random)

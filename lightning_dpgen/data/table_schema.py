@@ -265,7 +265,7 @@ class TableSchema:
         for column in self.columns:
             if column.name != column.name.strip():
                 raise BadSchema("spaces around a name are cut off: leave them out, or declare strip: false", column.name)
-            for value in column.listed if isinstance(column, Category) and column.kind is str else ():
+            for value in column.values if isinstance(column, Category) and column.kind is str else ():
                 if value != value.strip():
                     column.refuse("values", value, "no spaces around it, since they are cut off; or declare strip: false")
 
@@ -274,7 +274,7 @@ class TableSchema:
         if not found:
             raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns", key="label")
         column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
-        if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.values))):
+        if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
             expected = f"a column of 2 to {_MOST_LABELS} choices, each of one value, such as categories"
             raise BadSchema(f"{self.label!r}: expected {expected}", key="label")
 

@@ -1,0 +1,200 @@
+"""The file of a table's schema: YAML that a person writes, and what is wrong with it by line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_dpgen.data.column import BadSchema, shortened
+from lightning_dpgen.data.columns import column_of
+from lightning_dpgen.data.table_schema import TableSchema
+
+# What a draft holds where a person has to decide.
+UNFILLED = ("???", "TODO")
+_LARGEST_FILE = 16 * 2**20
+# YAML 1.2, of which nobody's `no` is a boolean and nobody's 12:30 a number.
+_SCALARS = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "null": (r"~|null|Null|NULL|", "~nN\0"),
+    "int": (r"[-+]?[0-9]+", "-+0123456789"),
+    "float": (r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", "-+.0123456789"),
+}
+_RESOLVERS: dict[str, list] = {}
+for _name, (_pattern, _starts) in _SCALARS.items():
+    for _start in _starts:
+        entry = (f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"))
+        _RESOLVERS.setdefault("" if _start == "\0" else _start, []).append(entry)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only: no key twice, and no alias, of which few could stand for very many."""
+
+    yaml_implicit_resolvers = _RESOLVERS
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise _Refused("an alias (*): expected it written out", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: Any) -> int:
+        # Not by YAML 1.1, where 010 is 8.
+        if len(node.value) > 100:
+            raise _Refused("a huge number", node.start_mark)
+        return int(node.value)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        if not isinstance(node, yaml.MappingNode):
+            raise _Refused(f"{shortened(node.value)}: expected keys and values", node.start_mark)
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused("expected a name before the colon", key.start_mark)
+            # Names of columns such as 2020 or no are what they look like.
+            if key.value in found:
+                raise _Refused(f"{shortened(key.value)} stands twice", key.start_mark)
+            found[key.value] = self.construct_object(value, deep=True)
+        return found
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers = _RESOLVERS
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _OneLine(dict):
+    """What is declared of a column."""
+
+
+_Dumper.add_representer(
+    _OneLine, lambda dumper, fields: dumper.represent_mapping("tag:yaml.org,2002:map", fields.items(), flow_style=True)
+)
+
+
+class _Refused(Exception):
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(f"line {mark.line + 1}: {problem}")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def read_schema(path: str | Path) -> TableSchema:
+    """The schema of a table in a YAML file.
+
+    Raises:
+        BadSchema: naming file, line, column, value and what was expected, in one line.
+        OSError: if it cannot be read.
+    """
+    path = Path(path)
+    if path.stat().st_size > _LARGEST_FILE:
+        raise BadSchema(f"{path} is larger than {_LARGEST_FILE} bytes: expected the schema of a table")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSchema(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from None
+    return parse_schema(text, str(path))
+
+
+def parse_schema(text: str, source: str = "the schema") -> TableSchema:
+    """As `read_schema`, of the text of a file of this name.
+
+    Example:
+        >>> parse_schema("columns: {sex: {type: category, values: [F, M]}}").arrow.names
+        ['sex']
+        >>> parse_schema("columns:\\n  age: {type: integer, low: 0, high: x}", "F")
+        Traceback (most recent call last):
+        lightning_dpgen.data.column.BadSchema: F, line 2: column 'age': high: 'x': expected a whole number, at most 2^53
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            fields = None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except _Refused as refused:
+        raise BadSchema(f"{source}, {refused}") from None
+    except yaml.MarkedYAMLError as error:
+        # Between braces ??? is not even YAML.
+        _refuse({number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line}, source)
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise BadSchema(f"{source}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise BadSchema(f"{source}: not YAML: {' '.join(str(error).split())[:100]}") from None
+    except (RecursionError, ValueError):
+        raise BadSchema(f"{source}: nested too deeply, or with numbers too large: expected the schema of a table") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("columns"), dict):
+        raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it")
+    _refuse_unfilled(node, source)
+    lines = _lines(node)
+    try:
+        columns = [column_of(name, described) for name, described in fields.pop("columns").items()]
+        return TableSchema.of(columns, fields)
+    except BadSchema as error:
+        line = lines.get((error.column, error.key), lines.get((error.column, None), 1))
+        raise BadSchema(error.problem, error.column, error.key, f"{source}, line {line}") from None
+
+
+def schema_text(schema: TableSchema) -> str:
+    """The file's text, of which `parse_schema` makes the same schema again.
+
+    Example:
+        >>> print(schema_text(parse_schema("{label: sex, columns: {sex: {type: category, values: [F, M]}}}")), end="")
+        label: sex
+        columns:
+          sex: {type: category, values: [F, M]}
+    """
+    fields = schema.table_fields() | {"columns": {column.name: _OneLine(column.fields()) for column in schema.columns}}
+    return yaml.dump(
+        fields, Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=float("inf")
+    )
+
+
+def write_schema(path: str | Path, schema: TableSchema) -> None:
+    """Write `schema_text` to a new file.
+
+    Raises:
+        OSError: if it cannot be written, or exists.
+    """
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(schema_text(schema))
+
+
+def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
+    """The line of each column and key, as `BadSchema` names them."""
+    found = {}
+    for key, value in root.value:
+        found[None, key.value] = key.start_mark.line + 1
+        if key.value != "columns":
+            continue
+        for name, described in value.value:
+            found[name.value, None] = name.start_mark.line + 1
+            if isinstance(described, yaml.MappingNode):
+                for inner, content in described.value:
+                    found[name.value, inner.value] = content.start_mark.line + 1
+    return found
+
+
+def _refuse_unfilled(root: yaml.Node, source: str) -> None:
+    lines, nodes = set(), [root]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.ScalarNode):
+            # In quotes it is somebody's value.
+            if node.style is None and node.value.strip().startswith(UNFILLED):
+                lines.add(node.start_mark.line + 1)
+        else:
+            nodes.extend(part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,)))
+    _refuse(lines, source)
+
+
+def _refuse(unfilled: set[int], source: str) -> None:
+    if unfilled:
+        several = sorted(unfilled)
+        named = ", ".join(map(str, several[:10])) + (f" and {len(several) - 10} more" if len(several) > 10 else "")
+        raise BadSchema(f"{source}: ??? or TODO is still to be filled in, on line{'s' if len(several) > 1 else ''} {named}")

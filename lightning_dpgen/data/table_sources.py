@@ -1,0 +1,138 @@
+"""Where the records of a table come from: a file of text, a Parquet file, or a frame in memory; a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.sources import MissingData
+from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.text_tables import SUFFIXES, TextTable
+
+_ROWS = 1 << 16
+
+
+class TableSource(Protocol):
+    """Records in blocks."""
+
+    def columns(self) -> list[str]:
+        """The names of the columns, in which some may stand twice."""
+
+    def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        """These columns, at least one, so many records at a time."""
+
+    def place(self, row: int) -> str:
+        """Where the record of a position is, for a message."""
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """A Parquet file."""
+
+    path: Path
+
+    def columns(self) -> list[str]:
+        return self._file().schema_arrow.names
+
+    def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self._file().iter_batches(_ROWS, columns=wanted, use_threads=False):
+                yield batch.select(wanted)
+        except (pa.ArrowException, OSError) as error:
+            raise BadRecords(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())[:100]}") from None
+
+    def place(self, row: int) -> str:
+        return f"record {row + 1}"
+
+    def _file(self) -> pa.parquet.ParquetFile:
+        try:
+            return pa.parquet.ParquetFile(self.path)
+        except (pa.ArrowException, OSError) as error:
+            raise BadRecords(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())[:100]}") from None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ArrowTable:
+    """A table of Arrow."""
+
+    table: pa.Table
+
+    def columns(self) -> list[str]:
+        return self.table.column_names
+
+    def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        yield from self.table.select(wanted).to_batches(max_chunksize=_ROWS)
+
+    def place(self, row: int) -> str:
+        return f"row {row} (from 0)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Frame:
+    """A DataFrame; its index is no column."""
+
+    frame: pd.DataFrame
+
+    def columns(self) -> list[str]:
+        odd = [name for name in self.frame.columns if not isinstance(name, str)]
+        if odd:
+            raise BadRecords(f"the frame has a column named {odd[0]!r}: expected text; rename it by .rename(columns=str)")
+        return list(self.frame.columns)
+
+    def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(self.frame), _ROWS):
+            block = self.frame.iloc[start : start + _ROWS]
+            yield pa.record_batch([self._array(block[name]) for name in wanted], names=wanted)
+
+    def place(self, row: int) -> str:
+        return f"row {row} (from 0)"
+
+    def _array(self, values: pd.Series) -> pa.Array:
+        try:
+            array = pa.array(values, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            kinds = sorted({type(value).__name__ for value in values})
+            raise BadRecords(
+                f"column {values.name!r} of the frame mixes {', '.join(kinds[:5])}: expected values of one type; convert "
+                "it, such as by .astype(str)"
+            ) from None
+        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def table_source(source: Any, schema: TableSchema) -> TableSource:
+    """What reads a source; no record is read yet.
+
+    Args:
+        source: the path of a ``.csv``, ``.tsv`` or ``.data`` file, each also with ``.gz``, or of a ``.parquet`` file; a
+            DataFrame; a table or record batch of Arrow.
+        schema: which says how a file of text is written.
+
+    Raises:
+        MissingData: if there is no such file.
+        BadRecords: for anything else.
+    """
+    if isinstance(source, pd.DataFrame):
+        return Frame(source)
+    if isinstance(source, pa.RecordBatch):
+        return ArrowTable(pa.Table.from_batches([source]))
+    if isinstance(source, pa.Table):
+        return ArrowTable(source)
+    if not isinstance(source, str | Path):
+        raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or a table of Arrow")
+    path = Path(source)
+    if not path.is_file():
+        raise MissingData(f"no file {path} (data.path)")
+    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if path.suffix == ".parquet":
+        return ParquetTable(path)
+    if suffix not in SUFFIXES:
+        raise BadRecords(f"{path}: expected a name that ends in {', '.join(SUFFIXES)} (or these with .gz) or .parquet")
+    names = None if schema.header else tuple(column.name for column in schema.columns)
+    return TextTable(path, schema.separator or ("\t" if suffix == ".tsv" else ","), names, schema.strip)

@@ -1,0 +1,153 @@
+"""Tables in files of text, CSV or TSV, plain or gzipped: read a block at a time, and what is wrong with them by line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from lightning_dpgen.data.records import BadRecords
+
+SUFFIXES = (".csv", ".tsv", ".data")
+# Bytes that are read at a time; a record cannot be longer.
+_BLOCK = 1 << 23
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A file of text with one record a line, unless a line break is in quotes.
+
+    Args:
+        path: the file; ``.gz`` is unpacked.
+        separator: of fields.
+        names: of the columns, where no header says them; else None.
+        strip: whether spaces around fields are cut off.
+    """
+
+    path: Path
+    separator: str
+    names: tuple[str, ...] | None
+    strip: bool
+
+    def columns(self) -> list[str]:
+        """The names of the columns.
+
+        Raises:
+            BadRecords: if there is no header where there should be one, or a first record of another length.
+        """
+        first = next(self._records(), None)
+        if self.names is None:
+            if first is None:
+                raise BadRecords(f"{self.path} is empty: expected a header line with the names of the columns")
+            return [name.strip() if self.strip else name for name in first[1]]
+        if first is not None and len(first[1]) != len(self.names):
+            raise BadRecords(self._ragged(first[0], len(first[1]), len(self.names)))
+        return list(self.names)
+
+    def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        """These columns as text, so many records at a time.
+
+        Raises:
+            BadRecords: for what is no such file, naming the line.
+        """
+        names, records = self.columns(), self._records()
+        header = 0 if self.names is not None else next(records)[0]
+        if next(records, None) is None:
+            return
+        try:
+            yield from self._read(names, wanted, header)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadRecords(self._fault(len(names), error)) from None
+
+    def place(self, row: int) -> str:
+        """Where a record is, told from 0: found by reading once more."""
+        try:
+            return f"line {next(itertools.islice(self._records(), row + (self.names is None), None))[0]}"
+        except (BadRecords, StopIteration):
+            return f"record {row + 1}"
+
+    def _read(self, names: list[str], wanted: list[str], header: int) -> Iterator[pa.RecordBatch]:
+        reader = pa.csv.open_csv(
+            self.path,
+            read_options=pa.csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK,
+                column_names=names,
+                # Lines before the header are empty; the header may be of several lines.
+                skip_rows=max(header - 1, 0),
+                skip_rows_after_names=min(header, 1),
+            ),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=self.separator, newlines_in_values=True, ignore_empty_lines=self._skips_empty(names)
+            ),
+            convert_options=pa.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
+        )
+        for batch in reader:
+            if self.strip:
+                arrays = [pc.utf8_trim_whitespace(column) for column in batch.columns]
+                batch = pa.record_batch(arrays, names=batch.schema.names)
+            yield batch
+
+    def _skips_empty(self, names: list[str]) -> bool:
+        """Of a single column an empty line is a record."""
+        return len(names) > 1
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Records as fields, the header first, each with its line."""
+        skips = self.names is None or self._skips_empty(list(self.names))
+        try:
+            with _opened(self.path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
+                reader = csv.reader(text, delimiter=self.separator)
+                line = 1
+                for fields in reader:
+                    if len(fields) == 1 and self.names is None:
+                        skips = False
+                    if fields or not skips:
+                        yield line, fields or [""]
+                    line = reader.line_num + 1
+        except UnicodeDecodeError:
+            raise BadRecords(self._not_utf8()) from None
+        except (csv.Error, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise BadRecords(f"{self.path} cannot be read: {error}") from None
+
+    def _fault(self, expected: int, error: Exception) -> str:
+        """What is wrong with the file, found by reading once more."""
+        try:
+            for line, fields in self._records():
+                if len(fields) != expected:
+                    return self._ragged(line, len(fields), expected)
+        except BadRecords as found:
+            return str(found)
+        # Arrow's own words may quote a record at length.
+        text = " ".join(str(error).split())
+        return f"{self.path} cannot be read: {text if len(text) < 100 else text[:95] + '...'}"
+
+    def _ragged(self, line: int, found: int, expected: int) -> str:
+        return (
+            f"{self.path}, line {line}: {found} field{'s' if found > 1 else ''}, expected {expected}, separated by "
+            f"{self.separator!r}; correct the line, or put fields that hold the separator in double quotes"
+        )
+
+    def _not_utf8(self) -> str:
+        with _opened(self.path) as raw:
+            for number, line in enumerate(raw, 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    kind = "; it looks like UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+                    found = f"byte 0x{line[error.start]:02x} is not UTF-8{kind}"
+                    return f"{self.path}, line {number}: {found}: save the file as UTF-8 (iconv -f latin1 -t utf-8)"
+        return f"{self.path} is not UTF-8: save it as UTF-8"
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
+    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
