@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "learn a generative model privately and release it",
     "project": "release every row of a table, projected and perturbed",
     "budget": "print the budget table that train would print, reading no data",
+    "schema": "draft the public description of a table",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
     "evaluate": "compare a release with real data (the result is private)",
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int:
+    from lightning_dpgen.data.column import BadSchema
     from lightning_dpgen.data.errors import BadRecords, MissingData
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
     from lightning_dpgen.release.verify import NotARelease
@@ -68,7 +70,7 @@ def _status(error: Exception) -> int:
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.
-    theirs = (BadRecords, DamagedState, LedgerError, MissingData, NotARelease, OSError)
+    theirs = (BadRecords, BadSchema, DamagedState, LedgerError, MissingData, NotARelease, OSError)
     return MISTAKE if isinstance(error, theirs) else FAULT
 
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 from lightning_dpgen.data.arrays import Misfit, first, shown
 from lightning_dpgen.data.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.column import BadSchema, Modelled
-from lightning_dpgen.data.scales import RESOLUTIONS, Dates, Datetimes, Integers, Numbers, Scale, Times
+from lightning_dpgen.data.moments import RESOLUTIONS, Dates, Datetimes, Times
+from lightning_dpgen.data.scales import Integers, Numbers, Scale
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightning_dpgen.data.arrays import Misfit, first, parsed, shown, wrong_type
 
-RESOLUTIONS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
-_DAY = 86400
-_MICROS = 10**6
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class Scale(ABC):
@@ -156,146 +149,8 @@ class Numbers(Scale):
         return pa.array(ticks / self.unit, self.arrow, mask=absent)
 
 
-@dataclass(frozen=True)
-class Dates(Scale):
-    """Days since 1970.
-
-    Example:
-        >>> Dates().tick("1970-01-08"), Dates().declared(7)
-        (7, '1970-01-08')
-    """
-
-    expected: ClassVar[str] = "a date as YYYY-MM-DD"
-    arrow: ClassVar[pa.DataType] = pa.date32()
-
-    def tick(self, declared: Any) -> int:
-        if not isinstance(declared, str):
-            raise ValueError(self.expected)
-        try:
-            return datetime.date.fromisoformat(declared).toordinal() - _EPOCH.toordinal()
-        except ValueError:
-            raise ValueError(self.expected) from None
-
-    def declared(self, tick: int | float) -> str:
-        return datetime.date.fromordinal(int(tick) + _EPOCH.toordinal()).isoformat()
-
-    def ticks(self, values: pa.Array) -> np.ndarray:
-        if pa.types.is_string(values.type):
-            values = parsed(values, pa.date32(), self.expected)
-        if pa.types.is_timestamp(values.type) or pa.types.is_date64(values.type):
-            return _seconds(values, "a date", values) // _DAY
-        if not pa.types.is_date32(values.type):
-            raise wrong_type(values, "dates")
-        return values.cast(pa.int32()).to_numpy().astype(np.int64)
-
-    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
-        return pa.array(ticks.astype(np.int32), mask=absent).view(self.arrow)
-
-
-@dataclass(frozen=True)
-class Datetimes(Scale):
-    """Seconds, minutes, hours or days since 1970, of whatever time zone, since none is kept; what is finer is cut off."""
-
-    resolution: str
-    expected: ClassVar[str] = "a date and time as YYYY-MM-DD HH:MM:SS, without a time zone"
-    arrow: ClassVar[pa.DataType] = pa.timestamp("s")
-
-    @property
-    def unit(self) -> int:
-        return max(1, _DAY // RESOLUTIONS[self.resolution])
-
-    def tick(self, declared: Any) -> int:
-        try:
-            moment = datetime.datetime.fromisoformat(declared)
-            seconds = (moment - datetime.datetime(1970, 1, 1)).total_seconds()
-        except (ValueError, TypeError):
-            raise ValueError(self.expected) from None
-        return _whole(seconds, self.resolution)
-
-    def declared(self, tick: int | float) -> str:
-        start = datetime.datetime(1970, 1, 1)
-        return (start + datetime.timedelta(seconds=int(tick) * RESOLUTIONS[self.resolution])).isoformat(" ")
-
-    def ticks(self, values: pa.Array) -> np.ndarray:
-        texts = values
-        if pa.types.is_string(values.type):
-            values = parsed(values, pa.timestamp("us"), self.expected)
-        elif pa.types.is_date(values.type):
-            values = values.cast(pa.timestamp("s"))
-        return _seconds(values, self.expected, texts) // RESOLUTIONS[self.resolution]
-
-    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
-        return pa.array(ticks * RESOLUTIONS[self.resolution], mask=absent).view(self.arrow)
-
-
-@dataclass(frozen=True)
-class Times(Scale):
-    """Seconds, minutes or hours since midnight; what is finer is cut off."""
-
-    resolution: str
-    expected: ClassVar[str] = "a time of day as HH:MM or HH:MM:SS"
-    arrow: ClassVar[pa.DataType] = pa.time32("s")
-
-    @property
-    def unit(self) -> int:
-        return 3600 // RESOLUTIONS[self.resolution]
-
-    def tick(self, declared: Any) -> int:
-        try:
-            moment = datetime.time.fromisoformat(declared)
-        except (ValueError, TypeError):
-            raise ValueError(self.expected) from None
-        if moment.tzinfo is not None:
-            raise ValueError(self.expected)
-        seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second + moment.microsecond / _MICROS
-        return _whole(seconds, self.resolution)
-
-    def declared(self, tick: int | float) -> str:
-        return str(datetime.timedelta(seconds=int(tick) * RESOLUTIONS[self.resolution])).zfill(8)
-
-    def ticks(self, values: pa.Array) -> np.ndarray:
-        if pa.types.is_string(values.type):
-            whole = pc.binary_join_element_wise("1970-01-01", values, "T")
-            try:
-                seconds = parsed(whole, pa.timestamp("us"), self.expected).cast(pa.int64()).to_numpy() // _MICROS
-            except Misfit as misfit:
-                raise Misfit(misfit.row, f"{shown(values, misfit.row)}: expected {self.expected}") from None
-        elif pa.types.is_time(values.type):
-            whole_number = pa.int32() if pa.types.is_time32(values.type) else pa.int64()
-            seconds = values.cast(whole_number).to_numpy() // _PER_SECOND[values.type.unit]
-        else:
-            raise wrong_type(values, "times of day")
-        return seconds.astype(np.int64) // RESOLUTIONS[self.resolution]
-
-    def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
-        return pa.array((ticks * RESOLUTIONS[self.resolution]).astype(np.int32), mask=absent).view(self.arrow)
-
-
-_EPOCH = datetime.date(1970, 1, 1)
-
-
-def _whole(seconds: float, resolution: str) -> int:
-    ticks = seconds / RESOLUTIONS[resolution]
-    if not math.isfinite(ticks) or ticks != int(ticks):
-        raise ValueError(f"a whole {resolution}, which is the resolution")
-    return int(ticks)
-
-
 def _floats(values: pa.Array, expected: str) -> np.ndarray:
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise wrong_type(values, expected)
     return values.cast(pa.float64(), safe=False).to_numpy()
-
-
-def _seconds(values: pa.Array, expected: str, texts: pa.Array) -> np.ndarray:
-    """Whole seconds since 1970, rounded down."""
-    if pa.types.is_date64(values.type):
-        return values.cast(pa.int64()).to_numpy() // 1000
-    if not pa.types.is_timestamp(values.type):
-        raise wrong_type(texts, expected)
-    if values.type.tz is not None:
-        raise Misfit(
-            None, f"holds times of the zone {values.type.tz}: expected {expected}", "take local times, without their zone"
-        )
-    return values.cast(pa.int64()).to_numpy() // _PER_SECOND[values.type.unit]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -90,14 +91,26 @@ def read_schema(path: str | Path) -> TableSchema:
         BadSchema: naming file, line, column, value and what was expected, in one line.
         OSError: if it cannot be read.
     """
+    return parse_schema(_text(Path(path)), str(path))
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The keys and values of another program's file: JSON by its name, else YAML, as the file of a schema is read.
+
+    Raises:
+        BadSchema: for anything else, naming file and line.
+        OSError: if it cannot be read.
+    """
     path = Path(path)
-    if path.stat().st_size > _LARGEST_FILE:
-        raise BadSchema(f"{path} is larger than {_LARGEST_FILE} bytes: expected the schema of a table")
+    if path.suffix != ".json":
+        return _parsed(_text(path), str(path))[1]
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadSchema(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from None
-    return parse_schema(text, str(path))
+        fields = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise BadSchema(f"{path}: not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadSchema(f"{path}: expected keys and values")
+    return fields
 
 
 def parse_schema(text: str, source: str = "the schema") -> TableSchema:
@@ -110,25 +123,8 @@ def parse_schema(text: str, source: str = "the schema") -> TableSchema:
         Traceback (most recent call last):
         lightning_dpgen.data.column.BadSchema: F, line 2: column 'age': high: 'x': expected a whole number, at most 2^53
     """
-    try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            fields = None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
-    except _Refused as refused:
-        raise BadSchema(f"{source}, {refused}") from None
-    except yaml.MarkedYAMLError as error:
-        # Between braces ??? is not even YAML.
-        _refuse({number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line}, source)
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise BadSchema(f"{source}{line}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise BadSchema(f"{source}: not YAML: {' '.join(str(error).split())[:100]}") from None
-    except (RecursionError, ValueError):
-        raise BadSchema(f"{source}: nested too deeply, or with numbers too large: expected the schema of a table") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("columns"), dict):
+    node, fields = _parsed(text, source)
+    if not isinstance(fields.get("columns"), dict):
         raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it")
     _refuse_unfilled(node, source)
     lines = _lines(node)
@@ -155,6 +151,18 @@ def schema_text(schema: TableSchema) -> str:
     )
 
 
+def value_text(value: Any) -> str:
+    """A value of a schema in one line.
+
+    Example:
+        >>> value_text("1e5"), value_text(["no", 3])
+        ("'1e5'", '[no, 3]')
+    """
+    text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))[1:-2]
+    # JSON is YAML too, and has no line breaks.
+    return json.dumps(value) if "\n" in text else text
+
+
 def write_schema(path: str | Path, schema: TableSchema) -> None:
     """Write `schema_text` to a new file.
 
@@ -163,6 +171,40 @@ def write_schema(path: str | Path, schema: TableSchema) -> None:
     """
     with open(path, "x", encoding="utf-8") as file:
         file.write(schema_text(schema))
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > _LARGEST_FILE:
+        raise BadSchema(f"{path} is larger than {_LARGEST_FILE} bytes: expected a description of a table")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSchema(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from None
+
+
+def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
+    """As it was written, and what it says."""
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            fields = None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except _Refused as refused:
+        raise BadSchema(f"{source}, {refused}") from None
+    except yaml.MarkedYAMLError as error:
+        # Between braces ??? is not even YAML.
+        _refuse({number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line}, source)
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise BadSchema(f"{source}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise BadSchema(f"{source}: not YAML: {' '.join(str(error).split())[:100]}") from None
+    except (RecursionError, ValueError):
+        raise BadSchema(f"{source}: nested too deeply, or with huge numbers: expected the description of a table") from None
+    if not isinstance(fields, dict):
+        raise BadSchema(f"{source}: expected keys and values, of which one is columns")
+    return node, fields
 
 
 def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:

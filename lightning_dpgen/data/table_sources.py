@@ -41,6 +41,10 @@ class ParquetTable:
     def columns(self) -> list[str]:
         return self._file().schema_arrow.names
 
+    def types(self) -> list[pa.DataType]:
+        """The types of the columns, which the file declares."""
+        return self._file().schema_arrow.types
+
     def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         try:
             for batch in self._file().iter_batches(_ROWS, columns=wanted, use_threads=False):

@@ -1,0 +1,57 @@
+"""`dpgen schema`: a draft of a table's schema, from the types in its file or from what another program knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.data.column import BadSchema
+from lightning_dpgen.data.importers import read_domain, read_sdv
+from lightning_dpgen.data.schema_draft import OPEN, draft_of_file, draft_text
+
+_IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
+
+
+def run(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="dpgen schema",
+        description="Draft the schema of a table. Only names and types are taken from a file of records: bounds "
+        f"and categories are left as {OPEN}, for public knowledge, since those of the file would reveal records.",
+    )
+    parser.add_argument("file", help="a .csv, .tsv, .csv.gz or .parquet file; with --from, a file of that program")
+    parser.add_argument("-o", dest="output", help="a new file (FILE.schema.yaml)")
+    parser.add_argument(
+        "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
+    )
+    parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit:
+        return 0
+    path = Path(arguments.file)
+    if not path.is_file():
+        raise Mistake(f"{path}: expected a file")
+    if arguments.origin and arguments.no_header:
+        raise Mistake("--no-header is about a file of records: leave it out with --from")
+    output = Path(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
+    if output.exists():
+        raise Mistake(f"-o {output}: exists already; choose another name")
+    about = {}
+    try:
+        if arguments.origin:
+            columns = _IMPORTERS[arguments.origin](path)
+        else:
+            columns, about = draft_of_file(path, header=not arguments.no_header)
+    except BadSchema as error:
+        raise Mistake(str(error)) from None
+    text = draft_text(columns, " ".join(path.name.split()), about)
+    try:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None
+    unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
+    print(f"{output}: {len(columns)} columns, {unfilled} lines to fill in in place of {OPEN}")
+    return 0

@@ -1,0 +1,130 @@
+"""Schemas from what other programs know of a table: the metadata of SDV, the domains of dpsynth and of mbi (PGM)."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning_dpgen.data.column import BadSchema, shortened
+from lightning_dpgen.data.schema_draft import OPEN, Draft
+from lightning_dpgen.data.schema_file import read_yaml
+
+_NAMES = {"name", "first_name", "last_name", "email"}
+_CLOCK = ("%H", "%I", "%M", "%S", "%f", "%T", "%X", "%c", "%p")
+
+
+def read_sdv(path: str | Path) -> list[Draft]:
+    """Columns of SDV's metadata (JSON): of one table, or of several of which there is one.
+
+    Keys of the table and what is about a person become fakes, or are left out.
+
+    Raises:
+        BadSchema: if it is something else.
+        OSError: if it cannot be read.
+    """
+    fields = read_yaml(path)
+    tables = fields.get("tables")
+    if isinstance(tables, dict):
+        if len(tables) != 1:
+            raise BadSchema(f"{path} holds {len(tables)} tables: expected one; save the metadata of one table")
+        fields = next(iter(tables.values()))
+    columns = fields.get("columns") if isinstance(fields, dict) else None
+    if not isinstance(columns, dict) or not columns or not all(isinstance(about, dict) for about in columns.values()):
+        raise BadSchema(f"{path}: expected the metadata of a table by SDV, with columns and their sdtype")
+    key = fields.get("primary_key")
+    return [_of_sdv(name, about, name == key) for name, about in columns.items()]
+
+
+def read_domain(path: str | Path) -> list[Draft]:
+    """Columns of a domain file of dpsynth (YAML of attributes), or of mbi (JSON of the number of values of each column).
+
+    Values of dpsynth that are outside of a list go to one of the list, which becomes `other`. The values that a size counts
+    are 0, 1 and so on.
+
+    Raises:
+        BadSchema: if it is something else.
+        OSError: if it cannot be read.
+    """
+    fields = read_yaml(path)
+    if isinstance(fields.get("attributes"), dict):
+        # As dpsynth writes a schema with constraints, which say nothing of a column.
+        fields = fields["attributes"]
+    made = []
+    for name, about in fields.items():
+        if type(about) is int and 1 <= about <= 10_000:
+            made.append(Draft(name, {"type": "integer", "low": 0, "high": about - 1, "bins": about}))
+        elif isinstance(about, dict):
+            made.append(_of_dpsynth(name, about))
+        else:
+            raise BadSchema(f"{path}: {shortened(about)}: expected a number of values, or what dpsynth says of it", name)
+    if not made:
+        raise BadSchema(f"{path}: expected at least one column")
+    return made
+
+
+def _of_sdv(name: str, about: dict[str, Any], is_key: bool) -> Draft:
+    kind = about.get("sdtype")
+    known: dict[str, Any] = {"missing": True} if about.get("range_is_nullable") is True else {}
+    if is_key:
+        return Draft(name, {"type": "fake", "fake": "row_number"}, {"fake": "the key of the table"})
+    if kind == "numerical":
+        kept = str(about.get("computer_representation", "")).lower()
+        whole = about.get("decimal_places") == 0 or kept.startswith(("int", "uint"))
+        if not whole and type(about.get("decimal_places")) is int:
+            known["decimals"] = about["decimal_places"]
+        known |= _range(about, lambda value: value)
+        return Draft.of_type(name, "integer" if whole else "number", **known)
+    if kind == "datetime":
+        form = about.get("datetime_format")
+        form = form if isinstance(form, str) else "%Y-%m-%d %H:%M:%S"
+        timed = any(part in form for part in _CLOCK)
+        known |= _range(about, lambda value: _iso(value, form, timed))
+        draft = Draft.of_type(name, "datetime" if timed else "date", **known)
+        if form not in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):
+            draft.why["type"] = "write it as YYYY-MM-DD in the file" + (", with HH:MM:SS" if timed else "")
+        return draft
+    if kind in ("categorical", "ordinal"):
+        listed = about.get("range_values")
+        return Draft.of_type(name, "category", **({"values": listed} if isinstance(listed, list) else {}), **known)
+    if kind == "boolean":
+        return Draft.of_type(name, "boolean", **known)
+    if kind in _NAMES:
+        return Draft(name, {"type": "fake", "fake": "email" if kind == "email" else "name"})
+    if isinstance(kind, str) and kind != "unknown":
+        return Draft(name, {"type": "drop"}, {"type": f"sdtype {shortened(kind)}: not modelled; or type: fake"})
+    return Draft(name, {"type": OPEN}, {"type": "SDV does not know"})
+
+
+def _range(about: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
+    keys = {"range_min": "low", "range_max": "high"}
+    return {ours: form(about[theirs]) for theirs, ours in keys.items() if about.get(theirs) is not None}
+
+
+def _iso(value: Any, form: str, timed: bool) -> str:
+    """A time in SDV's format as ISO text, or `OPEN`."""
+    try:
+        moment = datetime.datetime.strptime(str(value), form)
+    except ValueError:
+        return OPEN
+    moment = moment.replace(microsecond=0, tzinfo=None)
+    return moment.isoformat(" ") if timed else moment.date().isoformat()
+
+
+def _of_dpsynth(name: str, about: dict[str, Any]) -> Draft:
+    described = {"description": about["description"]} if isinstance(about.get("description"), str) else {}
+    kind = about.get("type")
+    if kind == "NumericalAttribute" or "min_value" in about:
+        whole = about.get("dtype") == "int"
+        known = {ours: about[theirs] for theirs, ours in (("min_value", "low"), ("max_value", "high")) if theirs in about}
+        outside = {} if about.get("clip_to_range", True) else {"missing": True}
+        return Draft.of_type(name, "integer" if whole else "number", **known, **outside, **described)
+    if kind == "CategoricalAttribute" or "possible_values" in about:
+        values, other = about.get("possible_values"), about.get("out_of_domain_index", 0)
+        if isinstance(values, list) and type(other) is int and 0 <= other < len(values):
+            values = [str(value) if type(value) is float else value for value in values]
+            return Draft.of_type(name, "category", values=values, other=values[other], **described)
+    if kind == "FreeFormTextAttribute" or "max_tokens" in about:
+        return Draft(name, {"type": "drop", **described}, {"type": "free text is not modelled; or type: fake"})
+    return Draft.of_type(name, "category", **described)
