@@ -1,0 +1,36 @@
+"""Sets as rows of a matrix, and which items of too large a set are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Public and fixed: a large basket is cut the same way wherever it is read.
+_KEY = np.uint64(0x9E3779B97F4A7C15)
+
+
+def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a matrix, each item once, in order: indptr (n + 1,) int64 and items (E,) int32."""
+    cells = np.unique(baskets * width + items)
+    baskets, items = np.divmod(cells, width)
+    return np.concatenate([[0], np.cumsum(np.bincount(baskets, minlength=n))]), items.astype(np.int32)
+
+
+def chosen(indptr: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
+    """Which items (E,) are among the `most` of their basket with the smallest hashes of item and whole basket."""
+    hashes = _mixed(items.astype(np.uint64) + np.uint64(1))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
+    sizes = np.diff(indptr)
+    # Sums modulo 2^64, so that those over a basket are differences, whatever stands before it.
+    of_basket = np.repeat(_mixed(sums[indptr[1:]] - sums[indptr[:-1]]), sizes)
+    order = np.lexsort((_mixed(hashes ^ of_basket), np.repeat(np.arange(len(sizes)), sizes)))
+    ranks = np.empty(len(items), np.int64)
+    ranks[order] = np.arange(len(items)) - np.repeat(indptr[:-1], sizes)
+    return ranks < most
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64 bits that looks random."""
+    values = values + _KEY
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

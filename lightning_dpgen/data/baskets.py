@@ -1,0 +1,134 @@
+"""Baskets: sets of items out of a public universe, such as what was bought or the pages of a visit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse
+
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.names import Name, names_type, public_names, shown
+
+MOST_ITEMS = 100_000
+MOST_CLASSES = 10_000
+
+
+@dataclass(frozen=True)
+class BasketSchema:
+    """Sets of items; everything here is declared, nothing is read off the data.
+
+    A record is encoded as one unit an item, 1 where the basket holds it, and the label as a group where there is one. A
+    synthetic record is the list of its items, in the order of the universe.
+
+    Args:
+        items: the universe, names or whole numbers; at most `MOST_ITEMS`.
+        max_items: how many different items of a basket count, 1 and more: the public bound of what one record holds. Of
+            a larger basket a reader keeps this many.
+        classes: what the label may be, names or whole numbers; empty without a label.
+
+    Raises:
+        ValueError: for anything else.
+
+    Example:
+        >>> schema = BasketSchema(("bread", "milk", "tea"), max_items=2)
+        >>> schema.layout.units, schema.layout.groups
+        (3, ())
+        >>> encoded = Encoded(np.array([[1, 0, 1], [0, 0, 0]], np.uint8), np.zeros((2, 0), np.uint8))
+        >>> schema.decode(encoded, np.random.default_rng(0)).to_pydict()
+        {'items': [['bread', 'tea'], []]}
+    """
+
+    kind: ClassVar[str] = "baskets"
+
+    items: tuple[Name, ...] = field(repr=False)
+    max_items: int
+    classes: tuple[Name, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", public_names("items", _listed(self.items), 1, MOST_ITEMS))
+        object.__setattr__(self, "classes", public_names("classes", self.classes, 0, MOST_CLASSES))
+        if type(self.max_items) is not int or not 1 <= self.max_items <= len(self.items):
+            raise ValueError(
+                f"max_items={shown(self.max_items)}: expected a whole number from 1 to {len(self.items):,}, all items"
+            )
+        if len(self.classes) == 1:
+            raise ValueError(f"classes={shown(list(self.classes))}: expected none (no label), or two and more")
+
+    @cached_property
+    def layout(self) -> Layout:
+        groups = (len(self.classes),) if self.classes else ()
+        # No record within the declared size is longer.
+        norm = math.sqrt(self.max_items + len(groups))
+        return Layout(len(self.items), levels=1, groups=groups, label=0 if groups else None, norm=norm)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        columns = [pa.field("items", pa.list_(names_type(self.items)))]
+        if self.classes:
+            columns.append(pa.field("label", names_type(self.classes)))
+        return pa.schema(columns)
+
+    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+        """Records as a table: `items`, each list in the order of the universe, and `label`; nothing is random."""
+        held = scipy.sparse.csr_array(encoded.units)
+        if held is encoded.units:
+            held = held.copy()
+        held.sum_duplicates()
+        held.eliminate_zeros()
+        names = pa.array(self.items, names_type(self.items))
+        lists = pa.ListArray.from_arrays(held.indptr.astype(np.int32), names.take(pa.array(held.indices)))
+        columns = [lists]
+        if self.classes:
+            columns.append(pa.array(self.classes, names_type(self.classes)).take(pa.array(encoded.codes[:, 0])))
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    def as_json(self) -> dict[str, Any]:
+        """All that it declares; whole numbers in a row as the first and the last of them."""
+        first, last = self.items[0], self.items[-1]
+        in_a_row = type(first) is int and self.items == tuple(range(first, last + 1))
+        items = {"first": first, "last": last} if in_a_row else list(self.items)
+        return {"kind": self.kind, "items": items, "max_items": self.max_items, "classes": list(self.classes)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> BasketSchema:
+        """The schema that `as_json` described.
+
+        Raises:
+            ValueError: for another kind of record, missing or foreign fields, or what no schema may hold.
+        """
+        if not isinstance(fields, Mapping) or fields.get("kind") != cls.kind:
+            raise ValueError("the schema does not describe baskets")
+        if set(fields) != {"kind", "items", "max_items", "classes"}:
+            found = shown(sorted(map(str, fields)))
+            raise ValueError(f"the schema has the fields {found}: expected kind, items, max_items and classes")
+        return cls(fields["items"], fields["max_items"], fields["classes"])
+
+    def label_codes(self, positions: np.ndarray) -> np.ndarray:
+        """Places of labels among the classes as codes (N, 1); (N, 0) without a label."""
+        codes = positions[:, None] if self.classes else np.zeros((len(positions), 0))
+        return codes.astype(smallest_integer(max(0, len(self.classes) - 1)))
+
+
+def _listed(items: Any) -> Any:
+    """Items as they are, or those between a first and a last whole number."""
+    if isinstance(items, Mapping):
+        if set(items) != {"first", "last"} or type(items["first"]) is not int or type(items["last"]) is not int:
+            raise ValueError(f"items={shown(dict(items))}: expected a list of names, or first and last as whole numbers")
+        items = range(items["first"], items["last"] + 1)
+    # Before it is written out: a range may be endless.
+    if isinstance(items, range):
+        if not 1 <= _count(items) <= MOST_ITEMS:
+            raise ValueError(f"items={shown(items)}: expected 1 to {MOST_ITEMS:,} items")
+        items = tuple(items)
+    return items
+
+
+def _count(numbers: range) -> int:
+    """How many, also where they are more than `len` counts."""
+    return max(0, -((numbers.start - numbers.stop) // numbers.step))

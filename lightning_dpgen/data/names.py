@@ -1,0 +1,119 @@
+"""Public lists of names: the items of a universe, the classes of a label, the channels of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Name = str | int
+_SHOWN = 40
+
+
+def public_names(argument: str, names: Sequence[Name], least: int, most: int) -> tuple[Name, ...]:
+    """These names as a tuple, checked: all text or all whole numbers, none twice.
+
+    Args:
+        argument: what an error calls them.
+        least, most: how many there may be.
+
+    Raises:
+        ValueError: for another number of them, a name twice, an empty one, one of another type, or text with blanks at
+            its ends or a line break in it, which no file could hold.
+
+    Example:
+        >>> public_names("classes", ["day", "night"], 2, 10)
+        ('day', 'night')
+        >>> public_names("classes", ["day", "day"], 2, 10)
+        Traceback (most recent call last):
+        ValueError: classes: 'day' stands twice (places 1 and 2): expected each name once
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ValueError(f"{argument}={shown(names)}: expected a list of names")
+    if not least <= len(names) <= most:
+        raise ValueError(f"{argument}: expected {least:,} to {most:,} names, found {len(names):,}")
+    kind = type(names[0]) if names else str
+    seen: dict[Name, int] = {}
+    for place, name in enumerate(names, 1):
+        if type(name) not in (str, int) or type(name) is not kind:
+            raise ValueError(f"{argument}: {shown(name)} (place {place}): expected all text, or all whole numbers")
+        if kind is int and not -(2**63) <= name < 2**63:
+            raise ValueError(f"{argument}: {shown(name)} (place {place}): expected whole numbers of 64 bits")
+        if kind is str and not _plain(name):
+            raise ValueError(
+                f"{argument}: {shown(name)} (place {place}): expected text that is not empty, without blanks at its ends "
+                "or line breaks"
+            )
+        if name in seen:
+            places = f"places {seen[name]} and {place}"
+            raise ValueError(f"{argument}: {shown(name)} stands twice ({places}): expected each name once")
+        seen[name] = place
+    return tuple(names)
+
+
+def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
+    """Where each of (n,) values is among names: (n,) int64, -1 for those that are not, and for missing ones.
+
+    Whole numbers are also found where a file holds them as text (``12``), or as floats (12.0, as pandas makes them).
+
+    Example:
+        >>> positions((5, 7), pa.array(["7", "5", "07", None]))
+        array([ 1,  0, -1, -1])
+    """
+    values = plain(values)
+    if not pa.types.is_string(values.type):
+        values = whole_numbers(values)
+    if not (names_type(names) == values.type == pa.int64()):
+        values, names = values.cast(pa.string()), tuple(map(str, names))
+    among = pc.index_in(values, value_set=pa.array(names, values.type), skip_nulls=True)
+    return pc.fill_null(among, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Values as text, or as the numbers that they are, in none of the other forms that Arrow has for these."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
+        values = values.cast(pa.string())
+    return values
+
+
+def whole_numbers(values: pa.Array) -> pa.Array:
+    """Values as int64; missing where they are not whole numbers, written in the shortest way where they are text.
+
+    Example:
+        >>> whole_numbers(pa.array(["12", "1e3", "007"])).to_pylist()
+        [12, None, None]
+    """
+    kind = values.type
+    if pa.types.is_string(kind):
+        # 18 digits fit 64 bits.
+        values = pc.if_else(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$"), values, None)
+    elif pa.types.is_floating(kind):
+        values = pc.if_else(pc.equal(pc.floor(values), values), values, None)
+        values = pc.if_else(pc.less(pc.abs(values), 2.0**53), values, None)
+    elif kind == pa.uint64():
+        values = pc.if_else(pc.less(values, 2**63), values, None)
+    return values.cast(pa.int64())
+
+
+def names_type(names: tuple[Name, ...]) -> pa.DataType:
+    """The type of a column that holds such names."""
+    return pa.int64() if names and type(names[0]) is int else pa.string()
+
+
+def shown(value: object) -> str:
+    """A value for an error of one line.
+
+    Example:
+        >>> shown("a" * 50)
+        "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+    """
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _plain(name: str) -> bool:
+    return bool(name) and name == name.strip() and len(name.splitlines()) == 1 and name.isprintable()

@@ -1,0 +1,184 @@
+"""Baskets from files or memory, as their schema writes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse
+
+from lightning_dpgen.data.basket_files import (
+    BasketForm,
+    Entries,
+    basket_place,
+    entries_in_memory,
+    entries_of,
+    heads_in_memory,
+)
+from lightning_dpgen.data.basket_sets import as_sets, chosen
+from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.names import names_type, positions, shown
+from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, only_counted, unknown_label
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.universe import NO_UNIVERSE
+
+OUTSIDE_COUNTED = "items: outside the universe, left out"
+CUT_COUNTED = "baskets: with more than max_items, cut"
+
+
+def read_baskets(
+    source: Any,
+    schema: BasketSchema,
+    *,
+    outside: str = "refuse",
+    person: str | Sequence | None = None,
+    label: str | Sequence | None = None,
+    form: str | None = None,
+    separator: str | None = None,
+    columns: tuple[str, str] | None = None,
+) -> Reading:
+    """Baskets, encoded a block at a time: only the places of their items are kept.
+
+    An item counts once in a basket. Of a basket with more than ``schema.max_items`` items as many are kept, by a
+    pseudo-random choice that depends on that basket alone, and the basket is counted. An empty basket is a record.
+
+    Args:
+        source: a path, see `BasketForm`; a DataFrame or pyarrow Table of basket ids and items; a list of lists of items; a
+            scipy CSR matrix with one column an item of the universe, a basket holds what is not 0. In rows, those of one
+            id make one basket wherever they stand, and a row without an item makes an empty one.
+        schema: what is publicly known.
+        outside: ``refuse``: an item that is not in the universe is an error; ``clamp``: it is left out and counted.
+        person: the column of persons, one for all rows of a basket; for lists and matrices one value a basket.
+        label: the column of labels (``label``), read where the schema has classes; on a line the label is the first
+            entry. For lists and matrices one value a basket.
+        form, separator, columns: see `BasketForm`. Where names of items have blanks, items of a line are parted by
+            commas alone, unless a separator is given.
+
+    Returns:
+        Reading: units as CSR of uint8 ones in rows of sorted columns; codes (N, 0), or (N, 1) with a label.
+
+    Raises:
+        MissingData: if there is no such file.
+        BadRecords: for what cannot be read, no basket at all, or what the schema does not allow; with line and value.
+        ValueError: without a schema, or for a wrong argument.
+
+    Example:
+        >>> schema = BasketSchema(("bread", "milk", "tea"), max_items=2)
+        >>> reading = read_baskets([["tea", "bread", "tea"], [], ["milk", "gin"]], schema, outside="clamp")
+        >>> reading.encoded.units.toarray().tolist(), reading.counted
+        ([[1, 0, 1], [0, 0, 0], [0, 1, 0]], {'items: outside the universe, left out': 1})
+    """
+    if schema is None:
+        raise ValueError(NO_UNIVERSE)
+    check_outside(outside)
+    separator = _separator(separator, schema)
+    found = _Found(schema, outside)
+    if isinstance(source, np.ndarray) or (scipy.sparse.issparse(source) and source.format != "csr"):
+        raise BadRecords(
+            f"baskets are a {type(source).__name__}: expected a path, a list of lists of items, or a scipy CSR matrix; "
+            "make one by scipy.sparse.csr_array(...)"
+        )
+    labels = label if schema.classes else None
+    if scipy.sparse.issparse(source):
+        found.put(_cells(source, schema, labels, person))
+    elif isinstance(source, list | tuple):
+        found.put(entries_in_memory(source, labels, person))
+    else:
+        for entries in entries_of(source, BasketForm(form, separator, columns, labels or bool(schema.classes), person)):
+            found.put(entries)
+    return found.reading()
+
+
+class _Found:
+    """What has been read so far: places of items in the universe, and the baskets that hold them."""
+
+    def __init__(self, schema: BasketSchema, outside: str) -> None:
+        self.schema, self.outside, self.n = schema, outside, 0
+        self.baskets, self.items = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        self.counted: Counter[str] = Counter()
+        self.labels, self.persons = Own("the label", "basket"), Own("the person", "basket")
+        self.has_persons, self._person_numbers = False, Numbers()
+
+    def put(self, entries: Entries) -> None:
+        at = positions(self.schema.items, entries.items)
+        outside = np.flatnonzero(at < 0)
+        if len(outside) and self.outside == "refuse":
+            first = int(outside[0])
+            item, known = shown(entries.items[first].as_py()), len(self.schema.items)
+            raise BadRecords(
+                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): add it there "
+                "if it is public, set data.separator if items are parted in the wrong places, or leave such items out by "
+                "data.outside=clamp"
+            )
+        self.counted[OUTSIDE_COUNTED] += len(outside)
+        inside = at >= 0
+        self.baskets.append(entries.baskets[inside])
+        self.items.append(at[inside].astype(np.int32))
+        self.n = max(self.n, int(entries.heads.max(initial=-1)) + 1)
+        if self.schema.classes:
+            self.labels.put(entries.heads, self._classes(entries), entries.head_place)
+        if entries.persons is not None:
+            self.has_persons = True
+            self.persons.put(entries.heads, self._person_numbers.of(entries.persons), entries.head_place)
+
+    def _classes(self, entries: Entries) -> np.ndarray:
+        classes = self.schema.classes
+        if entries.labels is None:
+            raise BadRecords(f"the schema declares {len(classes)} classes (data.classes), but there are no labels")
+        at = positions(classes, entries.labels)
+        unknown = np.flatnonzero(at < 0)
+        if len(unknown):
+            first = int(unknown[0])
+            raise BadRecords(unknown_label(entries.head_place(first), entries.labels[first].as_py(), classes))
+        return at
+
+    def reading(self) -> Reading:
+        if not self.n:
+            raise BadRecords("there are no baskets: expected at least one, which may be empty")
+        width = len(self.schema.items)
+        indptr, items = as_sets(np.concatenate(self.baskets), np.concatenate(self.items), self.n, width)
+        sizes = np.diff(indptr)
+        large = sizes > self.schema.max_items
+        self.counted[CUT_COUNTED] += int(large.sum())
+        if large.any():
+            kept = chosen(indptr, items, self.schema.max_items)
+            items, sizes = items[kept], np.minimum(sizes, self.schema.max_items)
+            indptr = np.concatenate([[0], np.cumsum(sizes)])
+        indptr = indptr.astype(scipy.sparse.get_index_dtype(maxval=max(width, len(items))))
+        units = scipy.sparse.csr_array((np.ones(len(items), np.uint8), items, indptr), shape=(self.n, width))
+        units.has_canonical_format = True
+        labels = self.labels.values(self.n) if self.schema.classes else np.zeros(self.n, np.int64)
+        persons = self.persons.values(self.n) if self.has_persons else None
+        return Reading(Encoded(units, self.schema.label_codes(labels)), persons, only_counted(self.counted))
+
+
+def _separator(separator: str | None, schema: BasketSchema) -> str | None:
+    """Blanks do not part items where names hold them: known from the universe, without a look at the file."""
+    if separator is None and any(isinstance(name, str) and len(name.split()) > 1 for name in schema.items):
+        return ","
+    return separator
+
+
+def _cells(matrix: Any, schema: BasketSchema, labels: Sequence | None, persons: Sequence | None) -> Entries:
+    """The items of a matrix whose columns are the universe."""
+    width = len(schema.items)
+    if matrix.ndim != 2 or matrix.shape[1] != width:
+        raise BadRecords(f"the matrix of baskets has shape {matrix.shape}: expected (N, {width}), one column an item")
+    try:
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError):
+        raise BadRecords("the matrix of baskets is damaged: expected one that passes its check_format()") from None
+    if matrix.dtype.kind not in "fiub" or not (np.isfinite(matrix.data) & (matrix.data >= 0)).all():
+        raise BadRecords("the matrix of baskets holds negative, infinite or no numbers: expected 1 where an item is held")
+    matrix = matrix.tocoo()
+    held = matrix.data != 0
+    rows, columns = matrix.row[held].astype(np.int64), matrix.col[held]
+    universe = pa.array(schema.items, names_type(schema.items))
+    heads, labels, persons = heads_in_memory(matrix.shape[0], labels, persons)
+    return Entries(
+        rows, universe.take(pa.array(columns)), lambda i: basket_place(rows[i]), heads, labels, persons, basket_place
+    )

@@ -1,0 +1,109 @@
+"""What a reader hands back, and how it counts and numbers what it meets. All of it is private."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.names import Name, shown
+from lightning_dpgen.data.records import BadRecords
+
+OUTSIDE = ("refuse", "clamp")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reading:
+    """Records that were read. Private: for the curator alone.
+
+    Args:
+        encoded: N records, as the schema's layout says.
+        persons: (N,) int64, a number for the person of each record; None where each record is one person's own.
+        counted: what was changed or left out on the way, and how often.
+    """
+
+    encoded: Encoded
+    persons: np.ndarray | None
+    counted: Mapping[str, int]
+
+
+class Numbers:
+    """Numbers for values in the order in which they are met: basket ids, persons.
+
+    Example:
+        >>> Numbers().of(pa.array(["x", "y", "x"]))
+        array([0, 1, 0])
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[object, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def of(self, values: pa.Array) -> np.ndarray:
+        """(n,) int64; values that were met before keep their number. None may be missing."""
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        values = values.dictionary_encode()
+        numbers = [self.known.setdefault(value, len(self.known)) for value in values.dictionary.to_pylist()]
+        return np.array(numbers, np.int64)[values.indices.to_numpy()]
+
+
+class Own:
+    """One value for each of the records that rows make up, whatever row it stands in: a label, a person.
+
+    Args:
+        what: what an error calls it.
+        record: what an error calls a record.
+    """
+
+    def __init__(self, what: str, record: str) -> None:
+        self.what, self.record = what, record
+        self._values = np.empty(0, np.int64)
+
+    def put(self, records: np.ndarray, values: np.ndarray, place) -> None:
+        """Values (n,) from 0 of rows of these records (n,); `place` says where the i-th row is.
+
+        Raises:
+            BadRecords: if a record has two different ones.
+        """
+        if not len(records):
+            return
+        missing = max(0, int(records.max()) + 1 - len(self._values))
+        # Twice as long each time, so that many blocks cost no more than one.
+        if missing:
+            missing = max(missing, len(self._values))
+            self._values = np.concatenate([self._values, np.full(missing, -1)])
+        fresh = np.flatnonzero(self._values[records] < 0)
+        self._values[records[fresh[::-1]]] = values[fresh[::-1]]
+        other = np.flatnonzero(self._values[records] != values)
+        if len(other):
+            raise BadRecords(
+                f"{place(int(other[0]))}: {self.what} differs from that of an earlier row of the same {self.record}: "
+                f"expected one for all rows of a {self.record}"
+            )
+
+    def values(self, n: int) -> np.ndarray:
+        """(n,) int64 of the first n records."""
+        return self._values[:n]
+
+
+def check_outside(outside: str) -> None:
+    """Raises ValueError for another rule than `OUTSIDE`."""
+    if outside not in OUTSIDE:
+        raise ValueError(f"outside={shown(outside)}: expected one of {', '.join(OUTSIDE)} (data.outside)")
+
+
+def unknown_label(place: str, label: object, classes: tuple[Name, ...]) -> str:
+    """The error for a label that was not declared."""
+    return f"{place}: the label {shown(label)} is not among the declared classes {shown(list(classes))} (data.classes)"
+
+
+def only_counted(counted: Counter[str]) -> dict[str, int]:
+    """Without what never happened."""
+    return {what: int(times) for what, times in counted.items() if times}
