@@ -188,7 +188,8 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
         for name in (basket, *besides):
             missing = np.flatnonzero(block.column(name).is_null().to_numpy(zero_copy_only=False))
             if len(missing):
-                raise BadRecords(f"{block.place(int(missing[0]))}: nothing in the column {shown(name)}: expected a value in each row")
+                place = block.place(int(missing[0]))
+                raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
         heads = numbers.of(_simple(block.column(basket), basket, where))
         items = _simple(block.column(item), item, where)
         # A basket of nothing is a row without an item.

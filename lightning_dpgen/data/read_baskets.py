@@ -110,8 +110,8 @@ class _Found:
             first = int(outside[0])
             item, known = shown(entries.items[first].as_py()), len(self.schema.items)
             raise BadRecords(
-                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): add it there "
-                "if it is public, set data.separator if items are parted in the wrong places, or leave such items out by "
+                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): "
+                "add it there if it is public, set data.separator if items are parted in the wrong places, or leave such items out by "
                 "data.outside=clamp"
             )
         self.counted[OUTSIDE_COUNTED] += len(outside)

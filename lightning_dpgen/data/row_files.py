@@ -187,7 +187,8 @@ class RowFile:
             return damaged(self._path, error)
         line, fields = self._found
         return BadRecords(
-            f"{self._path}, line {line}: found {fields} fields, expected {len(self.columns)}: correct the line or the separator"
+            f"{self._path}, line {line}: found {fields} fields, expected {len(self.columns)}: correct the line, or the "
+            "separator (data.separator)"
         )
 
 
