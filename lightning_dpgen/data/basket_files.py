@@ -70,6 +70,9 @@ class BasketForm:
             raise ValueError(f"form={shown(self.form)}: expected lines or rows (data.form)")
         if self.separator is not None and (not self.separator or set(self.separator) & set("\r\n")):
             raise ValueError(f"separator={shown(self.separator)}: expected characters between items, without a line break")
+        for name in ("label", "person"):
+            if not isinstance(getattr(self, name), str | bool | None):
+                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
         if self.columns is not None and (isinstance(self.columns, str) or len(self.columns) != 2):
             raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
 
@@ -171,16 +174,15 @@ def _block(texts: list[str], done: int, path: Path, split: Callable, labelled: b
 def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
     file = RowFile(source, separator=form.separator)
     label = form.label if isinstance(form.label, str) else "label" if form.label else None
-    where = "the table" if not isinstance(source, str | Path) else str(source)
     besides = [name for name in (label, form.person) if name is not None]
     columns = form.columns or [name for name in file.columns if name not in besides]
     for name in [*besides, *columns]:
         if name not in file.columns:
-            raise BadRecords(f"{where} has no column {shown(name)}: it has {shown(', '.join(file.columns))}")
+            raise BadRecords(f"{file.where} has no column {shown(name)}: it has {shown(', '.join(file.columns))}")
     if len(columns) != 2:
         raise BadRecords(
-            f"{where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name these "
-            "two (data.columns)"
+            f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
+            "these two (data.columns)"
         )
     basket, item = columns
     numbers = Numbers()
@@ -190,8 +192,8 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
             if len(missing):
                 place = block.place(int(missing[0]))
                 raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
-        heads = numbers.of(_simple(block.column(basket), basket, where))
-        items = _simple(block.column(item), item, where)
+        heads = numbers.of(_simple(block.column(basket), basket, file.where))
+        items = _simple(block.column(item), item, file.where)
         # A basket of nothing is a row without an item.
         there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
         yield Entries(
@@ -199,8 +201,8 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
             items.take(pa.array(there)),
             lambda i, there=there, block=block: block.place(int(there[i])),
             heads,
-            None if label is None else _simple(block.column(label), label, where),
-            None if form.person is None else _simple(block.column(form.person), form.person, where),
+            None if label is None else _simple(block.column(label), label, file.where),
+            None if form.person is None else _simple(block.column(form.person), form.person, file.where),
             block.place,
         )
 

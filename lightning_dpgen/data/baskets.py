@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
-from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.names import Name, names_type, public_names, shown
 
 MOST_ITEMS = 100_000
@@ -108,11 +108,6 @@ class BasketSchema:
             found = shown(sorted(map(str, fields)))
             raise ValueError(f"the schema has the fields {found}: expected kind, items, max_items and classes")
         return cls(fields["items"], fields["max_items"], fields["classes"])
-
-    def label_codes(self, positions: np.ndarray) -> np.ndarray:
-        """Places of labels among the classes as codes (N, 1); (N, 0) without a label."""
-        codes = positions[:, None] if self.classes else np.zeros((len(positions), 0))
-        return codes.astype(smallest_integer(max(0, len(self.classes) - 1)))
 
 
 def _listed(items: Any) -> Any:

@@ -22,7 +22,7 @@ from lightning_dpgen.data.basket_sets import as_sets, chosen
 from lightning_dpgen.data.baskets import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import names_type, positions, shown
-from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, only_counted, unknown_label
+from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, label_codes, only_counted
 from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.universe import NO_UNIVERSE
 
@@ -111,30 +111,20 @@ class _Found:
             item, known = shown(entries.items[first].as_py()), len(self.schema.items)
             raise BadRecords(
                 f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): "
-                "add it there if it is public, set data.separator if items are parted in the wrong places, or leave such items out by "
-                "data.outside=clamp"
+                "add it there if it is public, set data.separator if items are parted in the wrong places, or leave such "
+                "items out by data.outside=clamp"
             )
         self.counted[OUTSIDE_COUNTED] += len(outside)
         inside = at >= 0
         self.baskets.append(entries.baskets[inside])
         self.items.append(at[inside].astype(np.int32))
         self.n = max(self.n, int(entries.heads.max(initial=-1)) + 1)
-        if self.schema.classes:
-            self.labels.put(entries.heads, self._classes(entries), entries.head_place)
+        if classes := self.schema.classes:
+            at = class_positions(classes, entries.labels, entries.head_place)
+            self.labels.put(entries.heads, at, entries.head_place)
         if entries.persons is not None:
             self.has_persons = True
             self.persons.put(entries.heads, self._person_numbers.of(entries.persons), entries.head_place)
-
-    def _classes(self, entries: Entries) -> np.ndarray:
-        classes = self.schema.classes
-        if entries.labels is None:
-            raise BadRecords(f"the schema declares {len(classes)} classes (data.classes), but there are no labels")
-        at = positions(classes, entries.labels)
-        unknown = np.flatnonzero(at < 0)
-        if len(unknown):
-            first = int(unknown[0])
-            raise BadRecords(unknown_label(entries.head_place(first), entries.labels[first].as_py(), classes))
-        return at
 
     def reading(self) -> Reading:
         if not self.n:
@@ -153,7 +143,7 @@ class _Found:
         units.has_canonical_format = True
         labels = self.labels.values(self.n) if self.schema.classes else np.zeros(self.n, np.int64)
         persons = self.persons.values(self.n) if self.has_persons else None
-        return Reading(Encoded(units, self.schema.label_codes(labels)), persons, only_counted(self.counted))
+        return Reading(Encoded(units, label_codes(labels, self.schema.classes)), persons, only_counted(self.counted))
 
 
 def _separator(separator: str | None, schema: BasketSchema) -> str | None:

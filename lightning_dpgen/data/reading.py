@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.names import Name, shown
+from lightning_dpgen.data.layout import Encoded, smallest_integer
+from lightning_dpgen.data.names import Name, positions, shown
 from lightning_dpgen.data.records import BadRecords
 
 OUTSIDE = ("refuse", "clamp")
@@ -66,7 +66,7 @@ class Own:
         self.what, self.record = what, record
         self._values = np.empty(0, np.int64)
 
-    def put(self, records: np.ndarray, values: np.ndarray, place) -> None:
+    def put(self, records: np.ndarray, values: np.ndarray, place: Callable[[int], str]) -> None:
         """Values (n,) from 0 of rows of these records (n,); `place` says where the i-th row is.
 
         Raises:
@@ -99,9 +99,33 @@ def check_outside(outside: str) -> None:
         raise ValueError(f"outside={shown(outside)}: expected one of {', '.join(OUTSIDE)} (data.outside)")
 
 
-def unknown_label(place: str, label: object, classes: tuple[Name, ...]) -> str:
-    """The error for a label that was not declared."""
-    return f"{place}: the label {shown(label)} is not among the declared classes {shown(list(classes))} (data.classes)"
+def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: Callable[[int], str]) -> np.ndarray:
+    """Where each of (n,) labels is among the declared classes: (n,) int64.
+
+    Args:
+        place: where the i-th of them stands.
+
+    Raises:
+        BadRecords: for one that was not declared, or missing labels.
+    """
+    if labels is None:
+        raise BadRecords(f"the schema declares {len(classes)} classes (data.classes), but there are no labels")
+    at = positions(classes, labels)
+    unknown = np.flatnonzero(at < 0)
+    if len(unknown):
+        first = int(unknown[0])
+        label = shown(labels[first].as_py())
+        raise BadRecords(
+            f"{place(first)}: the label {label} is not among the declared classes {shown(list(classes))}: add it there if "
+            "it is public (data.classes), or correct it"
+        )
+    return at
+
+
+def label_codes(positions: np.ndarray, classes: tuple[Name, ...]) -> np.ndarray:
+    """Places of labels (N,) among the classes as the codes of a layout: (N, 1), or (N, 0) without classes."""
+    codes = positions[:, None] if classes else np.zeros((len(positions), 0))
+    return codes.astype(smallest_integer(max(0, len(classes) - 1)))
 
 
 def only_counted(counted: Counter[str]) -> dict[str, int]:

@@ -88,9 +88,10 @@ class RowFile:
                 raise ValueError(f"separator={shown(self.separator)}: expected one character (data.separator)")
             header = self._first_line()
             self.columns = header if self.names is None else list(self.names)
+        hint = "" if self._path is None else "; of a file whose first line is no header, give data.header=false"
         for name in self.columns:
             if self.columns.count(name) > 1:
-                raise BadRecords(f"{self._where()}: the column {shown(name)} stands twice: expected each name once")
+                raise BadRecords(f"{self.where}: the column {shown(name)} stands twice: expected each name once{hint}")
 
     @property
     def ragged(self) -> int:
@@ -104,11 +105,13 @@ class RowFile:
             for batch in self._typed(columns):
                 start = done
                 done += len(batch)
-                yield Block(batch, lambda i, start=start: f"{self._where()}, row {start + i + 1}")
+                yield Block(batch, lambda i, start=start: f"{self.where}, row {start + i + 1}")
             return
         yield from self._text(columns)
 
-    def _where(self) -> str:
+    @property
+    def where(self) -> str:
+        """What an error calls it."""
         return "the table" if self._path is None else str(self._path)
 
     def _typed(self, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,209 @@
+"""Series from files or memory, as their schema writes them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.reading import Numbers, Reading, check_outside, class_positions, label_codes, only_counted
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged
+from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.series_files import SeriesBlock, SeriesForm, long_series, wide_series
+from lightning_dpgen.data.sources import MissingData
+
+CLAMPED = "readings: outside the bounds, moved to them"
+INCOMPLETE = "series: with a missing reading, left out"
+OTHER_LENGTH = "series: of another length, left out"
+_NUMBERS_AT_ONCE = 1 << 20
+
+
+def read_series(
+    source: Any,
+    schema: SeriesSchema,
+    *,
+    outside: str = "refuse",
+    person: str | Sequence | None = None,
+    label: str | Sequence = "label",
+    form: str = "wide",
+    header: bool = True,
+    separator: str | None = None,
+    columns: Sequence[str] | None = None,
+    by: str | None = None,
+    day: str | None = None,
+) -> Reading:
+    """Series, encoded by the declared bounds, a block at a time.
+
+    A long file that is cut by the order of its rows alone (neither `by` nor `day`) has windows as records: one reading more
+    would shift all that follow. With `by` or `day` one series more or less changes no other.
+
+    Args:
+        source: a path that ends in .csv, .tsv (both also .gz) or .parquet, see `SeriesForm`; .npy, which is
+            mapped, or .npz with ``series`` and ``labels``; a DataFrame or pyarrow Table; an array (N, length) or
+            (N, length, channels), NaN where a reading is missing.
+        schema: what is publicly known.
+        outside: ``refuse``: a reading beyond its bounds, a missing one (also ``NA``, ``nan``, ``?``) and a series of
+            another length are errors; ``clamp``: the first is moved to the bound, the series of the others are left out,
+            and all are counted. No value is ever made up.
+        person: the column of persons, one for all rows of a series; for arrays one value a series.
+        label: the column of labels, read where the schema has classes; for arrays one value a series.
+        form, header, separator, columns, by, day: see `SeriesForm`.
+
+    Returns:
+        Reading: units (N, length * channels) float32 in [0, 1]; codes (N, 0), or (N, 1) with a label.
+
+    Raises:
+        MissingData: if there is no such file.
+        BadRecords: for what cannot be read, no series at all, or what the schema does not allow; with line and value.
+        ValueError: for a wrong argument.
+
+    Example:
+        >>> schema = SeriesSchema(2, low=0.0, high=4.0)
+        >>> reading = read_series(np.array([[1.0, 4.0], [np.nan, 0.0], [2.0, 8.0]]), schema, outside="clamp")
+        >>> reading.encoded.units.tolist()
+        [[0.25, 1.0], [0.5, 1.0]]
+        >>> reading.counted
+        {'series: with a missing reading, left out': 1, 'readings: outside the bounds, moved to them': 1}
+    """
+    check_outside(outside)
+    kept = _Kept(schema, outside)
+    path = Path(source) if isinstance(source, str | Path) else None
+    if isinstance(source, np.ndarray) or (path is not None and path.suffix in (".npy", ".npz")):
+        in_columns = {"columns": columns, "by": by, "day": day, "separator": separator}
+        given = [name for name, value in in_columns.items() if value is not None]
+        if given or form != "wide":
+            raise ValueError(f"{given[0] if given else 'form'}: an array has no columns: leave it out")
+        array, labels = _array(source, path, label)
+        for block in _array_blocks(array, labels if schema.classes else None, person, schema):
+            kept.put(block)
+        return kept.reading()
+    shape = SeriesForm(form, header, separator, columns, label, person, by, day)
+    names = None if header else ["label"] * bool(schema.classes) + schema.columns
+    file = RowFile(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
+    if form == "wide":
+        for block in wide_series(file, schema, shape):
+            kept.put(block)
+        kept.counted[OTHER_LENGTH] += file.ragged
+        return kept.reading()
+    block, others, first = long_series(file, schema, shape)
+    if others and outside == "refuse":
+        raise BadRecords(
+            f"{first} has another length, or a time twice: expected {schema.length} readings in each channel "
+            "(data.length); complete it, or leave such series out by data.outside=clamp"
+        )
+    kept.counted[OTHER_LENGTH] += others
+    kept.put(block)
+    return kept.reading()
+
+
+class _Kept:
+    """The series that have been read so far, encoded."""
+
+    def __init__(self, schema: SeriesSchema, outside: str) -> None:
+        self.schema, self.outside = schema, outside
+        self.units: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+        self.persons: list[np.ndarray] = []
+        self.counted: Counter[str] = Counter()
+
+    def put(self, block: SeriesBlock) -> None:
+        readings, low_high = block.readings, self.schema.bounds()
+        missing = np.isnan(readings)
+        if self.outside == "refuse" and missing.any():
+            series, unit = np.argwhere(missing)[0]
+            raise BadRecords(
+                f"{block.place(series)}: the reading {self.schema.columns[unit]} is missing: fill it in, or leave such "
+                "series out by data.outside=clamp"
+            )
+        whole = ~missing.any(axis=1)
+        self.counted[INCOMPLETE] += int((~whole).sum())
+        if not whole.all():
+            readings = readings[whole]
+        beyond = (readings < low_high[0]) | (readings > low_high[1])
+        if self.outside == "refuse" and beyond.any():
+            series, unit = np.argwhere(beyond)[0]
+            low, high = low_high[0][unit], low_high[1][unit]
+            raise BadRecords(
+                f"{block.place(series)}: the reading {self.schema.columns[unit]} is {readings[series, unit]:g}: expected "
+                f"{low:g} to {high:g} (data.low, data.high); widen the bounds if others are publicly known, or use "
+                "data.outside=clamp"
+            )
+        self.counted[CLAMPED] += int(beyond.sum())
+        self.units.append(self.schema.scaled(readings))
+        self.labels.append(np.zeros(len(readings), np.int64) if block.labels is None else block.labels[whole])
+        if block.persons is not None:
+            self.persons.append(block.persons[whole])
+
+    def reading(self) -> Reading:
+        if not any(map(len, self.units)):
+            left_out = ", ".join(f"{what}: {times}" for what, times in only_counted(self.counted).items())
+            raise BadRecords(f"there are no series: expected at least one ({left_out or 'nothing was left out'})")
+        labels = label_codes(np.concatenate(self.labels), self.schema.classes)
+        persons = np.concatenate(self.persons) if self.persons else None
+        return Reading(Encoded(np.concatenate(self.units), labels), persons, only_counted(self.counted))
+
+
+def _array(source: Any, path: Path | None, label: Any) -> tuple[np.ndarray, Any]:
+    """An array and its labels, if any."""
+    labels = None if isinstance(label, str) else label
+    if path is None:
+        return source, labels
+    if not path.is_file():
+        raise MissingData(f"no file {path} (data.path)")
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False), labels
+        with zipfile.ZipFile(path):
+            pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (*UNREADABLE, zipfile.BadZipFile) as error:
+        raise damaged(path, error) from None
+    if "series" not in found:
+        raise BadRecords(f"{path} holds {shown(sorted(found))}: expected an array named series")
+    return found["series"], found.get("labels") if labels is None else labels
+
+
+def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSchema) -> Iterator[SeriesBlock]:
+    length, channels = schema.length, len(schema.channels)
+    shapes = [(length, channels)] + [(length,)] * (channels == 1)
+    if array.shape[1:] not in shapes or array.ndim < 2:
+        wanted = " or ".join(f"(N, {', '.join(map(str, shape))})" for shape in reversed(shapes))
+        raise BadRecords(f"series have shape {array.shape}: expected {wanted} (data.length), channels last")
+    if array.dtype.kind not in "fiub":
+        raise BadRecords(f"series have dtype {array.dtype}: expected numbers")
+    place = lambda i: f"series {i + 1}"  # noqa: E731
+    at = class_positions(schema.classes, _one_each(labels, array, "label"), place) if schema.classes else None
+    persons = None if person is None else Numbers().of(_one_each(person, array, "person"))
+    rows = max(1, _NUMBERS_AT_ONCE // schema.layout.units)
+    for start in range(0, len(array), rows):
+        part = slice(start, start + rows)
+        yield SeriesBlock(
+            np.asarray(array[part], np.float64).reshape(-1, schema.layout.units),
+            None if at is None else at[part],
+            None if persons is None else persons[part],
+            lambda i, start=start: place(start + i),
+        )
+
+
+def _one_each(values: Any, array: np.ndarray, what: str) -> pa.Array | None:
+    """One value a series, as it is."""
+    if values is None:
+        return None
+    if isinstance(values, str) or np.ndim(values) != 1 or len(values) != len(array):
+        raise BadRecords(f"{what}={shown(values)}: expected one value for each of the series")
+    try:
+        found = pa.array(values)
+    except UNREADABLE as error:
+        raise BadRecords(f"{what}: {' '.join(str(error).split())[:200]}") from None
+    if found.null_count:
+        raise BadRecords(f"{what}: a value is missing: expected one for each of the series")
+    return found

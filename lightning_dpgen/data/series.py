@@ -1,0 +1,176 @@
+"""Series: as many readings in a row for each record, such as the load of a day, of one channel or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.names import Name, names_type, public_names, shown
+
+MOST_NUMBERS = 100_000
+MOST_CLASSES = 10_000
+MOST_DECIMALS = 12
+
+
+@dataclass(frozen=True)
+class SeriesSchema:
+    """Series of one length; everything here is declared, nothing is read off the data.
+
+    A reading x of a channel is encoded as (x - low) / (high - low), so that bounds come back exactly. The numbers of a
+    record run by time, and at each time by channel: that of time t and channel c is at ``t * channels + c``, as in a
+    C-ordered array (length, channels). The label follows as a group where there is one.
+
+    Args:
+        length: readings of a record in each channel.
+        low, high: bounds of the readings, one for all channels or one each; finite, low below high.
+        channels: their names, all text.
+        classes: what the label may be, names or whole numbers; empty without a label.
+        decimals: to which synthetic readings are rounded, one for all channels or one each; None not to round. Bounds
+            must have no more.
+        steps: names of the times, such as ``00:30``, for figures and as columns of files; empty for 0, 1, ...
+
+    Raises:
+        ValueError: for anything else.
+
+    Example:
+        >>> schema = SeriesSchema(3, low=0.0, high=10.0, decimals=1)
+        >>> schema.columns, schema.layout.units
+        (['t_0', 't_1', 't_2'], 3)
+        >>> encoded = Encoded(schema.scaled(np.array([[0.0, 2.5, 10.0]])), np.zeros((1, 0), np.uint8))
+        >>> schema.decode(encoded, np.random.default_rng(0)).to_pydict()
+        {'t_0': [0.0], 't_1': [2.5], 't_2': [10.0]}
+    """
+
+    kind: ClassVar[str] = "series"
+
+    length: int
+    low: float | tuple[float, ...]
+    high: float | tuple[float, ...]
+    channels: tuple[str, ...] = ("value",)
+    classes: tuple[Name, ...] = ()
+    decimals: int | tuple[int | None, ...] | None = None
+    steps: tuple[str, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self.length) is not int or not 1 <= self.length <= MOST_NUMBERS:
+            raise ValueError(f"length={shown(self.length)}: expected a whole number from 1 to {MOST_NUMBERS:,}")
+        channels = public_names("channels", self.channels, 1, MOST_NUMBERS)
+        if len(channels) * self.length > MOST_NUMBERS:
+            raise ValueError(f"length={self.length} of {len(channels)} channels: expected at most {MOST_NUMBERS:,} numbers")
+        if type(channels[0]) is not str:
+            raise ValueError(f"channels={shown(channels)}: expected text")
+        self._set("channels", channels)
+        self._set("classes", public_names("classes", self.classes, 0, MOST_CLASSES))
+        if len(self.classes) == 1:
+            raise ValueError(f"classes={shown(list(self.classes))}: expected none (no label), or two and more")
+        self._set("steps", public_names("steps", self.steps, 0, MOST_NUMBERS))
+        if self.steps and (len(self.steps) != self.length or type(self.steps[0]) is not str):
+            raise ValueError(f"steps: expected none, or {self.length} names of the times as text, found {len(self.steps)}")
+        for name in ("low", "high", "decimals"):
+            self._set(name, self._for_each(name))
+        self._check_bounds()
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _for_each(self, name: str) -> tuple:
+        given = getattr(self, name)
+        if isinstance(given, list | tuple):
+            if len(given) != len(self.channels):
+                raise ValueError(f"{name}={shown(given)}: expected one number, or {len(self.channels)}, one a channel")
+            return tuple(given)
+        return (given,) * len(self.channels)
+
+    def _check_bounds(self) -> None:
+        kinds = (int, float)
+        for channel, low, high, decimals in zip(self.channels, self.low, self.high, self.decimals, strict=True):
+            what = f"low={shown(low)}, high={shown(high)} (channel {shown(channel)})"
+            if type(low) not in kinds or type(high) not in kinds or not (abs(low) <= 1e30 and abs(high) <= 1e30):
+                raise ValueError(f"{what}: expected two numbers within -1e30 and 1e30")
+            # So near each other numbers in between would be lost to rounding.
+            if not high - low > 1e-12 * max(abs(low), abs(high)):
+                raise ValueError(f"{what}: expected low below high")
+            if decimals is None:
+                continue
+            if type(decimals) is not int or not 0 <= decimals <= MOST_DECIMALS:
+                raise ValueError(f"decimals={shown(decimals)}: expected a whole number from 0 to {MOST_DECIMALS}, or none")
+            if round(low, decimals) != low or round(high, decimals) != high:
+                raise ValueError(f"{what}: expected bounds of no more than decimals={decimals}")
+        self._set("low", tuple(map(float, self.low)))
+        self._set("high", tuple(map(float, self.high)))
+
+    @cached_property
+    def layout(self) -> Layout:
+        groups = (len(self.classes),) if self.classes else ()
+        units = self.length * len(self.channels)
+        # Readings at 0.7 of their range, root mean square, are this long: loads lie below their bounds most of the time.
+        return Layout(units, groups=groups, label=0 if groups else None, norm=math.sqrt(units / 2 + len(groups)))
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the readings: ``t_0``... of one channel, ``<channel>_0``... of several, by time and then channel."""
+        channels = ("t",) if len(self.channels) == 1 else self.channels
+        return [f"{channel}_{t}" for t in range(self.length) for channel in channels]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        columns = [pa.field(name, pa.float64()) for name in self.columns]
+        if self.classes:
+            columns.append(pa.field("label", names_type(self.classes)))
+        return pa.schema(columns)
+
+    def scaled(self, readings: np.ndarray) -> np.ndarray:
+        """Readings (n, units) as numbers (n, units) float32 in [0, 1]; what lies beyond the bounds is moved to them."""
+        low, high = self.bounds()
+        return np.clip((readings - low) / (high - low), 0.0, 1.0).astype(np.float32)
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high of each unit, both (units,)."""
+        return np.tile(self.low, self.length), np.tile(self.high, self.length)
+
+    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+        """Records as a table: readings as float64 within their bounds, and `label`; nothing is random."""
+        scaled = np.asarray(encoded.units, np.float64)
+        low, high = self.bounds()
+        decimals = self.decimals * self.length
+        columns = []
+        for unit, places in enumerate(decimals):
+            # Exact at both ends, as low + u (high - low) is not.
+            values = low[unit] * (1.0 - scaled[:, unit]) + high[unit] * scaled[:, unit]
+            values = values if places is None else np.round(values, places)
+            # Adding 0 makes a negative zero positive.
+            columns.append(pa.array(np.clip(values, low[unit], high[unit]) + 0.0))
+        if self.classes:
+            columns.append(pa.array(self.classes, names_type(self.classes)).take(pa.array(encoded.codes[:, 0])))
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    def as_json(self) -> dict[str, Any]:
+        """All that it declares."""
+        fields = {name: list(getattr(self, name)) for name in ("low", "high", "channels", "classes", "decimals", "steps")}
+        return {"kind": self.kind, "length": self.length, **fields}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> SeriesSchema:
+        """The schema that `as_json` described.
+
+        Raises:
+            ValueError: for another kind of record, missing or foreign fields, or what no schema may hold.
+        """
+        if not isinstance(fields, Mapping) or fields.get("kind") != cls.kind:
+            raise ValueError("the schema does not describe series")
+        rest = {name: value for name, value in fields.items() if name != "kind"}
+        lists = {"low", "high", "channels", "classes", "decimals", "steps"}
+        if set(rest) != {"length", *lists}:
+            found = shown(sorted(map(str, fields)))
+            raise ValueError(f"the schema has the fields {found}: expected kind, length and {', '.join(sorted(lists))}")
+        for name in sorted(lists):
+            if not isinstance(rest[name], Sequence) or isinstance(rest[name], str):
+                raise ValueError(f"{name}={shown(rest[name])}: expected a list")
+        return cls(**rest)

@@ -1,0 +1,265 @@
+"""Files of series as they are written: one series a row (wide), or one time a row (long)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.names import plain, shown
+from lightning_dpgen.data.reading import Numbers, class_positions
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.row_files import Block, RowFile
+from lightning_dpgen.data.series import SeriesSchema
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
+_NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+# Days of which Arrow knows dates are far fewer.
+_DAYS = 1 << 31
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SeriesBlock:
+    """Some series.
+
+    Args:
+        readings: (n, units) float64, NaN where one is missing.
+        labels: (n,) int64, their places among the classes; None without a label.
+        persons: (n,) int64; None without persons.
+        place: where the i-th series stands, for an error.
+    """
+
+    readings: np.ndarray
+    labels: np.ndarray | None
+    persons: np.ndarray | None
+    place: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class SeriesForm:
+    """How series are written.
+
+    Args:
+        form: ``wide``, one series a row; or ``long``, one time a row.
+        header: whether the first line of a text file names the columns. Without one a wide file has the label first,
+            where the schema has classes, then the readings, and a long file cannot be read.
+        separator: between fields; None for what goes with the ending.
+        columns: of the readings: in a wide file one for each reading, by time and then channel; in a long one for each
+            channel. None: the schema's own (``t_0``..., its steps, its channels) where they are there, or else all that
+            are left.
+        label, person: names of columns.
+        by: long: the column whose values tell series apart.
+        day: long: a column of time stamps (ISO, without a zone); the readings of one date make a series, ordered by time.
+            Without `by` and `day` each `length` rows make a series, in the order of the file.
+    """
+
+    form: str = "wide"
+    header: bool = True
+    separator: str | None = None
+    columns: Sequence[str] | None = None
+    label: str = "label"
+    person: str | None = None
+    by: str | None = None
+    day: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.form not in ("wide", "long"):
+            raise ValueError(f"form={shown(self.form)}: expected wide or long (data.form)")
+        if isinstance(self.columns, str):
+            raise ValueError(f"columns={shown(self.columns)}: expected a list of names (data.columns)")
+        if self.form == "wide" and (self.by is not None or self.day is not None):
+            raise ValueError("by and day are of long files: expected form=long, or neither (data.form)")
+        for name in ("label", "person", "by", "day"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
+        if not self.header and (self.form == "long" or self.columns is not None or self.person is not None):
+            raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
+
+
+def wide_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> Iterator[SeriesBlock]:
+    """Series of a file with one in each row.
+
+    Raises:
+        BadRecords: for a column that is not there, another number of them, or a reading that is no number.
+    """
+    label = (form.label if form.header else "label") if schema.classes else None
+    besides = _besides(file, label, form.person)
+    columns = _wide_columns(file, schema, form, besides)
+    persons = Numbers()
+    for block in file.blocks([*columns, *besides]):
+        readings = np.column_stack([readings_of(block, name) for name in columns])
+        yield SeriesBlock(
+            readings,
+            None if label is None else class_positions(schema.classes, plain(block.column(label)), block.place),
+            None if form.person is None else persons.of(_there(block, form.person)),
+            block.place,
+        )
+
+
+def long_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> tuple[SeriesBlock, int, str]:
+    """Series of a file with one time in each row; how many are not of the declared length, and where the first is.
+
+    Raises:
+        BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label or
+            person that changes within a series.
+    """
+    label = form.label if schema.classes else None
+    keys = [name for name in (form.by, form.day) if name is not None]
+    besides = _besides(file, label, form.person, *keys)
+    columns = _columns(file, list(schema.channels), form.columns, besides, "channels")
+    ids, persons = Numbers(), Numbers()
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("readings", "ids", "times", "label", "person")}
+    for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
+        n = len(block.rows)
+        parts["readings"].append(np.column_stack([readings_of(block, name) for name in columns]))
+        parts["ids"].append(np.zeros(n, np.int64) if form.by is None else ids.of(_there(block, form.by)))
+        parts["times"].append(np.zeros(n, np.int64) if form.day is None else _seconds(block, form.day))
+        if label is not None:
+            parts["label"].append(class_positions(schema.classes, plain(block.column(label)), block.place))
+        if form.person is not None:
+            parts["person"].append(persons.of(_there(block, form.person)))
+    rows = {name: np.concatenate(arrays) if arrays else None for name, arrays in parts.items()}
+    if rows["readings"] is None:
+        return SeriesBlock(np.empty((0, schema.layout.units)), None, None, str), 0, ""
+    return _cut(rows, schema, form, list(ids.known), file.where)
+
+
+def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: str) -> tuple[SeriesBlock, int, str]:
+    n, length = len(rows["readings"]), schema.length
+    days = rows["times"] // 86_400
+    if form.by is None and form.day is None:
+        keys = np.arange(n) // length
+    else:
+        keys = rows["ids"] * _DAYS + days + _DAYS // 2
+    order = np.lexsort((rows["times"], keys))
+    keys, times = keys[order], rows["times"][order]
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    whole = np.diff(starts, append=n) == length
+    if form.day is not None:
+        # A time that stands twice, as when clocks are set back, makes no series though the number fits.
+        twice = (np.diff(times, prepend=times[0] - 1) == 0) & (np.diff(keys, prepend=keys[0] - 1) == 0)
+        whole &= ~np.logical_or.reduceat(twice, starts)
+
+    def place(start: int) -> str:
+        first = order[start]
+        named = [f"{form.by}={shown(ids[rows['ids'][first]])}"] if form.by is not None else []
+        named += [f"{form.day} on {np.datetime64(int(days[first]), 'D')}"] if form.day is not None else []
+        return f"{where}, the series of {', '.join(named)}" if named else f"{where}, the series from row {first + 1} on"
+
+    kept = starts[whole]
+    cells = order[kept[:, None] + np.arange(length)]
+    own = {}
+    for name in ("label", "person"):
+        values = None if rows[name] is None else rows[name][cells]
+        other = [] if values is None else np.flatnonzero((values != values[:, :1]).any(axis=1))
+        if len(other):
+            raise BadRecords(f"{place(kept[other[0]])}: the {name} changes within it: expected one for all its rows")
+        own[name] = None if values is None else values[:, 0]
+    readings = rows["readings"][cells].reshape(len(kept), -1)
+    block = SeriesBlock(readings, own["label"], own["person"], lambda i: place(kept[i]))
+    others = starts[~whole]
+    return block, len(others), place(others[0]) if len(others) else ""
+
+
+def readings_of(block: Block, name: str) -> np.ndarray:
+    """A column as float64 (n,), NaN where a reading is missing.
+
+    Raises:
+        BadRecords: for something else than a number.
+    """
+    values = plain(block.column(name))
+    kind = values.type
+    if pa.types.is_string(kind):
+        values = pc.utf8_trim_whitespace(values)
+        values = pc.if_else(pc.is_in(values, value_set=pa.array(MISSING)), None, values)
+    elif not any(test(kind) for test in _NUMERIC):
+        raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected numbers")
+    try:
+        return pc.fill_null(values.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        first = next(i for i in range(len(values)) if not _is_number(values.slice(i, 1)))
+        raise BadRecords(
+            f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a number, "
+            "with a point and without thousands separators"
+        ) from None
+
+
+def _is_number(value: pa.Array) -> bool:
+    try:
+        value.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _besides(file: RowFile, *names: str | None) -> list[str]:
+    """The columns that are no readings, each once; those of them that were asked for must be there."""
+    for name in names:
+        if name is not None and name not in file.columns:
+            raise BadRecords(f"{file.where} has no column {shown(name)}: it has {shown(', '.join(file.columns))}")
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _wide_columns(file: RowFile, schema: SeriesSchema, form: SeriesForm, besides: list[str]) -> list[str]:
+    if form.columns is None and len(schema.channels) == 1 and schema.steps and set(schema.steps) <= set(file.columns):
+        return list(schema.steps)
+    columns = _columns(file, schema.columns, form.columns, besides, "readings")
+    numbers = [_is_number(pa.array([name])) for name in columns]
+    counted = [[str(first + t) for t in range(len(columns))] for first in (0, 1)]
+    if form.header and form.columns is None and all(numbers) and columns not in counted:
+        raise BadRecords(f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false")
+    return columns
+
+
+def _columns(file: RowFile, own: list[str], given: Sequence[str] | None, besides: list[str], what: str) -> list[str]:
+    """Columns of readings: as given, or the schema's own, or all that are left."""
+    if given is not None:
+        _besides(file, *given)
+        columns = list(given)
+    elif set(own) <= set(file.columns):
+        columns = own
+    else:
+        columns = [name for name in file.columns if name not in besides]
+    if len(columns) != len(own):
+        raise BadRecords(
+            f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
+            f"{shown(', '.join(columns))}; name them, or correct the length (data.columns, data.length)"
+        )
+    return columns
+
+
+def _there(block: Block, name: str) -> pa.Array:
+    values = block.column(name)
+    missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    if len(missing):
+        place = block.place(int(missing[0]))
+        raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
+    return values
+
+
+def _seconds(block: Block, name: str) -> np.ndarray:
+    """Time stamps as seconds since 1970, (n,) int64."""
+    values = plain(_there(block, name))
+    kind = values.type
+    fits = pa.types.is_string(kind) or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
+    if not fits:
+        raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected time stamps without a zone")
+    try:
+        return values.cast(pa.timestamp("s"), safe=pa.types.is_string(kind)).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        first = next(i for i in range(len(values)) if not _is_stamp(values.slice(i, 1)))
+        raise BadRecords(
+            f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a time stamp "
+            "such as 2024-03-31 00:30, without a zone"
+        ) from None
+
+
+def _is_stamp(value: pa.Array) -> bool:
+    try:
+        value.cast(pa.timestamp("s"))
+    except pa.ArrowInvalid:
+        return False
+    return True
