@@ -106,7 +106,7 @@ def _labels(labels: np.ndarray | None, n: int, form: PictureForm, path: Path) ->
         advice = "; a .npz file may hold images and labels" if path.suffix == ".npy" else ""
         raise BadRecords(f"{path}: {len(classes)} classes are declared (data.classes), but there are no labels{advice}")
     if labels.shape != (n,) or labels.dtype.kind not in "uiU":
-        raise BadRecords(f"{path}: labels are {labels.dtype} of shape {labels.shape}: expected one name or number a picture")
+        raise BadRecords(f"{path}: labels are {labels.dtype} of shape {labels.shape}: expected one for each picture")
     if labels.dtype.kind == "U":
         at = positions(classes, pa.array(labels.tolist(), pa.string()))
     else:

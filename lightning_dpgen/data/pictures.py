@@ -77,7 +77,8 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
         found = shown(folders[0].name)
         raise BadRecords(f"{folder} has sub-folders ({found}): declare the classes that they are (data.classes)")
     if files and classes:
-        raise BadRecords(f"{folder} has no sub-folders: expected one for each of the classes {shown(list(classes))}")
+        expected = shown(list(classes))
+        raise BadRecords(f"{folder} has no sub-folders: expected one for each of the classes {expected}")
     labels = [0] * len(files)
     for entry in folders:
         if entry.name not in classes:
