@@ -1,0 +1,124 @@
+"""Marginals: how the shares of values of one column, and of pairs of values of two columns, differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.columns import (
+    blocks,
+    check_fit,
+    choose_pairs,
+    column_sizes,
+    columns,
+    count_cells,
+    count_pairs,
+)
+
+# Cells of the tables of all pairs together: 64 MB a side.
+_CELLS = 1 << 23
+
+
+class MarginalDistance(Metric):
+    """Total variation distance of one-way and two-way marginals: 0 equal, 1 disjoint.
+
+    A column is a unit (in ten equal bins of [0, 1], or 0 and 1) or a group of the layout.
+
+    Args:
+        layout: of the records.
+        most_pairs: beyond which a choice of pairs stands for all.
+        seed: of that choice; public.
+
+    Attributes:
+        pairs: (pairs, 2) the columns of each pair, units from 0, then groups.
+        sizes: (columns,) how many values each has.
+
+    Example:
+        >>> metric = MarginalDistance(Layout(units=0, groups=(2, 2)))
+        >>> sides = np.array([[0, 0], [1, 1]], np.uint8), np.array([[0, 1], [1, 0]], np.uint8)
+        >>> metric.update(Encoded(np.zeros((2, 0), np.uint8), sides[0]), real=True)
+        >>> metric.update(Encoded(np.zeros((2, 0), np.uint8), sides[1]), real=False)
+        >>> {name: float(value) for name, value in metric.compute().items()}
+        {'one_way_mean': 0.0, 'one_way_worst': 0.0, 'two_way_mean': 1.0, 'two_way_worst': 1.0}
+    """
+
+    full_state_update = False
+    higher_is_better = False
+
+    def __init__(self, layout: Layout, *, most_pairs: int = 500, seed: int = 0, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.layout = layout
+        self.sizes = column_sizes(layout)
+        self.pairs = choose_pairs(self.sizes, most_pairs, _CELLS, seed)
+        self.add_state("records", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
+        for name, sizes in (("one_way", self.sizes), ("two_way", self.sizes[self.pairs].prod(axis=1))):
+            self.add_state(name, torch.zeros(2, int(sizes.sum()), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, encoded: Encoded, *, real: bool) -> None:
+        """Take in records of one side.
+
+        Raises:
+            BadRecords: for records that are not of the layout.
+        """
+        check_fit(encoded, self.layout)
+        side, paired = int(real), np.unique(self.pairs)
+        places = np.searchsorted(paired, self.pairs)
+        wide = len(paired) if scipy.sparse.issparse(encoded.units) else len(self.sizes)
+        for block in blocks(encoded, wide):
+            tables = count_pairs(columns(block, self.layout, paired), self.sizes[paired], places)
+            for state, counts in ((self.one_way, count_cells(block, self.layout)), (self.two_way, tables)):
+                state[side] += torch.from_numpy(counts).to(state)
+        self.records[side] += len(encoded)
+
+    def shares(self) -> list[Tensor]:
+        """Of each column, the share of each value: (2, values), synthetic first.
+
+        Raises:
+            ValueError: where one side has no record.
+        """
+        return list(torch.split(self._shares(self.one_way), self.sizes.tolist(), dim=1))
+
+    def distances(self) -> dict[str, Tensor]:
+        """``one_way`` (columns,) and ``two_way`` (pairs,), each in [0, 1].
+
+        Raises:
+            ValueError: where one side has no record.
+        """
+        return {
+            "one_way": _halved(self._shares(self.one_way), self.sizes),
+            "two_way": _halved(self._shares(self.two_way), self.sizes[self.pairs].prod(axis=1)),
+        }
+
+    def compute(self) -> dict[str, Tensor]:
+        """The mean and the worst of `distances`, of each kind of which there are any."""
+        return mean_and_worst(self.distances())
+
+    def _shares(self, counts: Tensor) -> Tensor:
+        if not self.records.all():
+            raise ValueError("marginals of no records: expected at least one real and one synthetic record")
+        return counts.double() / self.records[:, None]
+
+
+def _halved(shares: Tensor, sizes: np.ndarray) -> Tensor:
+    """Half the absolute differences, summed over each table."""
+    owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(shares.device)
+    differences = 0.5 * (shares[0] - shares[1]).abs()
+    return torch.zeros(len(sizes), dtype=torch.float64, device=shares.device).index_add_(0, owners, differences)
+
+
+def mean_and_worst(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The mean and the largest of each tensor, unless it is empty.
+
+    Example:
+        >>> mean_and_worst({"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(0)})
+        {'a_mean': tensor(2.), 'a_worst': tensor(3.)}
+    """
+    found = {}
+    for name, each in values.items():
+        if len(each):
+            found |= {f"{name}_mean": each.mean(), f"{name}_worst": each.max()}
+    return found
