@@ -1,0 +1,95 @@
+"""Encoded records as what scikit-learn's classifiers take."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+
+from lightning_dpgen.data.layout import Encoded, Layout
+
+# Units that trees look at, beyond which the ones that vary most stand for all.
+MOST_UNITS = 200
+# Categories that histogram boosting has bins for.
+MOST_CATEGORIES = 255
+
+
+def subsample(encoded: Encoded, most: int, seed: int) -> Encoded:
+    """At most so many of the records, in their order, chosen by a seed.
+
+    Example:
+        >>> records = Encoded(np.zeros((9, 0), np.uint8), np.arange(9, dtype=np.uint8)[:, None])
+        >>> len(subsample(records, 4, seed=0)), subsample(records, 9, seed=0) is records
+        (4, True)
+    """
+    if len(encoded) <= most:
+        return encoded
+    return encoded[np.sort(np.random.default_rng(seed).choice(len(encoded), size=most, replace=False))]
+
+
+def varying_units(sides: list[Encoded], most: int) -> np.ndarray:
+    """The units, ascending, that vary most in all records of all sides: at most so many.
+
+    Example:
+        >>> records = Encoded(np.array([[0, 0, 1], [0, 1, 1], [0, 0, 0]], np.uint8), np.zeros((3, 0), np.uint8))
+        >>> varying_units([records], 2).tolist()
+        [1, 2]
+    """
+    joined = Encoded.joined(sides).units
+    if scipy.sparse.issparse(joined):
+        mean = np.asarray((joined != 0).mean(axis=0))
+        variance = mean - mean**2
+    else:
+        variance = joined.var(axis=0, dtype=np.float64) if len(joined) else np.zeros(joined.shape[1])
+    return np.sort(np.argsort(-variance, kind="stable")[:most])
+
+
+def ordinals(encoded: Encoded, layout: Layout, units: np.ndarray, groups: list[int]) -> np.ndarray:
+    """Some units, the sum of all of them, and the codes of some groups, as (N, columns) float32: what trees take.
+
+    The sum is there where there are several units: a basket's size, a picture's ink, a day's load.
+
+    Example:
+        >>> records = Encoded(np.array([[1, 0, 1]], np.uint8), np.array([[4, 2]], np.uint8))
+        >>> ordinals(records, Layout(units=3, levels=1, groups=(5, 3)), np.array([0, 1]), [1])
+        array([[1., 0., 2., 2.]], dtype=float32)
+    """
+    values = encoded.units[:, units]
+    values = values.toarray() if scipy.sparse.issparse(values) else values
+    parts = [values, encoded.codes[:, groups]]
+    if layout.units > 1:
+        sums = encoded.units.sum(axis=1, dtype=np.float64)
+        parts.insert(1, np.asarray(sums).reshape(-1, 1))
+    return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
+
+
+def categorical(layout: Layout, columns: int, groups: list[int]) -> list[bool]:
+    """Which of the columns of `ordinals` are categories with few enough choices for bins of their own."""
+    few = [layout.groups[group] <= MOST_CATEGORIES for group in groups]
+    return [False] * (columns - len(groups)) + few
+
+
+def one_hot(encoded: Encoded, layout: Layout, groups: list[int]) -> np.ndarray | scipy.sparse.csr_array:
+    """All units in [0, 1], then the choices of some groups as 0 and 1: what linear classifiers take.
+
+    Returns:
+        (N, width) float32; a CSR matrix where most of it is zeros.
+
+    Example:
+        >>> records = Encoded(np.array([[51]], np.uint8), np.array([[1, 0]], np.uint8))
+        >>> one_hot(records, Layout(units=1, levels=255, groups=(3, 2)), [0]).toarray()
+        array([[0.2, 0. , 1. , 0. ]], dtype=float32)
+    """
+    units = encoded.units.astype(np.float32)
+    if not scipy.sparse.issparse(units):
+        units /= layout.levels or 1
+    sizes = np.array([layout.groups[group] for group in groups], dtype=np.int64)
+    if not scipy.sparse.issparse(units) and not len(groups):
+        return units
+    n = len(encoded)
+    places = encoded.codes[:, groups] + (np.cumsum(sizes) - sizes)
+    ones = np.ones(places.size, np.float32)
+    starts = np.arange(n + 1) * len(groups)
+    choices = scipy.sparse.csr_array((ones, places.reshape(-1), starts), shape=(n, int(sizes.sum())))
+    if scipy.sparse.issparse(units) or layout.units < sizes.sum():
+        return scipy.sparse.hstack([scipy.sparse.csr_array(units), choices], format="csr", dtype=np.float32)
+    return np.concatenate([units, choices.toarray()], axis=1)

@@ -1,0 +1,99 @@
+"""Train on synthetic records, test on real ones: whether classifiers learn the label from what is released."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.columns import check_fit
+from lightning_dpgen.metrics.features import MOST_UNITS, categorical, one_hot, ordinals, subsample, varying_units
+
+# Records that a classifier is trained on, and tested on, at most.
+ROWS = 20_000
+CLASSIFIERS = ("logistic regression", "random forest", "gradient boosting")
+# Of pictures, trees look at every pixel.
+_MOST_PIXELS = 5 * MOST_UNITS
+
+
+def train_on_synthetic(
+    train: Encoded, test: Encoded, layout: Layout, *, classifiers: Sequence[str] = CLASSIFIERS, seed: int = 0
+) -> dict[str, float]:
+    """How well classifiers that are trained on some records tell the labels of others.
+
+    Logistic regression sees groups as one-hot, random forest as ordinals, histogram gradient boosting as categories. A
+    classifier's accuracy does not add up over batches, so this is a function, of all records at once.
+
+    Args:
+        train: the records that are learned from; at most `ROWS` of them, chosen by the seed.
+        test: real ones that nothing was learned from; as many at most.
+        layout: of both, with a label.
+        classifiers: some of `CLASSIFIERS`.
+        seed: of rows and classifiers.
+
+    Returns:
+        ``<classifier>, accuracy`` in [0, 1]; of two labels also ``<classifier>, AUC``, where both occur in the test; and
+        ``commonest label, accuracy``, what always answering the commonest label of training gets. Where only one label
+        was trained on, every classifier answers it.
+
+    Raises:
+        ValueError: without a label, or without a record to train on or to test.
+
+    Example:
+        >>> codes = np.array([[0, 0], [1, 1]] * 50, np.uint8)
+        >>> records = Encoded(np.zeros((100, 0), np.uint8), codes)
+        >>> train_on_synthetic(records, records, Layout(units=0, groups=(2, 2), label=1), classifiers=["random forest"])
+        {'commonest label, accuracy': 0.5, 'random forest, accuracy': 1.0, 'random forest, AUC': 1.0}
+    """
+    if layout.label is None:
+        raise ValueError("these records have no label: declare one in their schema to train classifiers for it")
+    for name, encoded in (("train", train), ("test", test)):
+        if not len(encoded):
+            raise ValueError(f"{name} holds no record: expected at least one")
+        check_fit(encoded, layout)
+    if unknown := set(classifiers) - set(CLASSIFIERS):
+        raise ValueError(f"classifiers={sorted(unknown)}: expected some of {', '.join(CLASSIFIERS)}")
+    train, test = subsample(train, ROWS, seed), subsample(test, ROWS, seed + 1)
+    groups = [group for group in range(len(layout.groups)) if group != layout.label]
+    units = varying_units([train], _MOST_PIXELS)
+    y, answers = train.codes[:, layout.label], test.codes[:, layout.label]
+    commonest = np.bincount(y).argmax()
+    scores = {"commonest label, accuracy": float((answers == commonest).mean())}
+    binary = layout.groups[layout.label] == 2 and len(np.unique(answers)) == 2
+    for name in classifiers:
+        chances = None
+        if len(np.unique(y)) > 1 and layout.units + len(groups):
+            chances = _chances(name, train, y, test, layout, units, groups, seed)
+        told = np.full(len(test), commonest) if chances is None else np.unique(y)[chances.argmax(axis=1)]
+        scores[f"{name}, accuracy"] = float((told == answers).mean())
+        if binary:
+            scores[f"{name}, AUC"] = 0.5 if chances is None else float(roc_auc_score(answers, chances[:, 1]))
+    return scores
+
+
+def _chances(name, train, y, test, layout, units, groups, seed) -> np.ndarray:
+    """(tested, labels that were trained on): how likely each is."""
+    if name == "logistic regression":
+        x, asked = one_hot(train, layout, groups), one_hot(test, layout, groups)
+    else:
+        x, asked = ordinals(train, layout, units, groups), ordinals(test, layout, units, groups)
+    with warnings.catch_warnings():
+        # A classifier that has not fully converged after 200 rounds is part of the protocol.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return _classifier(name, categorical(layout, x.shape[1], groups), seed).fit(x, y).predict_proba(asked)
+
+
+def _classifier(name: str, categories: list[bool], seed: int) -> ClassifierMixin:
+    if name == "logistic regression":
+        return LogisticRegression(max_iter=200, tol=1e-3)
+    if name == "random forest":
+        return RandomForestClassifier(100, random_state=seed)
+    # Stopping early needs some of each label to put aside, which synthetic records may not have.
+    return HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False, random_state=seed)
