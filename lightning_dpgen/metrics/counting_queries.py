@@ -1,0 +1,144 @@
+"""Counting queries on baskets, the DPGM paper's measure: how many baskets hold all, or any, of some items."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+# A true answer below this share of the baskets counts as this share: the paper's sanity bound.
+SANITY = 0.001
+QUERIES = 1000
+# Items that are taken together from one basket, to test which go together.
+TOGETHER = (2, 4)
+# Overlaps of baskets with queries that are held at a time.
+_AT_ONCE = 1 << 24
+
+
+class CountingQueryError(Metric):
+    """Mean relative error of a set of counting queries, ``|estimate - true| / max(true, 0.1 % of N)``.
+
+    The estimate is the share of synthetic baskets times the N real ones, so the sides may differ in size. A query is read
+    in two ways: baskets that hold ALL its items, and baskets that hold ANY of them (the paper does not say which).
+
+    Args:
+        queries: (Q, items) of 0 and 1, CSR, at least one item in each row; see `uniform_queries` and `queries_together`.
+
+    Example:
+        >>> metric = CountingQueryError(scipy.sparse.csr_array(np.array([[1, 1, 0]])))
+        >>> metric.update(np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 1]], np.uint8), real=True)
+        >>> metric.update(np.array([[1, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]], np.uint8), real=False)
+        >>> {name: round(float(value), 3) for name, value in metric.compute().items()}
+        {'all': 0.5, 'any': 0.667}
+    """
+
+    full_state_update = False
+    higher_is_better = False
+
+    def __init__(self, queries: scipy.sparse.csr_array, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.queries = scipy.sparse.csr_array(queries).astype(np.int32)
+        self.lengths = np.asarray(self.queries.sum(axis=1))
+        if not self.lengths.all():
+            raise ValueError("a counting query of no items: expected at least one item in each")
+        self.add_state("records", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
+        for reading in ("all_of", "any_of"):
+            self.add_state(reading, torch.zeros(2, len(self.lengths), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, baskets: np.ndarray | scipy.sparse.csr_array, *, real: bool) -> None:
+        """Take in baskets (N, items) of 0 and 1 of one side, dense or CSR.
+
+        Raises:
+            ValueError: for another number of items than the queries have.
+        """
+        if baskets.shape[1] != self.queries.shape[1]:
+            raise ValueError(f"baskets of {baskets.shape[1]} items: expected {self.queries.shape[1]}, as the queries have")
+        step = max(1, _AT_ONCE // max(1, len(self.lengths)))
+        items = self.queries.T.toarray()
+        for start in range(0, baskets.shape[0], step):
+            # Sparse times dense: as many additions as there are bought items, times queries.
+            overlap = scipy.sparse.csr_array(baskets[start : start + step]).astype(np.int32) @ items
+            for state, held in ((self.all_of, overlap == self.lengths), (self.any_of, overlap > 0)):
+                state[int(real)] += torch.from_numpy(held.sum(axis=0)).to(state)
+        self.records[int(real)] += baskets.shape[0]
+
+    def errors(self) -> dict[str, Tensor]:
+        """``all`` and ``any`` (Q,), the relative error of each query.
+
+        Raises:
+            ValueError: where one side has no basket.
+        """
+        if not self.records.all():
+            raise ValueError("counting queries on no baskets: expected at least one real and one synthetic one")
+        found = {}
+        for name, counts in (("all", self.all_of), ("any", self.any_of)):
+            synthetic, real = counts.double() / self.records[:, None]
+            found[name] = (synthetic - real).abs() / real.clamp(min=SANITY)
+        return found
+
+    def compute(self) -> dict[str, Tensor]:
+        """``all`` and ``any``, the mean of each over the queries; 0 is exact, and there is no largest value."""
+        return {name: values.mean() for name, values in self.errors().items()}
+
+
+def uniform_queries(
+    items: int, longest: int, random: np.random.Generator, *, count: int = QUERIES
+) -> scipy.sparse.csr_array:
+    """Queries of lengths uniform on 1 to `longest`, their items drawn from all without repeats: (count, items).
+
+    The paper's set i of five has a fifth, two fifths, ... of the largest basket as its longest.
+
+    Raises:
+        ValueError: for a longest query outside 1 to the number of items.
+
+    Example:
+        >>> queries = uniform_queries(50, 4, np.random.default_rng(0), count=300)
+        >>> queries.shape, np.unique(queries.sum(axis=1)).tolist()
+        ((300, 50), [1, 2, 3, 4])
+    """
+    if not 1 <= longest <= items:
+        raise ValueError(f"longest={longest}: expected 1 to {items}, the number of items")
+    lengths = random.integers(1, longest, size=count, endpoint=True)
+    return _queries([random.choice(items, length, replace=False, shuffle=False) for length in lengths], items)
+
+
+def queries_together(
+    baskets: np.ndarray | scipy.sparse.csr_array, random: np.random.Generator, *, count: int = QUERIES
+) -> scipy.sparse.csr_array:
+    """Queries of 2 to 4 items that were taken together from one basket: (count, items). Private, where the baskets are.
+
+    Read as ALL they ask which items go together, which hardly any query of random items does.
+
+    Args:
+        baskets: (N, items) of 0 and 1. A query's length is uniform on 2 to 4, or to the largest basket below; its items
+            are some of one basket, drawn from those that have as many.
+
+    Raises:
+        ValueError: where no basket has two items.
+
+    Example:
+        >>> baskets = np.array([[0, 1, 1, 0], [1, 0, 0, 0]], np.uint8)
+        >>> queries_together(baskets, np.random.default_rng(0), count=2).toarray().tolist()
+        [[0, 1, 1, 0], [0, 1, 1, 0]]
+    """
+    baskets = scipy.sparse.csr_array(baskets)
+    sizes = np.diff(baskets.indptr)
+    shortest, longest = TOGETHER[0], min(TOGETHER[1], int(sizes.max(initial=0)))
+    if longest < shortest:
+        raise ValueError("no basket has two items: there is nothing that goes together to ask for")
+    lengths = random.integers(shortest, longest, size=count, endpoint=True)
+    ascending = np.argsort(sizes, kind="stable")
+    drawn = ascending[random.integers(np.searchsorted(sizes[ascending], lengths), len(sizes))]
+    chosen = [
+        random.choice(baskets.indices[baskets.indptr[row] : baskets.indptr[row + 1]], length, replace=False)
+        for row, length in zip(drawn, lengths, strict=True)
+    ]
+    return _queries(chosen, baskets.shape[1])
+
+
+def _queries(chosen: list[np.ndarray], items: int) -> scipy.sparse.csr_array:
+    ends = np.cumsum([0] + [len(query) for query in chosen])
+    places = np.concatenate(chosen)
+    return scipy.sparse.csr_array((np.ones(len(places), np.int32), places, ends), shape=(len(chosen), items))

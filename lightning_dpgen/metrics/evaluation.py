@@ -1,0 +1,177 @@
+"""The whole evaluation of synthetic records against real ones, in sections that fit their kind, within a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics import sections
+from lightning_dpgen.metrics.columns import check_fit
+from lightning_dpgen.metrics.features import subsample
+
+# Records of each side that are compared, at most.
+ROWS = 50_000
+COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
+ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
+TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
+_SECTIONS = {
+    "images": {
+        PIXELS: sections.pixels_section,
+        COLUMNS: sections.columns_section,
+        TRAINING: sections.training_section,
+        DETECTION: sections.detection_section,
+    },
+    "table": {
+        COLUMNS: sections.columns_section,
+        ASSOCIATIONS: sections.associations_section,
+        TRAINING: sections.training_section,
+        DETECTION: sections.detection_section,
+    },
+    "baskets": {
+        ITEMS: sections.items_section,
+        ASSOCIATIONS: sections.associations_section,
+        QUERIES: sections.queries_section,
+        TRAINING: sections.training_section,
+        DETECTION: sections.detection_section,
+    },
+    "series": {
+        CURVES: sections.curves_section,
+        COLUMNS: sections.columns_section,
+        ASSOCIATIONS: sections.associations_section,
+        TRAINING: sections.training_section,
+        DETECTION: sections.detection_section,
+    },
+}
+KINDS = tuple(_SECTIONS)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What came of an evaluation. Private: it is computed from real records.
+
+    Args:
+        kind: of records.
+        scores: section, then score, then its value, of the synthetic records.
+        reference: the same of held-out real records in the place of synthetic ones, where that could be computed: what is
+            as good as can be expected.
+        notes: section, and why it was not computed.
+        rows: how many records of each side there were, and how many were looked at.
+        held_out: what the held-out records are.
+        figures: what the pictures of the private report show.
+    """
+
+    kind: str
+    scores: dict[str, dict[str, float]]
+    reference: dict[str, dict[str, float]]
+    notes: dict[str, str]
+    rows: dict[str, tuple[int, int]]
+    held_out: str
+    figures: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the figures."""
+        names = ("kind", "scores", "reference", "notes", "rows", "held_out")
+        return {name: getattr(self, name) for name in names}
+
+
+def evaluate_encoded(
+    real: Encoded,
+    synthetic: Encoded,
+    layout: Layout,
+    names: Sequence[str] | None = None,
+    *,
+    kind: str,
+    held_out: Encoded | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Compare synthetic with real records.
+
+    Args:
+        real: what the generator has learned from; at most `ROWS` of each side are looked at, chosen by the seed.
+        synthetic: about as many of these as real ones make distances comparable.
+        layout: of all of them.
+        names: of the groups, in their order; None for numbers.
+        kind: ``images``, ``table``, ``baskets`` or ``series``.
+        held_out: real records that the generator has not learned from; None to put a third of the real ones aside, which it
+            has.
+        seed: of what is drawn: rows, pairs, queries, classifiers.
+        seconds: a section that would start later than this is skipped, and noted; None without a limit.
+        progress: told the name of each section before it starts.
+
+    Raises:
+        ValueError: for an unknown kind, no records on one side, a wrong number of names, or a limit that is not positive.
+        BadRecords: for records that are not of the layout.
+
+    Example:
+        >>> codes = np.arange(40, dtype=np.uint8).reshape(20, 2) % 3
+        >>> records = Encoded(np.zeros((20, 0), np.uint8), codes)
+        >>> found = evaluate_encoded(records, records, Layout(units=0, groups=(3, 3)), kind="table", held_out=records)
+        >>> found.scores["columns"]["one column, worst"], found.notes
+        (0.0, {'train on synthetic, test on real': 'the records have no label to be learned'})
+    """
+    _check_arguments(layout, names, kind, seconds)
+    given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
+    for name, encoded in given.items():
+        if not len(encoded):
+            raise ValueError(f"there is no {name} record: expected at least one to compare")
+        check_fit(encoded, layout)
+    said = "given, and not learned from"
+    if held_out is None:
+        said = "a third of the real records, which the generator has learned from"
+        given["real"], given["held out"] = _put_aside(real, seed)
+    looked_at = {name: subsample(encoded, ROWS, seed) for name, encoded in given.items()}
+    sides = sections.Sides(
+        kind,
+        layout,
+        tuple(names or (f"column {number + 1}" for number in range(len(layout.groups)))),
+        looked_at["real"],
+        looked_at["synthetic"],
+        looked_at["held out"] if len(looked_at["held out"]) else None,
+        seed,
+    )
+    scores, reference, notes, figures = {}, {}, {}, {}
+    start = time.monotonic()
+    for section, compute in _SECTIONS[kind].items():
+        if seconds is not None and time.monotonic() - start > seconds:
+            notes[section] = f"skipped: {seconds:g} seconds were over"
+            continue
+        if progress is not None:
+            progress(section)
+        found = compute(sides)
+        if isinstance(found, str):
+            notes[section] = found
+            continue
+        scores[section] = found.scores
+        if found.reference:
+            reference[section] = found.reference
+        figures |= found.figures
+    rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
+    return Evaluation(kind, scores, reference, notes, rows, said, figures)
+
+
+def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, seconds: float | None) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
+    if names is not None and len(names) != len(layout.groups):
+        raise ValueError(f"{len(names)} names: expected {len(layout.groups)}, one for each group of the layout")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
+    if kind != "table" and not layout.units:
+        raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
+    if kind == "baskets" and layout.levels != 1:
+        raise ValueError(f"kind={kind!r} with levels={layout.levels}: expected items as units of levels=1, bought or not")
+
+
+def _put_aside(real: Encoded, seed: int) -> tuple[Encoded, Encoded]:
+    """Two thirds, and the third that stands for held-out records; none of fewer than three."""
+    order = np.random.default_rng(seed).permutation(len(real))
+    third = len(real) // 3
+    return real[np.sort(order[third:])], real[np.sort(order[:third])]

@@ -1,0 +1,244 @@
+"""The sections of an evaluation, each a few scores, and what their pictures show."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torchmetrics import Metric
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.baskets import BasketDistance
+from lightning_dpgen.metrics.correlation import AssociationDistance
+from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries_together, uniform_queries
+from lightning_dpgen.metrics.detection import FOLDS, detection
+from lightning_dpgen.metrics.features import varying_units
+from lightning_dpgen.metrics.labels import LabelDistance
+from lightning_dpgen.metrics.marginals import MarginalDistance
+from lightning_dpgen.metrics.moments import MomentDistance
+from lightning_dpgen.metrics.series import SeriesDistance
+from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
+
+# Items whose associations are compared: of others, too few baskets hold two.
+COMMON_ITEMS = 200
+# Sets of queries whose lengths go up to a fifth, two fifths, ... of the largest basket, as in the DPGM paper.
+QUERY_SETS = 5
+# Records whose moments are summed at a time.
+_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What is compared. Private.
+
+    Args:
+        kind: of records.
+        layout: of all three.
+        names: of the groups.
+        real, synthetic: at least one record each.
+        held_out: real records that nothing was learned from; None without any.
+        seed: of whatever is drawn.
+    """
+
+    kind: str
+    layout: Layout
+    names: tuple[str, ...]
+    real: Encoded
+    synthetic: Encoded
+    held_out: Encoded | None
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Scores by their names, of the synthetic records and of the held-out real ones in their place; private.
+
+    Args:
+        scores: of the synthetic records.
+        reference: the same, where real records took the place of synthetic ones: as good as can be expected.
+        figures: what pictures show, by their names.
+    """
+
+    scores: dict[str, float]
+    reference: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def columns_section(sides: Sides) -> Section | str:
+    """One-way and two-way marginals."""
+    if not sides.layout.units + len(sides.layout.groups):
+        return "the records have no columns"
+    metrics = _compared(MarginalDistance(sides.layout, seed=sides.seed), sides)
+    distances = metrics[0].distances()
+    units, groups = sides.layout.units, len(sides.layout.groups)
+    # Pixels, readings and items have pictures of their own.
+    first = 0 if sides.kind == "table" else units
+    names = [f"unit {number + 1}" for number in range(units)] + list(sides.names)
+    worst = sorted(range(first, units + groups), key=lambda column: -float(distances["one_way"][column]))
+    shares = metrics[0].shares()
+    figures = {
+        "columns": [
+            {"name": names[column], "column": column, "distance": float(distances["one_way"][column]),
+             "synthetic": shares[column][0].numpy(), "real": shares[column][1].numpy()}
+            for column in worst
+        ],
+        "pairs": [
+            {"names": (names[a], names[b]), "columns": (int(a), int(b)), "distance": float(value)}
+            for (a, b), value in zip(metrics[0].pairs, distances["two_way"], strict=True)
+            if min(a, b) >= first
+        ],
+    }  # fmt: skip
+    words = {"one_way_mean": "one column, mean", "one_way_worst": "one column, worst",
+             "two_way_mean": "two columns, mean", "two_way_worst": "two columns, worst"}  # fmt: skip
+    return Section(*_renamed(metrics, words), figures)
+
+
+def associations_section(sides: Sides) -> Section | str:
+    """Cramer's V between groups; correlations between units."""
+    layout, narrowed = sides.layout, sides
+    if layout.units < 2 and len(layout.groups) < 2:
+        return "the records have no two columns to be associated"
+    if sides.kind == "baskets":
+        both = [sides.real, sides.synthetic]
+        common = varying_units(both, COMMON_ITEMS)
+        layout = Layout(units=len(common), levels=layout.levels, groups=layout.groups)
+        parts = {
+            name: None if part is None else Encoded(part.units[:, common], part.codes)
+            for name, part in (("real", sides.real), ("synthetic", sides.synthetic), ("held_out", sides.held_out))
+        }
+        narrowed = Sides(sides.kind, layout, sides.names, **parts, seed=sides.seed)
+    metrics = _compared(AssociationDistance(layout, seed=sides.seed), narrowed)
+    words = {"groups_mean": "Cramer's V, mean difference", "groups_worst": "Cramer's V, worst difference",
+             "units_mean": "correlation, mean difference", "units_worst": "correlation, worst difference"}  # fmt: skip
+    return Section(*_renamed(metrics, words))
+
+
+def pixels_section(sides: Sides) -> Section | str:
+    """Means and covariances of units, and the shares of labels."""
+    scale = sides.layout.levels or 1
+
+    def update(metric: Metric, encoded: Encoded, real: bool) -> None:
+        for start in range(0, len(encoded), _AT_ONCE):
+            part = encoded[start : start + _AT_ONCE].units
+            metric.update(torch.from_numpy(np.asarray(part, dtype=np.float64) / scale), real=real)
+
+    metrics = _compared(MomentDistance(sides.layout.units), sides, update)
+    words = {"means": "pixel means, rms difference", "covariances": "pixel covariances, rms difference"}
+    found = _renamed(metrics, words)
+    label = sides.layout.label
+    if label is not None:
+
+        def update_label(metric: Metric, encoded: Encoded, real: bool) -> None:
+            metric.update(torch.from_numpy(encoded.codes[:, label].astype(np.int64)), real=real)
+
+        labels = _compared(LabelDistance(sides.layout.groups[label]), sides, update_label)
+        for scores, metric in zip(found, labels, strict=False):
+            scores["labels, total variation"] = float(metric.compute())
+    means = {
+        name: np.asarray(part.units.mean(axis=0)) / scale
+        for name, part in (("synthetic", sides.synthetic), ("real", sides.real))
+    }
+    return Section(*found, {"mean_units": means, "samples": sides.synthetic.units[:60] / scale})
+
+
+def items_section(sides: Sides) -> Section:
+    """How often items are bought, and how many at a time."""
+    metrics = _compared(BasketDistance(sides.layout.units), sides, _update_units)
+    shares = metrics[0].shares()
+    figures = {name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in shares.items()}
+    words = {"items": "items bought, total variation", "sizes": "basket sizes, total variation"}
+    return Section(*_renamed(metrics, words), figures)
+
+
+def queries_section(sides: Sides) -> Section | str:
+    """Counting queries: five sets of random items, and items that were taken together."""
+    baskets = sides.real.units
+    largest = int(np.asarray((baskets != 0).sum(axis=1)).max(initial=0))
+    if not largest:
+        return "all real baskets are empty: no item to ask for"
+    random = np.random.default_rng(sides.seed)
+    scores, reference = {}, {}
+    for number in range(1, QUERY_SETS + 1):
+        longest = max(1, number * largest // QUERY_SETS)
+        metrics = _compared(CountingQueryError(uniform_queries(sides.layout.units, longest, random)), sides, _update_units)
+        for found, metric in zip((scores, reference), metrics, strict=False):
+            for reading, value in metric.compute().items():
+                found[f"{reading} of up to {longest} items"] = float(value)
+    if largest > 1:
+        metrics = _compared(CountingQueryError(queries_together(baskets, random)), sides, _update_units)
+        for found, metric in zip((scores, reference), metrics, strict=False):
+            found["all of 2 to 4 items taken together"] = float(metric.compute()["all"])
+    ordered = sorted(scores, key=lambda name: (name.startswith("any"), "together" in name))
+    return Section({name: scores[name] for name in ordered}, {name: reference[name] for name in ordered if reference})
+
+
+def curves_section(sides: Sides) -> Section | str:
+    """Mean curve, spread, autocorrelation and shape of series."""
+    if not sides.layout.units:
+        return "the records have no readings"
+    scale = sides.layout.levels or 1
+    metrics = _compared(
+        SeriesDistance(sides.layout.units),
+        sides,
+        lambda metric, encoded, real: metric.update(np.asarray(encoded.units, dtype=np.float64) / scale, real=real),
+    )
+    figures = {
+        "curves": {
+            name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in metrics[0].curves().items()
+        },
+        "samples": sides.synthetic.units[:60] / scale,
+    }
+    words = {"mean": "mean curve, rms difference", "spread": "spread, rms difference",
+             "autocorrelation": "autocorrelation, rms difference", "shape": "shape, total variation"}  # fmt: skip
+    return Section(*_renamed(metrics, words), figures)
+
+
+def training_section(sides: Sides) -> Section | str:
+    """Train on synthetic, test on held-out real records; the same trained on real ones beside it."""
+    if sides.layout.label is None:
+        return "the records have no label to be learned"
+    if sides.held_out is None:
+        return "there are too few real records to put some aside for the test"
+    # Boosting of many classes on pixels takes minutes.
+    classifiers = CLASSIFIERS if sides.layout.units <= 100 else CLASSIFIERS[:2]
+    found = [
+        train_on_synthetic(side, sides.held_out, sides.layout, classifiers=classifiers, seed=sides.seed)
+        for side in (sides.synthetic, sides.real)
+    ]
+    return Section(*found)
+
+
+def detection_section(sides: Sides) -> Section | str:
+    """How well a classifier tells real from synthetic records."""
+    if min(len(sides.real), len(sides.synthetic)) < FOLDS:
+        return f"there are fewer than {FOLDS} records on one side"
+    found = [detection(sides.real, sides.synthetic, sides.layout, seed=sides.seed)]
+    if sides.held_out is not None and len(sides.held_out) >= FOLDS:
+        found.append(detection(sides.real, sides.held_out, sides.layout, seed=sides.seed))
+    return Section(*({"AUC": each["AUC"], "detected, 2 AUC - 1": each["detected"]} for each in found))
+
+
+def _update_whole(metric: Metric, encoded: Encoded, real: bool) -> None:
+    metric.update(encoded, real=real)
+
+
+def _update_units(metric: Metric, encoded: Encoded, real: bool) -> None:
+    metric.update(encoded.units, real=real)
+
+
+def _compared(metric: Metric, sides: Sides, update: Callable = _update_whole) -> list[Metric]:
+    """Real against synthetic, and against held-out ones where there are any."""
+    update(metric, sides.real, True)
+    others = [sides.synthetic] + ([] if sides.held_out is None else [sides.held_out])
+    metrics = [metric, copy.deepcopy(metric)][: len(others)]
+    for each, other in zip(metrics, others, strict=True):
+        update(each, other, False)
+    return metrics
+
+
+def _renamed(metrics: list[Metric], words: dict[str, str]) -> list[dict[str, float]]:
+    return [{words[name]: float(value) for name, value in metric.compute().items()} for metric in metrics]

@@ -1,0 +1,103 @@
+"""Series of readings: their mean curve and spread, how readings hang together in time, and the shape of a day."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+# A series whose readings vary less than this has no autocorrelation: rounding in float32.
+_CONSTANT = 1e-12
+
+
+class SeriesDistance(Metric):
+    """How curves of real and synthetic series, readings in [0, 1] in the order of time, differ.
+
+    Args:
+        readings: T, how many a series has.
+
+    Example:
+        >>> metric = SeriesDistance(4)
+        >>> metric.update(np.array([[0.0, 1.0, 0.0, 1.0]]), real=True)
+        >>> metric.update(np.array([[0.0, 0.0, 1.0, 1.0]]), real=False)
+        >>> {name: round(float(value), 3) for name, value in metric.compute().items()}
+        {'mean': 0.707, 'spread': 0.0, 'autocorrelation': 1.0, 'shape': 0.5}
+    """
+
+    full_state_update = False
+    higher_is_better = False
+
+    def __init__(self, readings: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.readings = readings
+        self.add_state("records", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")
+        for name in ("sums", "squares", "shapes"):
+            self.add_state(name, torch.zeros(2, readings, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("lagged", torch.zeros(2, readings // 2, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, series: np.ndarray, *, real: bool) -> None:
+        """Take in series (N, T) of one side.
+
+        Raises:
+            ValueError: for another shape.
+        """
+        if series.ndim != 2 or series.shape[1] != self.readings:
+            raise ValueError(f"series of shape {series.shape[1:]}: expected {self.readings} readings each")
+        values = np.asarray(series, dtype=np.float64)
+        for state, found in (
+            (self.sums, values.sum(axis=0)),
+            (self.squares, (values**2).sum(axis=0)),
+            (self.shapes, _shapes(values).sum(axis=0)),
+            (self.lagged, autocorrelations(values, self.readings // 2).sum(axis=0)),
+        ):
+            state[int(real)] += torch.from_numpy(found).to(state)
+        self.records[int(real)] += len(values)
+
+    def curves(self) -> dict[str, Tensor]:
+        """The curves that are compared, synthetic first.
+
+        ``mean``, ``spread`` (standard deviation over records) and ``shape`` (the mean share of a series' sum that each
+        reading is), each (2, T); ``autocorrelation`` (2, T // 2), the mean over records of that at lags 1, 2, ...
+
+        Raises:
+            ValueError: where one side has no record.
+        """
+        if not self.records.all():
+            raise ValueError("series distances of no records: expected at least one real and one synthetic record")
+        count = self.records[:, None]
+        mean = self.sums / count
+        spread = (self.squares / count - mean.square()).clamp(min=0.0).sqrt()
+        return {"mean": mean, "spread": spread, "autocorrelation": self.lagged / count, "shape": self.shapes / count}
+
+    def compute(self) -> dict[str, Tensor]:
+        """Root mean squared differences of ``mean``, ``spread`` and ``autocorrelation``; total variation of ``shape``."""
+        found = {}
+        for name, (synthetic, real) in self.curves().items():
+            difference = synthetic - real
+            mean_square = difference.square().sum() / max(1, len(difference))
+            found[name] = 0.5 * difference.abs().sum() if name == "shape" else mean_square.sqrt()
+        return found
+
+
+def _shapes(values: np.ndarray) -> np.ndarray:
+    """Each series over its sum; that of a series of zeros is flat."""
+    sums = values.sum(axis=1, keepdims=True)
+    flat = np.full(values.shape, 1.0 / max(1, values.shape[1]))
+    return np.divide(values, sums, out=flat, where=sums > 0.0)
+
+
+def autocorrelations(values: np.ndarray, lags: int) -> np.ndarray:
+    """(N, lags): of each series, the biased estimate at lags 1 to `lags`; 0 where a series is constant.
+
+    Example:
+        >>> autocorrelations(np.array([[0.0, 1.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5]]), 2).round(2).tolist()
+        [[-0.75, 0.5], [0.0, 0.0]]
+    """
+    centred = values - values.mean(axis=1, keepdims=True) if values.size else values
+    # Twice the length, so that the end of a series does not meet its beginning.
+    spectrum = np.abs(np.fft.rfft(centred, n=2 * max(1, values.shape[1]), axis=1)) ** 2
+    products = np.fft.irfft(spectrum, axis=1)[:, : lags + 1]
+    variance = products[:, :1]
+    varies = variance > _CONSTANT * max(1, values.shape[1])
+    return np.divide(products[:, 1:], variance, out=np.zeros((len(values), lags)), where=varies)
