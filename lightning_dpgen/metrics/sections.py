@@ -82,12 +82,13 @@ def columns_section(sides: Sides) -> Section | str:
     shares = metrics[0].shares()
     figures = {
         "columns": [
-            {"name": names[column], "column": column, "distance": float(distances["one_way"][column]),
+            {"name": names[column], "column": column, "group": column - units if column >= units else None,
+             "distance": float(distances["one_way"][column]),
              "synthetic": shares[column][0].numpy(), "real": shares[column][1].numpy()}
             for column in worst
         ],
         "pairs": [
-            {"names": (names[a], names[b]), "columns": (int(a), int(b)), "distance": float(value)}
+            {"columns": (int(a), int(b)), "distance": float(value)}
             for (a, b), value in zip(metrics[0].pairs, distances["two_way"], strict=True)
             if min(a, b) >= first
         ],

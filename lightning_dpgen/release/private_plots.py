@@ -1,0 +1,187 @@
+"""Plots of an evaluation, as pictures that a page carries inside. Private, as the evaluation is."""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+REAL, SYNTHETIC, _LINE = "#aab3bf", "#1f5fa8", "#dfe3e8"
+# Text stays text, in fonts that the reader has; names of columns are never read as formulas.
+_STYLE = {
+    "svg.fonttype": "none", "svg.hashsalt": "evaluation", "text.parse_math": False, "font.family": "sans-serif",
+    "font.size": 9, "axes.edgecolor": _LINE, "axes.labelcolor": "#5b6675", "xtick.color": "#5b6675",
+    "ytick.color": "#5b6675", "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+}  # fmt: skip
+_LABELLED, _BARS, _LETTERS = 10, 60, 11
+
+
+def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) -> Markup:
+    """One plot as an SVG inside an image, which runs no script and shares no names with other plots.
+
+    Args:
+        draw: what draws it into axes.
+        width, height: in inches.
+        said: what it shows, for those who do not see it.
+    """
+    with rc_context(_STYLE), warnings.catch_warnings():
+        # Letters that matplotlib's font lacks are there in the reader's.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure.add_subplot())
+        held = io.BytesIO()
+        figure.savefig(held, format="svg", metadata={"Date": None}, transparent=True, dpi=160)
+    return _image(held.getvalue(), "image/svg+xml", said)
+
+
+def printable(text: str, most: int = 24) -> str:
+    """Shortened, and without what is no letter in a picture.
+
+    Example:
+        >>> printable("marital-status" * 3, most=10), printable("a\\tb")
+        ('marital-s…', 'ab')
+    """
+    text = "".join(letter for letter in str(text) if letter.isprintable()).strip()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:
+    """Shares of the values of one column, real and synthetic side by side; lines where there are very many."""
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(real))
+        if len(real) > _BARS:
+            axes.fill_between(places, real, step="mid", color=REAL, linewidth=0)
+            axes.step(places, synthetic, where="mid", color=SYNTHETIC, linewidth=1)
+        else:
+            axes.bar(places - 0.2, real, 0.4, color=REAL)
+            axes.bar(places + 0.2, synthetic, 0.4, color=SYNTHETIC)
+        if len(real) > _LABELLED:
+            axes.set_xticks([0, len(real) - 1])
+        else:
+            axes.set_xticks(places)
+        if choices is not None:
+            names = [printable(choices[int(place)], _LETTERS) for place in axes.get_xticks()]
+            long = len(real) <= _LABELLED and len(names) * max(map(len, names)) > 36
+            axes.set_xticklabels(names, rotation=40 if long else 0, ha="right" if long else "center")
+        top = max(real.max(initial=0.0), synthetic.max(initial=0.0)) or 1.0
+        axes.set(ylim=(0.0, 1.04 * top), yticks=[0.0, top])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}" if 0.0 < value < 0.01 else f"{value:.0%}")
+        axes.tick_params(length=0)
+
+    return drawn(draw, 3.1, 2.0, said)
+
+
+def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
+    """A square of distances, NaN where there is none."""
+    size = len(names)
+
+    def draw(axes: Axes) -> None:
+        shown = axes.imshow(values, cmap="Blues", vmin=0.0, vmax=max(0.05, float(np.nanmax(values, initial=0.0))))
+        short = [printable(name, 18) for name in names]
+        axes.set_xticks(range(size), short, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(size), short)
+        axes.set_facecolor("#f6f8fa")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        if size <= 16:
+            for row, column in np.argwhere(np.isfinite(values)):
+                light = values[row, column] > 0.6 * shown.get_clim()[1]
+                axes.text(column, row, f"{values[row, column]:.2f}".lstrip("0"), ha="center", va="center", fontsize=7,
+                          color="white" if light else "#1c2430")  # fmt: skip
+        bar = axes.figure.colorbar(shown, ax=axes, shrink=0.6, pad=0.02)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0)
+
+    inches = min(9.0, 3.0 + 0.4 * size)
+    return drawn(draw, inches + 0.6, inches, said)
+
+
+def lines(
+    real: np.ndarray,
+    synthetic: np.ndarray,
+    said: str,
+    *,
+    along: str,
+    up: str,
+    spread: tuple[np.ndarray, np.ndarray] | None = None,
+    at: Sequence[float] | None = None,
+    scales: tuple[str, str] = ("linear", "linear"),
+) -> Markup:
+    """A curve of each side; with a band of one spread around it, where that is given (real, synthetic)."""
+
+    def draw(axes: Axes) -> None:
+        sides = ((real, REAL, "real", 3.6), (synthetic, SYNTHETIC, "synthetic", 1.6))
+        for number, (values, colour, name, width) in enumerate(sides):
+            places = np.arange(1, len(values) + 1) if at is None else np.asarray(at)
+            axes.plot(places, values, color=colour, linewidth=width, label=name, solid_capstyle="round")
+            if spread is not None:
+                band = spread[number]
+                axes.fill_between(places, values - band, values + band, color=colour, alpha=0.16, linewidth=0)
+        axes.set(xlabel=along, ylabel=up, xscale=scales[0], yscale=scales[1])
+        _plain_numbers(axes)
+        axes.legend()
+
+    return drawn(draw, 4.6, 3.0, said)
+
+
+def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> Markup:
+    """Each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
+
+    def draw(axes: Axes) -> None:
+        least = min((values[values > 0].min(initial=1.0) for values in (real, synthetic)), default=1.0) / 2
+        x, y = np.maximum(real, least), np.maximum(synthetic, least)
+        axes.plot([least, 1], [least, 1], color=_LINE, linewidth=1.2)
+        axes.scatter(x, y, s=5, color=SYNTHETIC, alpha=0.35, linewidths=0, rasterized=True)
+        highest = max(x.max(initial=least), y.max(initial=least)) * 1.3
+        axes.set(xscale="log", yscale="log", xlabel=f"{of}, real", ylabel=f"{of}, synthetic")
+        axes.set(xlim=(least / 1.3, highest), ylim=(least / 1.3, highest))
+        _plain_numbers(axes)
+
+    return drawn(draw, 4.6, 3.0, said)
+
+
+def samples(curves: np.ndarray, said: str) -> Markup:
+    """A few synthetic series, each in a line of its own shade."""
+
+    def draw(axes: Axes) -> None:
+        for number, curve in enumerate(curves):
+            axes.plot(np.arange(1, len(curve) + 1), curve, color=SYNTHETIC, alpha=0.9 - 0.08 * number, linewidth=0.9)
+        axes.set(xlabel="reading", ylabel="value")
+
+    return drawn(draw, 4.6, 3.0, said)
+
+
+def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> Markup:
+    """Grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` without smoothing."""
+    n, height, width = pictures.shape
+    down = -(-n // across)
+    cells = np.zeros((down * across, height + 2, width + 2))
+    cells[:n, 1:-1, 1:-1] = np.clip(np.nan_to_num(pictures), 0.0, 1.0)
+    grid = cells.reshape(down, across, height + 2, width + 2).swapaxes(1, 2).reshape(down * (height + 2), -1)
+    picture = Image.fromarray(255 - (255 * grid).round().astype(np.uint8))
+    scale = max(1, -(-least // max(height, width)))
+    held = io.BytesIO()
+    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(held, "PNG")
+    return _image(held.getvalue(), "image/png", said)
+
+
+def _plain_numbers(axes: Axes) -> None:
+    """Powers of ten as numbers, since matplotlib writes them as formulas."""
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() != "linear":
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.set_minor_formatter(lambda value, _: "")
+
+
+def _image(content: bytes, kind: str, said: str) -> Markup:
+    encoded = base64.b64encode(content).decode()
+    return Markup('<img alt="{}" src="data:{};base64,{}">').format(said, kind, encoded)

@@ -1,0 +1,223 @@
+"""The private report: what an evaluation found, in one page that must not be published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from lightning_dpgen.metrics import evaluation as parts
+from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.release import private_plots as plots
+
+_TEMPLATES = Path(__file__).parent / "templates"
+# Columns that are drawn: of more, those that differ most.
+COLUMNS, PAIRED_COLUMNS = 24, 30
+_WHAT = {
+    parts.COLUMNS: "Total variation distance between the shares of values, and of pairs of values: 0 equal, 1 disjoint. "
+    "Lower is better.",
+    parts.ASSOCIATIONS: "Cramer's V of two columns, or the correlation of two units: how far the synthetic one is from the "
+    "real one. Lower is better.",
+    parts.PIXELS: "Means of pixels, covariances of pairs of them, and the shares of labels. Lower is better.",
+    parts.ITEMS: "Total variation distance between what is bought, and between the sizes of baskets. Lower is better.",
+    parts.QUERIES: "How many baskets hold all, or any, of some items: mean relative error of 1,000 random queries in each "
+    "row, true answers below 0.1 % of the baskets counted as that. Few baskets hold many random items, so answering 0 does "
+    "well where all are asked for; items taken together test which go together. Lower is better.",
+    parts.CURVES: "Differences of curves of readings in [0, 1], and of the shape of a series, each reading a share of its "
+    "sum. Lower is better.",
+    parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
+    "learned from real records. Higher is better.",
+    parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if "
+    "it cannot tell, 1 if it always can. Lower is better.",
+}
+_GLANCE = (
+    (parts.COLUMNS, "one column, mean", "mean distance of a column"),
+    (parts.COLUMNS, "two columns, mean", "mean distance of two columns"),
+    (parts.ITEMS, "items bought, total variation", "distance of items bought"),
+    (parts.ITEMS, "basket sizes, total variation", "distance of basket sizes"),
+    (parts.QUERIES, "all of 2 to 4 items taken together", "error of items together"),
+    (parts.CURVES, "mean curve, rms difference", "difference of mean curves"),
+    (parts.DETECTION, "AUC", "AUC of telling them apart"),
+)
+
+
+def write_private_report(
+    path: Path,
+    evaluation: Evaluation,
+    *,
+    title: str,
+    choices: Sequence[Sequence[str]] | None = None,
+    shape: tuple[int, int] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write one self-contained page: no script, nothing loaded from elsewhere, and said on top to be private.
+
+    Args:
+        path: of the page, in a folder that is not published.
+        evaluation: what is shown; its figures are computed from real records.
+        title: what the records are.
+        choices: of each group of the layout, what its choices are called; None for numbers.
+        shape: height and width of pictures, whose pixels are the units; None draws none.
+        facts: what else is said of the release, such as its epsilon.
+
+    Raises:
+        ValueError: for a shape, or choices, that do not fit the evaluation.
+        OSError: where the page cannot be written.
+    """
+    page = _environment().get_template("private_report.html.jinja")
+    text = page.render(
+        title=title,
+        e=evaluation,
+        facts=dict(facts or {}),
+        what=_WHAT,
+        glance=_glance(evaluation),
+        pictures=_pictures(evaluation, shape),
+        curves=_curves(evaluation),
+        baskets=_baskets(evaluation),
+        columns=_columns(evaluation, choices),
+        all_columns=len(evaluation.figures.get("columns", ())),
+        pairs=_pairs(evaluation),
+    )
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["score"] = _score
+    return environment
+
+
+def _score(value: float | None) -> str:
+    """Three digits that say something.
+
+    Example:
+        >>> _score(0.8571), _score(0.00123), _score(0.0), _score(1234.5), _score(None)
+        ('0.857', '0.0012', '0', '1,234', '')
+    """
+    if value is None:
+        return ""
+    if not value or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.4f}"
+
+
+def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
+    """The scores that are looked at first: value, that of held-out records, and what it is."""
+    found = []
+    for section, score, words in _GLANCE:
+        if (value := evaluation.scores.get(section, {}).get(score)) is not None:
+            found.append((value, evaluation.reference.get(section, {}).get(score), words))
+    trained = {
+        name: value
+        for name, value in evaluation.scores.get(parts.TRAINING, {}).items()
+        if name.endswith("accuracy") and not name.startswith("commonest")
+    }
+    if trained:
+        best = max(trained, key=trained.__getitem__)
+        found.append((trained[best], evaluation.reference[parts.TRAINING][best], f"accuracy, {best.partition(',')[0]}"))
+    return found
+
+
+def _columns(evaluation: Evaluation, choices: Sequence[Sequence[str]] | None) -> list[dict[str, Any]]:
+    worst = evaluation.figures.get("columns", [])
+    found = []
+    for column in sorted(worst[:COLUMNS], key=lambda column: column["column"]):
+        called = None
+        if choices is not None and column["group"] is not None:
+            called = choices[column["group"]]
+            if len(called) != len(column["real"]):
+                raise ValueError(f"{len(called)} choices of {column['name']!r}: expected {len(column['real'])} names")
+        said = f"{column['name']}: shares of values, real and synthetic"
+        found.append(column | {"plot": plots.bars(column["real"], column["synthetic"], called, said)})
+    return found
+
+
+def _pairs(evaluation: Evaluation) -> Markup | None:
+    """Distances of two columns off the diagonal, of one on it."""
+    worst = evaluation.figures.get("columns", [])
+    drawn = sorted(worst[:PAIRED_COLUMNS], key=lambda column: column["column"])
+    if len(drawn) < 2:
+        return None
+    places = {column["column"]: place for place, column in enumerate(drawn)}
+    values = np.full((len(drawn), len(drawn)), np.nan)
+    for column in drawn:
+        values[places[column["column"]], places[column["column"]]] = column["distance"]
+    for pair in evaluation.figures["pairs"]:
+        a, b = (places.get(column) for column in pair["columns"])
+        if a is not None and b is not None:
+            values[a, b] = values[b, a] = pair["distance"]
+    return plots.heat_map(values, [column["name"] for column in drawn], "distances of pairs of columns")
+
+
+def _pictures(evaluation: Evaluation, shape: tuple[int, int] | None) -> list[tuple[str, Markup]]:
+    means = evaluation.figures.get("mean_units")
+    if means is None or shape is None:
+        return []
+    if shape[0] * shape[1] != len(means["real"]):
+        raise ValueError(f"shape={tuple(shape)}: expected height and width of pictures of {len(means['real'])} pixels")
+    pictures = evaluation.figures["samples"].reshape(-1, *shape)
+    difference = np.abs(means["real"] - means["synthetic"])
+    three = np.stack([means["real"], means["synthetic"], difference]).reshape(-1, *shape)
+    words = "Mean of the real pictures, of the synthetic ones, and how far they differ"
+    return [
+        ("Synthetic pictures", plots.sheet(pictures, 12, "synthetic pictures")),
+        (words, plots.sheet(three, 3, "mean pictures", least=150)),
+    ]
+
+
+def _curves(evaluation: Evaluation) -> list[tuple[str, Markup]]:
+    curves = evaluation.figures.get("curves")
+    if curves is None:
+        return []
+    mean, spread, lagged, shape = (curves[name] for name in ("mean", "spread", "autocorrelation", "shape"))
+    bands = (spread["real"], spread["synthetic"])
+    found = [
+        (
+            "Mean, and one standard deviation around it",
+            plots.lines(**mean, said="mean curves", along="reading", up="value", spread=bands),
+        ),
+        ("Shape: each reading as a share of its series", plots.lines(**shape, said="shapes", along="reading", up="share")),
+    ]
+    if len(lagged["real"]):
+        found.append(("Autocorrelation", plots.lines(**lagged, said="autocorrelations", along="lag", up="correlation")))
+    found.append(("Some synthetic series", plots.samples(evaluation.figures["samples"][:8], "synthetic series")))
+    return found
+
+
+def _baskets(evaluation: Evaluation) -> list[tuple[str, Markup]]:
+    items, sizes = evaluation.figures.get("items"), evaluation.figures.get("sizes")
+    if items is None:
+        return []
+    ranked = {side: np.sort(shares)[::-1] for side, shares in items.items()}
+    # Shares of 0 are not on a logarithmic axis.
+    ranked = {side: np.where(shares > 0, shares, np.nan) for side, shares in ranked.items()}
+    largest = 1 + max(int(np.flatnonzero(shares).max(initial=0)) for shares in sizes.values())
+    sized = {side: np.where(shares > 0, shares, np.nan)[:largest] for side, shares in sizes.items()}
+    log, share = ("log", "log"), "share of baskets"
+    found = [
+        ("Items by how often they are bought",
+         plots.lines(**ranked, said="item shares by rank", along="rank", up=share, scales=log)),
+        ("Each item", plots.scatter(**items, said="item shares, real and synthetic", of=share)),
+        ("Sizes of baskets",
+         plots.lines(**sized, said="basket sizes", along="items in a basket", up=share, at=range(largest),
+                     scales=("symlog", "log"))),
+    ]  # fmt: skip
+    errors = [
+        [value for name, value in scores.get(parts.QUERIES, {}).items() if name.startswith("any")]
+        for scores in (evaluation.reference, evaluation.scores)
+    ]
+    if all(errors):
+        drawn = plots.lines(*errors, said="errors of counting queries", along="set of queries, longer ones to the right",
+                            up="relative error")  # fmt: skip
+        found.append(("Queries for any of some items", drawn))
+    return found
