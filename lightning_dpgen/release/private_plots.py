@@ -89,7 +89,7 @@ def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
         short = [printable(name, 18) for name in names]
         axes.set_xticks(range(size), short, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(size), short)
-        axes.set_facecolor("#f6f8fa")
+        axes.set_facecolor("#e3e6ea")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         if size <= 16:
@@ -101,7 +101,7 @@ def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0)
 
-    inches = min(9.0, 3.0 + 0.4 * size)
+    inches = min(8.0, 2.4 + 0.32 * size)
     return drawn(draw, inches + 0.6, inches, said)
 
 

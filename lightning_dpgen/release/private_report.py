@@ -217,7 +217,9 @@ def _baskets(evaluation: Evaluation) -> list[tuple[str, Markup]]:
         for scores in (evaluation.reference, evaluation.scores)
     ]
     if all(errors):
-        drawn = plots.lines(*errors, said="errors of counting queries", along="set of queries, longer ones to the right",
-                            up="relative error")  # fmt: skip
+        drawn = plots.lines(
+            *errors, said="errors of counting queries", along="longest query, % of the largest basket", up="relative error",
+            at=range(20, 101, 20),
+        )  # fmt: skip
         found.append(("Queries for any of some items", drawn))
     return found
