@@ -10,6 +10,8 @@ from typing import Any
 
 import dp_accounting
 
+from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
 KINDS = (GAUSSIAN, LAPLACE, PURE)
@@ -31,10 +33,13 @@ class Access:
             its accountant takes a replaced record for one removed and one added.
         rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
         kinds: ``gaussian``, ``laplace`` or ``pure``, by name; Gaussian where it is not said.
+        deltas: of the Gaussian noises that stand before a threshold (`mechanisms.select_keys`), by name: the probability
+            with which keys that one record alone holds are seen.
 
     Raises:
-        ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, or a
-            sampled access with noise that is not Gaussian, for which there is no accountant.
+        ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
+            that is no probability or belongs to no Gaussian noise, or a sampled access with a delta or with noise that is
+            not Gaussian, for which there is no accountant.
 
     Example:
         >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, rate=0.01)
@@ -46,6 +51,7 @@ class Access:
     multipliers: Mapping[str, float]
     rate: float = 1.0
     kinds: Mapping[str, str] = field(default_factory=dict)
+    deltas: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
@@ -53,6 +59,7 @@ class Access:
         object.__setattr__(self, "multipliers", MappingProxyType(multipliers))
         object.__setattr__(self, "rate", float(self.rate))
         object.__setattr__(self, "kinds", MappingProxyType({n: k for n, k in self.kinds.items() if k != GAUSSIAN}))
+        object.__setattr__(self, "deltas", MappingProxyType({n: float(d) for n, d in self.deltas.items()}))
         if not 0.0 < self.rate <= 1.0:
             raise ValueError(f"rate={self.rate}: expected a probability in (0, 1]")
         if not multipliers:
@@ -65,9 +72,16 @@ class Access:
                 raise ValueError(f"kind {name}={kind!r}: expected one of {KINDS} for a noise that is listed")
         if self.rate < 1.0 and self.kinds:
             raise ValueError(f"stage {self.stage!r}: noise of a sampled access must be gaussian, found {dict(self.kinds)}")
+        for name, delta in self.deltas.items():
+            if name not in multipliers or name in self.kinds or not SMALLEST_FAILURE <= delta < 1.0:
+                raise ValueError(
+                    f"delta {name}={delta}: expected a number from {SMALLEST_FAILURE:g} to 1, of a gaussian noise that is listed"
+                )
+        if self.rate < 1.0 and self.deltas:
+            raise ValueError(f"stage {self.stage!r}: an access with deltas is a full pass, found rate={self.rate:g}")
 
     def __reduce__(self):
-        return Access, (self.stage, dict(self.multipliers), self.rate, dict(self.kinds))
+        return Access, (self.stage, dict(self.multipliers), self.rate, dict(self.kinds), dict(self.deltas))
 
     def kind(self, name: str) -> str:
         """The kind of the noise `name`."""
@@ -113,13 +127,15 @@ class Access:
             m = self.multipliers[name]
             dominated = self.kinds[name] == PURE and not pure
             events.append(dp_accounting.LaplaceDpEvent(dominating_laplace(1.0 / m) if dominated else m))
+        events += [EpsilonDeltaDpEvent(0.0, self.deltas[name]) for name in sorted(self.deltas)]
         event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
         return event if self.rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.rate, event)
 
     def as_json(self) -> dict[str, object]:
         """The fields of a ledger line."""
         fields = {"stage": self.stage, "rate": self.rate, "multipliers": dict(self.multipliers)}
-        return fields | ({"kinds": dict(self.kinds)} if self.kinds else {})
+        extra = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
+        return fields | {name: value for name, value in extra.items() if value}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Access:
@@ -128,7 +144,8 @@ class Access:
         Raises:
             KeyError, TypeError, ValueError: if it is none.
         """
-        return cls(fields["stage"], fields["multipliers"], fields["rate"], fields.get("kinds", {}))
+        kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
+        return cls(fields["stage"], fields["multipliers"], fields["rate"], kinds, deltas)
 
 
 def dominating_laplace(epsilon: float) -> float:

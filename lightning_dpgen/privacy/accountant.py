@@ -16,6 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
 
 # Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
@@ -58,8 +59,9 @@ def spent(
     The interval starts at 1e-3 and is halved while the answer moves by more than 0.1 %, never below 5e-6.
     Every answer on the way is an upper bound (pessimistic rounding of losses), but for rounding in the FFT, which is small
     where delta is not; so the smallest is kept. One Gaussian, and any number
-    of them, has a closed form. At delta = 0 epsilon is the sum of the inverse multipliers, exactly. Where delta is so
-    small that rounding of the numerical composition could hide it, Renyi moments answer instead.
+    of them, has a closed form. Failures (`EpsilonDeltaDpEvent`) are taken off delta, exactly. At delta = 0 epsilon is the
+    sum of the inverse multipliers, exactly. Where delta is so small that rounding of the numerical composition could hide
+    it, Renyi moments answer instead.
 
     Args:
         event: an event tree. Multipliers of Gaussians are those of add-or-remove-one, for either relation.
@@ -81,11 +83,13 @@ def spent(
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     if delta == 0.0:
         return Spent(_pure(event), 0.0, "closed form")
-    check_delta(delta)
+    event, delta = without_failures(event, delta, relation)
     flat = _join_gaussians(event)
-    if flat is None:
+    if flat is None or delta == 0.0:
         return Spent(math.inf, 0.0)
     leaves = tuple(_leaves(flat, 1))
+    if not leaves:
+        return Spent(0.0, 0.0, "closed form")
     if [type(leaf) for leaf, _ in leaves] == [dp_accounting.GaussianDpEvent]:
         shift = 2.0 if relation == REPLACE_ONE else 1.0
         epsilon = gaussian_epsilon(shift / leaves[0][0].noise_multiplier, delta)
@@ -114,9 +118,33 @@ def spent(
 
 def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     """Epsilon by Renyi moments: looser and far quicker, for brackets and searches."""
-    check_delta(delta)
+    event, delta = without_failures(event, delta)
     flat = _join_gaussians(event)
-    return math.inf if flat is None else _by_rdp(tuple(_leaves(flat, 1)), delta)
+    return math.inf if flat is None or delta == 0.0 else _by_rdp(tuple(_leaves(flat, 1)), delta)
+
+
+def without_failures(
+    event: dp_accounting.DpEvent, delta: float, relation: str = ADD_OR_REMOVE_ONE
+) -> tuple[dp_accounting.DpEvent, float]:
+    """The same event without its failures, and the delta at which it has the epsilon of the whole (`failures.left_of`).
+
+    The delta is 0 where failures use up all of it: no epsilon is finite then.
+
+    Raises:
+        ValueError: if delta is outside (0, 1).
+        Unaccountable: as `left_of`.
+    """
+    check_delta(delta)
+    leaves = list(_leaves(event, 1))
+    failures = [(leaf, count) for leaf, count in leaves if isinstance(leaf, EpsilonDeltaDpEvent)]
+    if not failures:
+        return event, delta
+    rest = [
+        leaf if count == 1 else dp_accounting.SelfComposedDpEvent(leaf, count)
+        for leaf, count in leaves
+        if not isinstance(leaf, EpsilonDeltaDpEvent)
+    ]
+    return dp_accounting.ComposedDpEvent(rest), left_of(delta, failures, relation)
 
 
 def gaussian_history(event: dp_accounting.DpEvent) -> list[tuple[float, float, int]] | None:

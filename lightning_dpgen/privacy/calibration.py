@@ -20,6 +20,7 @@ from lightning_dpgen.privacy.accountant import (
     round_up,
     spent,
     spent_by_rdp,
+    without_failures,
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
@@ -46,6 +47,8 @@ class Draft:
         largest: the noise multiplier beyond which a single noisy number outweighs all that the records of an access
             can add up to; a plan that needs more is refused.
         kinds: of the noises that are not Gaussian; see `Access`.
+        deltas: of the noises that stand before a threshold, for one access; see `Access`. They are taken off the plan's
+            delta before anything is shared out.
     """
 
     stage: str
@@ -56,6 +59,7 @@ class Draft:
     share: float | None = None
     noise: float | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
+    deltas: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
@@ -64,7 +68,7 @@ class Draft:
         """The access whose noises together cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
         total = sum(self.weights.values())
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.weights.items()}
-        return Access(self.stage, multipliers, self.rate, self.kinds)
+        return Access(self.stage, multipliers, self.rate, self.kinds, self.deltas)
 
 
 def make_plan(
@@ -90,7 +94,8 @@ def make_plan(
         relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
 
     Raises:
-        ValueError: for an impossible epsilon, delta, share, noise or count, or more unknowns than can be solved for.
+        ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, or
+            deltas of the stages that leave nothing of the plan's.
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; says what would fit.
 
     Example:
@@ -109,6 +114,30 @@ def make_plan(
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     shares = _shares(drafts)
     _check(drafts, epsilon)
+    if not any(draft.deltas for draft in drafts):
+        return _solved(drafts, shares, epsilon, delta)
+    # What the deltas of stages leave is the delta of all the noise, exactly.
+    left = _left(drafts, delta)
+    plan = _solved([replace(draft, deltas={}) for draft in drafts], shares, epsilon, left)
+    stages = zip(plan.stages, drafts, strict=True)
+    stages = tuple(replace(stage, access=replace(stage.access, deltas=draft.deltas)) for stage, draft in stages)
+    return replace(plan, stages=stages, delta=delta)
+
+
+def _left(drafts: Sequence[Draft], delta: float) -> float:
+    """The delta that is left of a plan's when those of its stages are taken off."""
+    for draft in drafts:
+        if draft.deltas and draft.count is None:
+            raise ValueError(f"stage {draft.stage!r}: deltas={dict(draft.deltas)} need a count: each access spends them")
+    spending = {draft.stage: dict(draft.deltas) for draft in drafts if draft.deltas}
+    # Of any noise: only the deltas matter here.
+    left = without_failures(_event(drafts, [1.0] * len(drafts), delta), delta)[1] if delta else 0.0
+    if not left:
+        raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {spending}: expected a sum well below it")
+    return left
+
+
+def _solved(drafts: Sequence[Draft], shares: Sequence[float], epsilon: float | None, delta: float) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
         return _plan(drafts, shares, [0.0] * len(drafts), math.inf, delta)
     if epsilon is None:
@@ -129,10 +158,10 @@ def make_plan(
 
 def _check_replaceable(drafts: Sequence[Draft], delta: float) -> None:
     for draft in drafts:
-        if draft.rate < 1.0 or (delta and draft.kinds):
+        if draft.rate < 1.0 or (delta and draft.kinds) or draft.deltas:
             raise ValueError(
                 f"stage {draft.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
-                "of them Gaussian"
+                "of them Gaussian, without deltas"
             )
 
 

@@ -14,6 +14,7 @@ import dp_accounting
 from dp_accounting import dp_event
 
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 
 _ALLOWED = {
     cls.__name__: cls
@@ -24,6 +25,7 @@ _ALLOWED = {
         dp_event.SelfComposedDpEvent,
         dp_event.ComposedDpEvent,
         dp_event.NonPrivateDpEvent,
+        EpsilonDeltaDpEvent,
     )
 }
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
@@ -114,6 +116,14 @@ def _decode_field(name: str, value: Any, depth: int) -> Any:
             raise UnknownEvent("'events' must be a list of at least one event")
         return [_decode(item, depth + 1) for item in value]
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+    if name == "epsilon":
+        if not number or value != 0.0:
+            raise UnknownEvent(f"epsilon={value!r} of what is only (epsilon, delta)-private: expected 0")
+        return 0.0
+    if name == "delta":
+        if not number or not SMALLEST_FAILURE <= value < 1.0:
+            raise UnknownEvent(f"delta={value!r}: expected a number from {SMALLEST_FAILURE:g} to 1")
+        return float(value)
     if name == "count":
         if not number or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
             raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")

@@ -50,7 +50,7 @@ class Ledger:
         >>> ledger = Ledger()
         >>> ledger.write(Access("mean", {"sum": 2.0}))
         >>> ledger.accesses
-        [(Access(stage='mean', multipliers=mappingproxy({'sum': 2.0}), rate=1.0, kinds=mappingproxy({})), 1)]
+        [(Access(stage='mean', ...), 1)]
     """
 
     def __init__(

@@ -12,10 +12,12 @@ import math
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.loss import REPLACE_ONE
 
 
@@ -141,6 +143,74 @@ def noisy_histogram(
         if low < 0 or high >= bins:
             raise ValueError(f"places from {low} to {high}: expected 0 to {bins - 1}")
     return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)
+
+
+def select_keys(
+    access: OpenAccess, name: str, keys: np.ndarray, counts: np.ndarray, *, most: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Partition selection: of the keys that records hold, those whose noisy counts are above `key_threshold`.
+
+    Args:
+        access, name: as for `gaussian`; the plan gives the noise a delta too (`Access.deltas`).
+        keys: (K,) distinct, strings or whole numbers: exactly those that are held. Which they are is private.
+        counts: (K,) how many records hold each, whole numbers from 1. A record (or a person, where that is the unit) counts
+            for at most `most` of the keys, and once for each: the caller has seen to that.
+        most: see `counts`; public.
+
+    Returns:
+        The keys that were selected, in their own order, and their noisy counts; public.
+
+    Guarantee:
+        What `gaussian` gives at sensitivity ``sqrt(most)``, composed with ``(0, delta)``: keys that one record alone holds
+        are seen with probability at most delta, all of them together (docs/PRIVACY.md, "Keys above a threshold").
+
+    Raises:
+        LedgerError: as for `gaussian`; or if the plan gives this noise no delta, or is one under replace-one.
+        ValueError: if `most`, keys or counts are none of the above.
+
+    Example:
+        >>> from lightning_dpgen import Account, Plan, Stage
+        >>> once = Stage(Access("keys", {"city": 2.0}, deltas={"city": 1e-7}), 1, 1.0)
+        >>> with Account(Plan((once,), 3.0, 1e-5)).open("keys") as access:
+        ...     found, _ = select_keys(access, "city", np.array(["Rome", "Paris", "Ur"]), np.array([900, 800, 1]))
+        >>> found.tolist()
+        ['Paris', 'Rome']
+    """
+    keys, counts = np.asarray(keys), np.asarray(counts)
+    if type(most) is not int or most < 1:
+        raise ValueError(f"most={most!r}: expected a whole number (int), 1 or more")
+    if keys.ndim != 1 or keys.shape != counts.shape or (len(keys) and (counts.dtype.kind not in "iu" or counts.min() < 1)):
+        raise ValueError(f"keys {keys.shape}, counts {counts.shape} {counts.dtype}: expected a whole number from 1 for each key")
+    planned = access.access
+    if name in planned.multipliers and name not in planned.deltas:
+        raise LedgerError(f"noise {name!r} of stage {planned.stage!r} has no delta in the plan: no keys can be selected by it")
+    if access.relation == REPLACE_ONE:
+        raise LedgerError(f"noise {name!r}: the threshold for keys is proved for a record added or removed")
+    keys, places = np.unique(keys, return_index=True)
+    if len(keys) < len(counts):
+        raise ValueError("keys are not distinct: expected each once, with all its records counted together")
+    noisy = torch.from_numpy(counts[places].astype(np.float64))
+    gaussian(access, name, noisy, sensitivity=math.sqrt(most))
+    noisy = noisy.numpy()
+    above = noisy > key_threshold(planned.multipliers[name], most, planned.deltas[name])
+    return keys[above], noisy[above]
+
+
+def key_threshold(multiplier: float, most: int, delta: float) -> float:
+    """The noisy count above which `select_keys` shows a key.
+
+    Of `most` keys that one record alone holds, one or more are above it with probability exactly delta:
+    ``1 - Phi((t - 1) / s)^most = delta``, where ``s = multiplier * sqrt(most)`` is the standard deviation. Without noise
+    (multiplier 0) it is 0.
+
+    Example:
+        >>> round(key_threshold(10.0, 1, 1e-6), 1)
+        48.5
+    """
+    if multiplier == 0.0:
+        return 0.0
+    alone = -math.expm1(math.log1p(-delta) / most)
+    return 1.0 - multiplier * math.sqrt(most) * float(ndtri(alone))
 
 
 def report_noisy_max(

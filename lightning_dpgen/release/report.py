@@ -61,6 +61,8 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "LaplaceDpEvent":
         # What is pure in another way (spherical or discrete noise, a noisy maximum) is written so too.
         return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
+    if kind == "EpsilonDeltaDpEvent":
+        return f"what one record alone holds is seen with probability at most {tree['delta']:.4g}"
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind
