@@ -75,7 +75,7 @@ class Access:
         for name, delta in self.deltas.items():
             if name not in multipliers or name in self.kinds or not SMALLEST_FAILURE <= delta < 1.0:
                 raise ValueError(
-                    f"delta {name}={delta}: expected a number from {SMALLEST_FAILURE:g} to 1, of a gaussian noise that is listed"
+                    f"delta {name}={delta}: expected {SMALLEST_FAILURE:g} to 1, of a gaussian noise that is listed"
                 )
         if self.rate < 1.0 and self.deltas:
             raise ValueError(f"stage {self.stage!r}: an access with deltas is a full pass, found rate={self.rate:g}")

@@ -180,10 +180,10 @@ def select_keys(
     if type(most) is not int or most < 1:
         raise ValueError(f"most={most!r}: expected a whole number (int), 1 or more")
     if keys.ndim != 1 or keys.shape != counts.shape or (len(keys) and (counts.dtype.kind not in "iu" or counts.min() < 1)):
-        raise ValueError(f"keys {keys.shape}, counts {counts.shape} {counts.dtype}: expected a whole number from 1 for each key")
+        raise ValueError(f"keys {keys.shape}, counts {counts.shape} {counts.dtype}: expected whole numbers from 1")
     planned = access.access
     if name in planned.multipliers and name not in planned.deltas:
-        raise LedgerError(f"noise {name!r} of stage {planned.stage!r} has no delta in the plan: no keys can be selected by it")
+        raise LedgerError(f"noise {name!r} of stage {planned.stage!r} has no delta in the plan: it selects no keys")
     if access.relation == REPLACE_ONE:
         raise LedgerError(f"noise {name!r}: the threshold for keys is proved for a record added or removed")
     keys, places = np.unique(keys, return_index=True)

@@ -322,7 +322,7 @@ def _agrees(stated: Any, recomputed: Any) -> bool:
 def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -> str:
     """What an accountant of other authors says: Opacus, by Renyi moments."""
     # Opacus knows no failures, so it is asked for the rest, at what they leave of delta.
-    event, delta = without_failures(event, delta)
+    event, delta = without_failures(event, delta) if delta else (event, delta)
     history = None if relation == REPLACE_ONE else gaussian_history(event)
     if history is None:
         return "no second accountant: Opacus knows neither Laplace noise nor a replaced record"
