@@ -1,0 +1,220 @@
+"""What a curator could not declare, found privately: bounds of numbers, lists of categories, universes of items.
+
+All of it is read in one access, the stage ``discovery``, beside the noisy count of the records. What is found is public
+from then on; nothing else of the records is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+
+from lightning_dpgen.data.held import Held, held_at_most
+from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.accountant import check_delta, gaussian_mu
+from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.mechanisms import noisy_histogram, select_keys
+
+DISCOVERY = "discovery"
+# The part of the plan's delta that goes to keys which one record alone holds.
+_KEYS_PART = 10.0
+
+
+def bounds_of(column: str) -> str:
+    """The name of the noise that buys the bounds of a column."""
+    return f"bounds of {column}"
+
+
+def keys_of(column: str) -> str:
+    """The name of the noise that buys the categories of a column, or the items of sets."""
+    return f"keys of {column}"
+
+
+def discovery_draft(
+    *,
+    epsilon: float,
+    delta: float,
+    share: float = 0.0,
+    count_share: float = 0.0,
+    bounds: Mapping[str, int] | None = None,
+    keys: Mapping[str, int] | None = None,
+    delta_keys: float | None = None,
+) -> Draft:
+    """The one access that buys bounds, keys and the number of records, before the run can be planned.
+
+    The noises are ``n`` (if it is bought), `bounds_of` and `keys_of` each column. The columns divide `share` in proportion
+    to the square root of their numbers below, which makes the sum of their squared deviations smallest.
+
+    Args:
+        epsilon: the budget of the whole run; infinite for none.
+        delta: of the whole run.
+        share: of the budget's mu^2, for all bounds and keys together.
+        count_share: the same for the number of records; 0 if it is declared.
+        bounds: for each column of numbers, in how many buckets a person may count: 1 where the unit is a record.
+        keys: for each column of categories or sets, for how many keys a record (or a person) may count.
+        delta_keys: the probability with which a record's own keys are seen, for all columns together; None takes a tenth of
+            delta. Without keys nothing is taken.
+
+    Raises:
+        ValueError: for shares, numbers or deltas out of range, columns without a share, or a share without columns.
+
+    Example:
+        >>> draft = discovery_draft(epsilon=2.0, delta=1e-5, share=0.04, bounds={"age": 1}, keys={"city": 1})
+        >>> {name: round(weight, 3) for name, weight in draft.weights.items()}
+        {'bounds of age': 0.02, 'keys of city': 0.02}
+    """
+    check_delta(delta)
+    if not epsilon > 0.0:
+        raise ValueError(f"epsilon={epsilon}: expected a positive number, since what is found is bought with a share of it")
+    bounds, keys = dict(bounds or {}), dict(keys or {})
+    most = {bounds_of(column): m for column, m in bounds.items()} | {keys_of(column): m for column, m in keys.items()}
+    for name, m in most.items():
+        if type(m) is not int or m < 1:
+            raise ValueError(f"{name}: {m!r} of them a record, expected a whole number (int), 1 or more")
+    if (share > 0.0) != bool(most) or not (share >= 0.0 and count_share >= 0.0 and 0.0 < share + count_share < 1.0):
+        raise ValueError(
+            f"share={share:g} for {len(most)} columns, count_share={count_share:g}: expected a share exactly where "
+            "there is a column to look at, and less than 1 together"
+        )
+    deltas = _divided(delta, delta_keys, [keys_of(column) for column in keys])
+    left = left_of(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
+    roots = {name: math.sqrt(m) for name, m in most.items()}
+    weights = {name: share * root / math.fsum(roots.values()) for name, root in roots.items()}
+    weights |= {"n": count_share} if count_share else {}
+    total = share + count_share
+    noise = None if math.isinf(epsilon) else 1.0 / (math.sqrt(total) * gaussian_mu(epsilon, left))
+    return Draft(DISCOVERY, weights, 1, largest=math.inf, share=total, noise=noise, deltas=deltas)
+
+
+def _divided(delta: float, delta_keys: float | None, names: list[str]) -> dict[str, float]:
+    together = delta / _KEYS_PART if delta_keys is None else delta_keys
+    if names and not 0.0 < together < delta:
+        raise ValueError(f"delta_keys={together:g}: expected a positive number, well below delta={delta:g}")
+    return {name: together / len(names) for name in names}
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Zero, and for each sign and each of some powers of two the numbers from it to the next: a public grid.
+
+    Args:
+        least: numbers below ``2^least`` in size are in the bucket of zero.
+        powers: how many; those beyond are in the last bucket.
+    """
+
+    least: int
+    powers: int
+
+    def __len__(self) -> int:
+        return 2 * self.powers + 1
+
+    def places(self, values: np.ndarray) -> np.ndarray:
+        """(N,) bucket of each number, counted from the lowest; infinities are in the outermost ones.
+
+        Example:
+            >>> Buckets(0, 3).places(np.array([-5.0, -1.0, 0.5, 1.0, 7.9, np.inf])).tolist()
+            [0, 2, 3, 4, 6, 6]
+        """
+        size = np.abs(values)
+        power = np.where(np.isinf(size), self.powers, np.frexp(size)[1] - 1 - self.least)
+        steps = np.where(size < 2.0**self.least, 0, np.minimum(power, self.powers - 1) + 1)
+        return (self.powers + np.where(values < 0, -steps, steps)).astype(np.int64)
+
+    def ends(self, place: int) -> tuple[int | float, int | float]:
+        """The smallest and largest number of a bucket; of whole numbers where the grid begins at 1.
+
+        Example:
+            >>> Buckets(0, 3).ends(5), Buckets(0, 3).ends(1), Buckets(-1, 3).ends(4)
+            ((2, 3), (-3, -2), (0.5, 1.0))
+        """
+        step = place - self.powers
+        if step == 0:
+            return (0, 0) if self.least == 0 else (0.0, 0.0)
+        power = self.least + abs(step) - 1
+        low, high = (2**power, 2 ** (power + 1) - 1) if self.least == 0 else (2.0**power, 2.0 ** (power + 1))
+        return (low, high) if step > 0 else (-high, -low)
+
+
+REAL, WHOLE = Buckets(-64, 128), Buckets(0, 63)
+
+
+def find_bounds(
+    access: OpenAccess,
+    name: str,
+    values: np.ndarray,
+    *,
+    owners: np.ndarray | None = None,
+    most: int = 1,
+    whole: bool = False,
+    chance: float = 1e-3,
+) -> tuple[int | float, int | float] | None:
+    """Bounds of a column of numbers: of a noisy histogram over powers of two, the outermost buckets that are not empty.
+
+    A bucket counts if its noisy count is above what any of the empty ones exceeds with probability `chance`. So bounds are
+    within a factor of 2 of values that are held by many; a few records far outside are not covered, and are clamped later.
+
+    Args:
+        access, name: as for `mechanisms.gaussian`; the name is `bounds_of` the column in a `discovery_draft`.
+        values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
+        owners: (N,) whole numbers, whose each row is, where the unit is a person; None where it is a record.
+        most: in how many buckets a person counts, once in each; more of theirs are left out at random.
+        whole: whether bounds are whole numbers, below 2^63; else they are within 2^64, and below 2^-64 all is 0.
+        chance: public; larger covers more of the values, and is the chance of a bound that is far too wide.
+
+    Returns:
+        (low, high), public; None if no bucket is above the threshold: the share is too small for these records.
+
+    Guarantee:
+        A noisy histogram of sensitivity ``sqrt(most)``; the rest follows from it.
+
+    Raises:
+        LedgerError: as for `mechanisms.gaussian`; or in a plan under replace-one.
+        ValueError: if `most`, `chance` or the shapes are impossible.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    owners = np.arange(len(values)) if owners is None else np.asarray(owners)
+    if values.ndim != 1 or owners.shape != values.shape or not 0.0 < chance < 1.0 or type(most) is not int or most < 1:
+        raise ValueError(
+            f"values {values.shape}, owners {owners.shape}, most={most!r}, chance={chance}: expected an owner for each value, "
+            "a whole number (int) from 1, and a probability"
+        )
+    if access.relation == REPLACE_ONE:
+        raise LedgerError(f"noise {name!r}: the sensitivity of a histogram is stated here for a record added or removed")
+    buckets, there = WHOLE if whole else REAL, ~np.isnan(values)
+    kept = held_at_most(owners[there], buckets.places(values[there]), most if access.private else None, access.stream)
+    multiplier = access.access.multipliers.get(name, 0.0)
+    noisy = noisy_histogram(access, name, torch.from_numpy(kept), len(buckets), sensitivity=math.sqrt(most)).numpy()
+    empty = -math.expm1(math.log1p(-chance) / len(buckets))
+    above = np.flatnonzero(noisy > -multiplier * math.sqrt(most) * ndtri(empty))
+    if not len(above):
+        return None
+    return buckets.ends(int(above[0]))[0], buckets.ends(int(above[-1]))[1]
+
+
+def find_keys(access: OpenAccess, name: str, held: Held, *, most: int = 1) -> list[Any]:
+    """The categories of a column, or the items of sets, that enough records hold.
+
+    Args:
+        access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_draft`.
+        held: who holds which keys, private.
+        most: for how many keys a record (or a person) counts, once for each; of more, some are left out at random.
+
+    Returns:
+        The keys, sorted, strings or whole numbers: public. Empty if none is held by enough: the share is too small.
+
+    Guarantee, Raises:
+        As `mechanisms.select_keys`.
+    """
+    kept = held_at_most(held.owners, held.codes, most if access.private else None, access.stream)
+    counts = np.bincount(kept, minlength=len(held.names))
+    present = np.flatnonzero(counts)
+    return select_keys(access, name, held.names[present], counts[present], most=most)[0].tolist()
