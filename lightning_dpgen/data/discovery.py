@@ -184,8 +184,8 @@ def find_bounds(
     owners = np.arange(len(values)) if owners is None else np.asarray(owners)
     if values.ndim != 1 or owners.shape != values.shape or not 0.0 < chance < 1.0 or type(most) is not int or most < 1:
         raise ValueError(
-            f"values {values.shape}, owners {owners.shape}, most={most!r}, chance={chance}: expected an owner for each value, "
-            "a whole number (int) from 1, and a probability"
+            f"values {values.shape}, owners {owners.shape}, most={most!r}, chance={chance}: expected an owner for each "
+            "value, a whole number (int) from 1, and a probability"
         )
     if access.relation == REPLACE_ONE:
         raise LedgerError(f"noise {name!r}: the sensitivity of a histogram is stated here for a record added or removed")

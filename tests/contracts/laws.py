@@ -24,6 +24,8 @@ from torch import nn
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.data.discovery import find_bounds, find_keys
+from lightning_dpgen.data.held import Held
 from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.gradients import clipping, deferred, privatize
@@ -55,7 +57,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
@@ -736,6 +738,70 @@ def stopping_early_does_not_lower_what_is_certified() -> None:
     with tempfile.TemporaryDirectory() as folder:
         certificate = make_certificate(account, unit="one row", declared={"n": 9}, released=[], folder=Path(folder))
     assert certificate["epsilon"] == round_up(plan.epsilon)
+
+
+# Keys and bounds
+
+
+def discovery_account(multiplier=1.5, delta=0.02, *, seed=5, ledger=None):
+    """An account for one access that buys keys and bounds (multiplier 0: not private)."""
+    noises = {"keys": multiplier, "bounds": multiplier} if multiplier else {"keys": 0.0, "bounds": 0.0}
+    stage = Stage(Access("discovery", noises, deltas={"keys": delta}), 1, share=1.0)
+    return Account(Plan((stage,), target_epsilon=1.0, delta=0.1), ledger, PrivateStream(seed=seed))
+
+
+def keys_of_one_record_are_seen_with_its_delta(most=3, draws=10_000) -> None:
+    """Within 5.5 standard deviations of a share of delta: a false alarm of 4e-8."""
+    delta, seen, keys = 0.06, 0, np.arange(most)
+    with discovery_account(delta=delta).open("discovery") as access:
+        access.take("bounds")
+        for _ in range(draws):
+            access._left["keys"] = 1.5  # the law of one draw, many times over
+            seen += len(select_keys(access, "keys", keys, np.ones(most, int), most=most)[0]) > 0
+
+    def off(expected):
+        return abs(seen / draws - expected) > 5.5 * math.sqrt(expected * (1 - expected) / draws)
+
+    assert not off(delta)
+    assert off(delta * math.sqrt(2)) and off(delta / math.sqrt(2))
+
+
+def _found(data, most=3):
+    """Entries (owner, key) and values of owners, through one access."""
+    entries, values = np.asarray(data[0]).reshape(-1, 2), np.asarray(data[1], dtype=float).reshape(-1, 2)
+    names = np.arange(int(entries[:, 1].max(initial=-1)) + 1)
+    with discovery_account().open("discovery") as access:
+        keys = find_keys(access, "keys", Held(entries[:, 1], entries[:, 0], names), most=most)
+        bounds = find_bounds(access, "bounds", values[:, 1], owners=values[:, 0].astype(int), most=most)
+    return keys, bounds
+
+
+def no_person_costs_a_discovery_more_than_its_access(most=3) -> None:
+    """Somebody with more keys, and numbers in more buckets, than count; each twice, all of them held by others too."""
+    others = [(owner, key) for owner in range(12) for key in (owner % 6, (owner + 1) % 6)]
+    values = [(owner, 2.0**owner) for owner in range(12)]
+    greedy = [(99, key) for key in range(6)] * 2, [(99, 2.0**power) for power in range(6)] * 2
+    run = functools.partial(_found, most=most)
+    (spent,) = overspent(run, (others, values), (others + greedy[0], values + greedy[1]))
+    assert 0.999 < spent <= 1.0 + 1e-9
+    once = [(99, 0)] * 5, [(99, 1.0)] * 5
+    (spent,) = overspent(run, (others, values), (others + once[0], values + once[1]))
+    assert spent <= 1.0 + 1e-9
+
+
+def keys_come_sorted() -> None:
+    with discovery_account(0.0).open("discovery") as access:
+        keys, counts = select_keys(access, "keys", np.array(["b", "c", "a"], dtype=object), np.array([3, 1, 2]))
+    assert keys.tolist() == ["a", "b", "c"] and counts.tolist() == [2, 3, 1]
+
+
+def given_the_answers_a_discovery_is_the_same_for_any_records() -> None:
+    """Of the same keys: which are found, and in which order, follows from the answers alone."""
+    some = [(owner, key) for owner in range(5) for key in range(4)], [(1, 3.0), (2, 5.0)]
+    other = [(owner, 3 - key) for owner in range(9) for key in range(4)], [(owner, -1.0) for owner in range(9)]
+    with Door() as door:
+        for a, b in zip(*(door.walked(_found, data)[1] for data in (some, other)), strict=True):
+            assert a == b
 
 
 # Projections

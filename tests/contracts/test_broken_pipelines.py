@@ -19,6 +19,7 @@ from contracts import laws
 from contracts.laws import RULES
 
 from lightning_dpgen.clustering import kmeans
+from lightning_dpgen.data import discovery, held
 from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients import clipping, engines, forms, privatize, records, scopes
 from lightning_dpgen.gradients.groups import Groups
@@ -84,6 +85,8 @@ inclusion = functools.partial(laws.inclusion_is_independent_with_the_public_rate
 planned_rate = laws.the_rate_is_the_plans_however_many_records_there_are
 line_first = laws.the_line_is_on_disk_before_the_noise_is_drawn
 replaced = laws.a_replaced_row_costs_at_most_epsilon
+key_seen = laws.keys_of_one_record_are_seen_with_its_delta
+discovery_costs = laws.no_person_costs_a_discovery_more_than_its_access
 stopping_early = laws.stopping_early_does_not_lower_what_is_certified
 
 BROKEN = {
@@ -373,6 +376,34 @@ BROKEN = {
     ),
     "Gaussian noise under replace-one halved twice": Broken(
         mechanisms.gaussian, {"multiplier /= 2.0": "multiplier /= 4.0"}, (functools.partial(replaced, "gaussian"),)
+    ),
+    "a threshold for keys that forgets how many one record holds": Broken(
+        mechanisms.key_threshold, {"math.log1p(-delta) / most": "math.log1p(-delta)"}, (key_seen,)
+    ),
+    "a threshold for keys counted from nobody": Broken(
+        mechanisms.key_threshold, {"return 1.0 - multiplier": "return -multiplier"}, (key_seen,)
+    ),
+    "a threshold for keys that forgets the sensitivity": Broken(
+        mechanisms.key_threshold, {"multiplier * math.sqrt(most)": "multiplier"}, (key_seen,)
+    ),
+    "a key that one person holds twice counts twice": Broken(
+        held.held_at_most,
+        {"np.unique(owners.astype(np.int64) * kinds + codes)": "owners.astype(np.int64) * kinds + codes"},
+        (discovery_costs,),
+    ),
+    "a person counts for all their keys": Broken(
+        held.held_at_most, {"[rank < most]": "[rank >= 0]"}, (discovery_costs,)
+    ),
+    "the noise of keys for one of them": Broken(
+        mechanisms.select_keys, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"}, (key_seen, discovery_costs)
+    ),
+    "the noise of bounds for one bucket": Broken(
+        discovery.find_bounds, {"len(buckets), sensitivity=math.sqrt(most)": "len(buckets), sensitivity=1.0"},
+        (discovery_costs,),
+    ),
+    "keys in the order of the records": Broken(
+        mechanisms.select_keys, {"keys, places = np.unique(keys, return_index=True)": "places = np.arange(len(keys))"},
+        (laws.keys_come_sorted,),
     ),
     "certificate reads an odometer at the stop": Broken(
         Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
