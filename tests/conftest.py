@@ -7,12 +7,17 @@ import random
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from hypothesis import HealthCheck, settings
 import torch
 
 from lightning_dpgen.privacy.noise import PrivateStream
 
 torch.set_num_threads(1)
 pytest.register_assert_rewrite("contracts.laws")
+
+# A busy machine is no failure.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", params=["standard", "secure"])

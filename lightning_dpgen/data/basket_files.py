@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbers
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged, decoded
-from lightning_dpgen.data.sources import MissingData
 
 LINES = (".dat", ".txt", ".baskets")
 ROWS = (".csv", ".tsv", ".parquet")

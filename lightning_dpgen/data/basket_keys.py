@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from lightning_dpgen.data.basket_files import BasketForm, Entries, entries_in_memory, entries_of
 from lightning_dpgen.data.basket_sets import as_sets
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import shown, whole_numbers
 from lightning_dpgen.data.reading import Numbers
-from lightning_dpgen.data.records import BadRecords
 
 
 @dataclass(frozen=True, eq=False, repr=False)

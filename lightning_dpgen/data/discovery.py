@@ -192,7 +192,8 @@ def find_bounds(
     buckets, there = WHOLE if whole else REAL, ~np.isnan(values)
     kept = held_at_most(owners[there], buckets.places(values[there]), most if access.private else None, access.stream)
     multiplier = access.access.multipliers.get(name, 0.0)
-    noisy = noisy_histogram(access, name, torch.from_numpy(kept), len(buckets), sensitivity=math.sqrt(most)).numpy()
+    noisy = noisy_histogram(access, name, torch.from_numpy(kept), len(buckets), sensitivity=math.sqrt(most), of_unit=True)
+    noisy = noisy.numpy()
     empty = -math.expm1(math.log1p(-chance) / len(buckets))
     above = np.flatnonzero(noisy > -multiplier * math.sqrt(most) * ndtri(empty))
     if not len(above):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.privacy.noise import PrivateStream
 
 

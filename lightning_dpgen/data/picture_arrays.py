@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.picture_form import PictureForm, eight_bits
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.row_files import UNREADABLE, damaged
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.picture_arrays import read_arrays
 from lightning_dpgen.data.picture_form import PictureForm
-from lightning_dpgen.data.records import BadRecords
-from lightning_dpgen.data.sources import MissingData
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 # More than cameras take; a file of a few bytes may claim far more.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.read_baskets import read_baskets
 from lightning_dpgen.data.read_series import read_series
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.sources import MissingData
 from lightning_dpgen.data.universe import read_items
 
 _LISTS = Path(__file__).parent / "bundled"

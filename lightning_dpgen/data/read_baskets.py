@@ -20,10 +20,10 @@ from lightning_dpgen.data.basket_files import (
 )
 from lightning_dpgen.data.basket_sets import as_sets, chosen
 from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import names_type, positions, shown
 from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, label_codes, only_counted
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.universe import NO_UNIVERSE
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import Numbers, Reading, check_outside, class_positions, label_codes, only_counted
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged
 from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.data.series_files import SeriesBlock, SeriesForm, long_series, wide_series
-from lightning_dpgen.data.sources import MissingData
 
 CLAMPED = "readings: outside the bounds, moved to them"
 INCOMPLETE = "series: with a missing reading, left out"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, smallest_integer
 from lightning_dpgen.data.names import Name, positions, shown
-from lightning_dpgen.data.records import BadRecords
 
 OUTSIDE = ("refuse", "clamp")
 

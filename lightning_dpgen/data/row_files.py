@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.data.records import BadRecords
-from lightning_dpgen.data.sources import MissingData
 
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}

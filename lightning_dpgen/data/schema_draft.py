@@ -14,8 +14,8 @@ from lightning_dpgen.data.arrays import Misfit
 from lightning_dpgen.data.categories import Category
 from lightning_dpgen.data.column import shortened
 from lightning_dpgen.data.columns import KINDS
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.moments import Dates, Datetimes, Times
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.scales import Integers, Numbers, Scale
 from lightning_dpgen.data.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.table_schema import TableSchema

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbers, class_positions
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.row_files import Block, RowFile
 from lightning_dpgen.data.series import SeriesSchema
 

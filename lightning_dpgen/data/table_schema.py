@@ -15,9 +15,9 @@ from lightning_dpgen.data.arrays import Misfit
 from lightning_dpgen.data.categories import Category
 from lightning_dpgen.data.column import BadSchema, Column, Modelled, is_text, shortened
 from lightning_dpgen.data.columns import column_of
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.numeric import Numeric
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.unmodelled import Fake
 
 _MOST_COLUMNS = 10_000

@@ -11,8 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from lightning_dpgen.data.records import BadRecords
-from lightning_dpgen.data.sources import MissingData
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.data.text_tables import SUFFIXES, TextTable
 

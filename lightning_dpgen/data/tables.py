@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.arrays import Misfit, plain
 from lightning_dpgen.data.column import Modelled, shortened
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.table_schema import BadValue, TableSchema, listed
 from lightning_dpgen.data.table_sources import TableSource, table_source
 

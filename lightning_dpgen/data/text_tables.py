@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords
 
 SUFFIXES = (".csv", ".tsv", ".data")
 # Bytes that are read at a time; a record cannot be longer.

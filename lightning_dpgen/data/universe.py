@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 
 from lightning_dpgen.data.baskets import MOST_ITEMS
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import Name, public_names, shown
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.row_files import decoded
-from lightning_dpgen.data.sources import MissingData
 
 NO_UNIVERSE = (
     "data.items: baskets need the list of all items that there may be, and which of them occur is private, so that "

@@ -72,7 +72,12 @@ class Draft:
 
 
 def make_plan(
-    drafts: Sequence[Draft], *, epsilon: float | None, delta: float, relation: str = ADD_OR_REMOVE_ONE
+    drafts: Sequence[Draft],
+    *,
+    epsilon: float | None,
+    delta: float,
+    relation: str = ADD_OR_REMOVE_ONE,
+    max_rows: int = 1,
 ) -> Plan:
     """Noise and steps for every stage, so that the whole run is (epsilon, delta)-private under `relation`.
 
@@ -92,6 +97,7 @@ def make_plan(
         epsilon: the budget.
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
         relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
+        max_rows: how many records the unit of privacy has at most: 1, or as many as a person has; see `Plan`.
 
     Raises:
         ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, or
@@ -109,9 +115,15 @@ def make_plan(
         check_delta(delta)
     if relation == REPLACE_ONE:
         _check_replaceable(drafts, delta)
-        return _replacing(make_plan(drafts, epsilon=epsilon, delta=delta))
+        return _replacing(make_plan(drafts, epsilon=epsilon, delta=delta, max_rows=max_rows))
     if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
+    # Noise is that of so many records, which are fewer against it.
+    drafts = [replace(draft, largest=draft.largest / max_rows) for draft in drafts]
+    return replace(_without_units(drafts, epsilon, delta), max_rows=max_rows)
+
+
+def _without_units(drafts: Sequence[Draft], epsilon: float | None, delta: float) -> Plan:
     shares = _shares(drafts)
     _check(drafts, epsilon)
     if not any(draft.deltas for draft in drafts):

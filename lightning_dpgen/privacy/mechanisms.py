@@ -121,7 +121,7 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
 
 
 def noisy_histogram(
-    access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0
+    access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0, of_unit: bool = False
 ) -> Tensor:
     """How many of `places` fall into each bin, with Gaussian noise; counted in float64, in which a count is exact.
 
@@ -130,6 +130,7 @@ def noisy_histogram(
         places: (B,) whole numbers in 0..bins-1, one a record unless the sensitivity says otherwise.
         bins: how many.
         sensitivity: 1 where a record is one place; sqrt m where it is m of them, or moves m / 2 from bin to bin.
+        of_unit: as for `gaussian`.
 
     Guarantee:
         As `gaussian` at that sensitivity.
@@ -142,7 +143,8 @@ def noisy_histogram(
         low, high = (int(end) for end in places.aminmax())
         if low < 0 or high >= bins:
             raise ValueError(f"places from {low} to {high}: expected 0 to {bins - 1}")
-    return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)
+    counts = torch.bincount(places, minlength=bins).to(torch.float64)
+    return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)
 
 
 def select_keys(
@@ -190,7 +192,7 @@ def select_keys(
     if len(keys) < len(counts):
         raise ValueError("keys are not distinct: expected each once, with all its records counted together")
     noisy = torch.from_numpy(counts[places].astype(np.float64))
-    gaussian(access, name, noisy, sensitivity=math.sqrt(most))
+    gaussian(access, name, noisy, sensitivity=math.sqrt(most), of_unit=True)
     noisy = noisy.numpy()
     above = noisy > key_threshold(planned.multipliers[name], most, planned.deltas[name])
     return keys[above], noisy[above]

@@ -288,15 +288,14 @@ BROKEN = {
     ),
     "histogram released exactly": Broken(
         mechanisms.noisy_histogram,
-        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)":
-         "return (access.take(name), torch.bincount(places, minlength=bins).to(torch.float64))[1]"},
+        {"return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
+         "return (access.take(name), counts)[1]"},
         (step_answers, split_answers, split_noise, laws.the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
         mechanisms.noisy_histogram,
-        {"return gaussian(access, name, torch.bincount(places, minlength=bins).to(torch.float64), sensitivity=sensitivity)":
-         "exact = torch.bincount(places, minlength=bins).double(); gaussian(access, name, exact.clone(), sensitivity=1.0); "
-         "return exact"},
+        {"return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
+         "gaussian(access, name, counts.clone(), sensitivity=1.0); return counts"},
         (step_answers, split_answers),
     ),
     "ledger line written after the noise": Broken(

@@ -29,7 +29,7 @@ class Watch:
     def __init__(self):
         self.answers, self.values, self.calls = None, [], []
 
-    def __call__(self, access, name, values, *, sensitivity):
+    def __call__(self, access, name, values, *, sensitivity, of_unit=False):
         access.take(name)
         i = len(self.values)
         self.values.append(values.clone().double())

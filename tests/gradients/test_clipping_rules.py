@@ -118,7 +118,7 @@ def test_the_count_of_a_quantile_moves_by_half_a_record():
     class Access:
         number, private = 0, True
 
-    def exact(access, name, values, *, sensitivity):
+    def exact(access, name, values, *, sensitivity, of_unit=False):
         taken.append((float(values), sensitivity))
         return values
 

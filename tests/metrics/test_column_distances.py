@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics.records import dense, drawn, layouts, table
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.metrics.columns import choose_pairs
 from lightning_dpgen.metrics.correlation import AssociationDistance, cramers_v
 from lightning_dpgen.metrics.marginals import MarginalDistance
