@@ -75,7 +75,8 @@ def plain(values: pa.Array) -> pa.Array:
     """Values as text, or as the numbers that they are, in none of the other forms that Arrow has for these."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
+    # A column that holds nothing has no type.
+    if any(test(values.type) for test in (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)):
         values = values.cast(pa.string())
     return values
 
@@ -95,7 +96,7 @@ def whole_numbers(values: pa.Array) -> pa.Array:
         values = pc.if_else(pc.equal(pc.floor(values), values), values, None)
         values = pc.if_else(pc.less(pc.abs(values), 2.0**53), values, None)
     elif kind == pa.uint64():
-        values = pc.if_else(pc.less(values, 2**63), values, None)
+        values = pc.if_else(pc.less(values, pa.scalar(2**63, kind)), values, None)
     return values.cast(pa.int64())
 
 

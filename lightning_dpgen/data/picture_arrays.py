@@ -18,7 +18,7 @@ from lightning_dpgen.data.row_files import UNREADABLE, damaged
 def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray | None]:
     """Pictures of a .npz file with ``images`` and, where there are classes, ``labels``; or of a .npy file without labels.
 
-    Images are (N, h, w), (N, h, w, 1) or (N, h, w, 3); channels may come first where only one reading is possible. They are
+    Images are (N, h, w), (N, h, w, 1) or (N, h, w, 3); channels may come first where no other reading fits. They are
     of uint8, bool, uint16 (divided by its range), or floats from 0 to ``form.high``. Labels are names of classes, or their
     places.
 
@@ -78,8 +78,9 @@ def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndar
     if images.ndim != 4 or 0 in shape[1:]:
         raise BadRecords(wrong)
     last, first = shape[3] in (1, 3), shape[1] in (1, 3)
-    if last and first and (shape[1:3] == size) != (shape[2:4] == size):
-        last, first = shape[1:3] == size, shape[2:4] == size
+    # What is both is told by the declared size, and last is the usual way.
+    if last and first and size in (shape[1:3], shape[2:4]):
+        last, first = shape[1:3] == size, shape[1:3] != size
     if last and first:
         raise BadRecords(f"{wrong}; here channels may be first or last: save them last, by numpy.moveaxis(images, 1, 3)")
     if not (last or first):

@@ -105,7 +105,8 @@ def _opened(file: Path, form: PictureForm) -> np.ndarray:
             warnings.simplefilter("ignore")
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
                 if picture.width * picture.height > MOST_PIXELS:
-                    raise BadRecords(f"{file} has {picture.width} x {picture.height} pixels: expected at most {MOST_PIXELS:,}")
+                    size = f"{picture.width} x {picture.height}"
+                    raise BadRecords(f"{file} is of {size}: expected at most {MOST_PIXELS:,} pixels")
                 # Turned as the camera says it was held.
                 return form.of(ImageOps.exif_transpose(picture))
     except BadRecords:

@@ -61,14 +61,14 @@ def _uk_demand() -> PublicSet:
 
 
 def _powercons() -> PublicSet:
-    # kW; the next to smallest supply that French households subscribe to is 9 kVA. Seasons: 1 warm, 2 cold.
+    # kW; French households subscribe to 3, 6 or 9 kVA, larger ones to more. Seasons: 1 warm, 2 cold.
     schema = SeriesSchema(144, 0, 9, channels=("kw",), classes=(1, 2), decimals=2, steps=_TEN_MINUTES)
     train, test = (f"daily_load/PowerCons_{part}.tsv.gz" for part in ("TRAIN", "TEST"))
     return PublicSet(schema, n=180, file=train, held_out=test, options={"header": False})
 
 
 def _ausgrid() -> PublicSet:
-    # Half an hour at 20 kW, what a household's main fuse of 80 A lets through, and of the largest panels of the trial, 10 kW.
+    # kWh in half an hour: at 20 kW, what a main fuse of 80 A lets through, and at 10 kW, the largest panels of the trial.
     schema = SeriesSchema(48, 0, (10, 5), channels=("GC", "GG"), decimals=3, steps=_HALF_HOURS)
     # The column of time stamps has no name.
     options = {"form": "long", "day": ""}
@@ -127,6 +127,9 @@ def load_public_set(name: str, *, held_out: bool = False) -> Reading:
     Args:
         name: one of `NAMES`.
         held_out: the records that no training sees: those after the first n, or a file of their own.
+
+    Returns:
+        Reading: what is counted goes for the whole file.
 
     Raises:
         MissingData: if the file is not there; says where it was looked for.

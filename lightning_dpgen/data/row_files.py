@@ -80,7 +80,9 @@ class RowFile:
         elif not self._path.is_file():
             raise MissingData(f"no file {self._path} (data.path)")
         elif self._path.suffix == ".parquet":
-            self.columns = _guarded(self._path, lambda: pa.parquet.read_schema(self._path).names)
+            names = _guarded(self._path, lambda: pa.parquet.read_schema(self._path).names)
+            # Where pandas keeps the numbers of rows.
+            self.columns = [name for name in names if not name.startswith("__index_level_")]
         else:
             self._separator = self.separator or _SEPARATORS.get(_ending(self._path), ",")
             if len(self._separator.encode()) != 1 or self._separator in '"\r\n':

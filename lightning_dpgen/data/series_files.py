@@ -158,7 +158,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
         if len(other):
             raise BadRecords(f"{place(kept[other[0]])}: the {name} changes within it: expected one for all its rows")
         own[name] = None if values is None else values[:, 0]
-    readings = rows["readings"][cells].reshape(len(kept), -1)
+    readings = rows["readings"][cells].reshape(len(kept), schema.layout.units)
     block = SeriesBlock(readings, own["label"], own["person"], lambda i: place(kept[i]))
     others = starts[~whole]
     return block, len(others), place(others[0]) if len(others) else ""
