@@ -10,22 +10,27 @@ _KEY = np.uint64(0x9E3779B97F4A7C15)
 
 def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of a matrix, each item once, in order: indptr (n + 1,) int64 and items (E,) int32."""
-    cells = np.unique(baskets * width + items)
+    cells = np.sort(baskets * width + items)
+    cells = cells[np.diff(cells, prepend=-1) != 0]
     baskets, items = np.divmod(cells, width)
     return np.concatenate([[0], np.cumsum(np.bincount(baskets, minlength=n))]), items.astype(np.int32)
 
 
 def chosen(indptr: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
     """Which items (E,) are among the `most` of their basket with the smallest hashes of item and whole basket."""
+    sizes = np.diff(indptr)
+    large = np.flatnonzero(np.repeat(sizes > most, sizes))
     hashes = _mixed(items.astype(np.uint64) + np.uint64(1))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
-    sizes = np.diff(indptr)
     # Sums modulo 2^64, so that those over a basket are differences, whatever stands before it.
-    of_basket = np.repeat(_mixed(sums[indptr[1:]] - sums[indptr[:-1]]), sizes)
-    order = np.lexsort((_mixed(hashes ^ of_basket), np.repeat(np.arange(len(sizes)), sizes)))
-    ranks = np.empty(len(items), np.int64)
-    ranks[order] = np.arange(len(items)) - np.repeat(indptr[:-1], sizes)
-    return ranks < most
+    of_basket = np.repeat(_mixed(sums[indptr[1:]] - sums[indptr[:-1]]), sizes)[large]
+    baskets = np.repeat(np.arange(len(sizes)), sizes)[large]
+    order = np.lexsort((_mixed(hashes[large] ^ of_basket), baskets))
+    # Within each basket: its entries stay together, so that they begin where they did before.
+    ranks = np.arange(len(large)) - np.searchsorted(baskets, baskets)
+    kept = np.ones(len(items), bool)
+    kept[large[order[ranks >= most]]] = False
+    return kept
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

@@ -89,10 +89,9 @@ class SeriesSchema:
         return (given,) * len(self.channels)
 
     def _check_bounds(self) -> None:
-        kinds = (int, float)
         for channel, low, high, decimals in zip(self.channels, self.low, self.high, self.decimals, strict=True):
             what = f"low={shown(low)}, high={shown(high)} (channel {shown(channel)})"
-            if type(low) not in kinds or type(high) not in kinds or not (abs(low) <= 1e30 and abs(high) <= 1e30):
+            if not all(_is_number(bound) and abs(bound) <= 1e30 for bound in (low, high)):
                 raise ValueError(f"{what}: expected two numbers within -1e30 and 1e30")
             # So near each other numbers in between would be lost to rounding.
             if not high - low > 1e-12 * max(abs(low), abs(high)):
@@ -174,3 +173,7 @@ class SeriesSchema:
             if not isinstance(rest[name], Sequence) or isinstance(rest[name], str):
                 raise ValueError(f"{name}={shown(rest[name])}: expected a list")
         return cls(**rest)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
