@@ -7,8 +7,8 @@ import random
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
-from hypothesis import HealthCheck, settings
 import torch
+from hypothesis import HealthCheck, settings
 
 from lightning_dpgen.privacy.noise import PrivateStream
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +14,8 @@ import pyarrow as pa
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbers
-from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged, decoded
+from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged
+from lightning_dpgen.data.text_files import decoded, opened
 
 LINES = (".dat", ".txt", ".baskets")
 ROWS = (".csv", ".tsv", ".parquet")
@@ -115,10 +115,9 @@ def _lines(path: Path, form: BasketForm) -> Iterator[Entries]:
             "id, an item and a person in each"
         )
     split = _splitter(form.separator)
-    opened = gzip.open if path.suffix == ".gz" else open
     done = 0
     try:
-        with opened(path, "rb") as file:
+        with opened(path) as file:
             while lines := file.readlines(_BYTES_AT_ONCE):
                 yield _block(_texts(lines, done, path), done, path, split, bool(form.label))
                 done += len(lines)

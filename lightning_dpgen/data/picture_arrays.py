@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from lightning_dpgen.data.array_files import ENDINGS, load_arrays
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.picture_form import PictureForm, eight_bits
-from lightning_dpgen.data.row_files import UNREADABLE, damaged
 
 
 def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray | None]:
@@ -28,15 +27,17 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
     Raises:
         BadRecords: for anything else.
     """
-    images, labels = _found(path)
-    images = _channels_last(images, form, path)
+    if path.suffix not in ENDINGS:
+        raise BadRecords(f"data.path={path}: expected a folder of pictures, or a file that ends in {', '.join(ENDINGS)}")
+    arrays = load_arrays(path, ("images", "labels"))
+    images = _channels_last(arrays["images"], form, path)
     if images.dtype.kind == "f" and form.high is None:
         raise BadRecords(f"{path}: images are of {images.dtype}, of unknown range: declare the largest value (data.high)")
     if images.dtype not in (np.uint8, np.uint16, np.bool_) and images.dtype.kind != "f":
         raise BadRecords(f"{path}: images are of {images.dtype}: expected uint8, uint16, bool, or floats; convert them")
     if not len(images):
         raise BadRecords(f"{path} holds no pictures")
-    found = _labels(labels, len(images), form, path) if form.classes else None
+    found = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
     channels = () if images.ndim == 3 else (images.shape[3],)
     fits = images.shape[1:3] == (form.height, form.width) and (channels or (1,))[0] == form.channels
     if fits and images.dtype == np.uint8:
@@ -46,27 +47,6 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
         picture = _bytes(picture, form, path).reshape(*picture.shape[:2], *(3,) * (channels == (3,)))
         done[i] = picture if fits else form.of(Image.fromarray(picture))
     return done, found
-
-
-def _found(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    if path.suffix not in (".npy", ".npz"):
-        raise BadRecords(f"data.path={path}: expected a folder of pictures, or a file that ends in .npy or .npz")
-    try:
-        if path.suffix == ".npy":
-            images, labels = np.load(path, mmap_mode="r", allow_pickle=False), None
-        else:
-            with zipfile.ZipFile(path):
-                pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
-            with np.load(path, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files if name in ("images", "labels")}
-                if "images" not in found:
-                    raise BadRecords(f"{path} holds {shown(sorted(arrays.files))}: expected an array named images")
-            images, labels = found["images"], found.get("labels")
-    except BadRecords:
-        raise
-    except (*UNREADABLE, RuntimeError, zipfile.BadZipFile) as error:
-        raise damaged(path, error) from None
-    return images, labels
 
 
 def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.array_files import ENDINGS, load_arrays
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import Numbers, Reading, check_outside, class_positions, label_codes, only_counted
-from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged
+from lightning_dpgen.data.row_files import UNREADABLE, RowFile
 from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.data.series_files import SeriesBlock, SeriesForm, long_series, wide_series
 
@@ -75,7 +75,7 @@ def read_series(
     check_outside(outside)
     kept = _Kept(schema, outside)
     path = Path(source) if isinstance(source, str | Path) else None
-    if isinstance(source, np.ndarray) or (path is not None and path.suffix in (".npy", ".npz")):
+    if isinstance(source, np.ndarray) or (path is not None and path.suffix in ENDINGS):
         in_columns = {"columns": columns, "by": by, "day": day, "separator": separator}
         given = [name for name, value in in_columns.items() if value is not None]
         if given or form != "wide":
@@ -157,18 +157,8 @@ def _array(source: Any, path: Path | None, label: Any) -> tuple[np.ndarray, Any]
         return source, labels
     if not path.is_file():
         raise MissingData(f"no file {path} (data.path)")
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False), labels
-        with zipfile.ZipFile(path):
-            pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except (*UNREADABLE, zipfile.BadZipFile) as error:
-        raise damaged(path, error) from None
-    if "series" not in found:
-        raise BadRecords(f"{path} holds {shown(sorted(found))}: expected an array named series")
-    return found["series"], found.get("labels") if labels is None else labels
+    arrays = load_arrays(path, ("series", "labels"))
+    return arrays["series"], arrays.get("labels") if labels is None else labels
 
 
 def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSchema) -> Iterator[SeriesBlock]:

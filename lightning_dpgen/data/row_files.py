@@ -6,7 +6,6 @@ A file may be larger than memory; what a reader keeps of a block is its own affa
 from __future__ import annotations
 
 import csv
-import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pyarrow.parquet
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.text_files import Utf8Bytes, decoded, opened
 
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -123,16 +123,18 @@ class RowFile:
             yield from _steps(self._path, file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns))
 
     def _first_line(self) -> list[str]:
-        opened = gzip.open if self._path.suffix == ".gz" else open
         try:
-            with opened(self._path, "rb") as file:
+            with opened(self._path) as file:
                 line = file.readline(_BYTES_AT_ONCE)
         except UNREADABLE as error:
             raise damaged(self._path, error) from None
         if not line:
             raise BadRecords(f"{self._path} is empty: expected at least one line")
         text = decoded(line, f"{self._path}, line 1").removeprefix("\ufeff").rstrip("\r\n")
-        return [name.strip() for name in next(csv.reader([text], delimiter=self._separator), [""])]
+        try:
+            return [name.strip() for name in next(csv.reader([text], delimiter=self._separator), [""])]
+        except csv.Error as error:
+            raise BadRecords(f"{self._path}, line 1 cannot be read as a row: {str(error)[:100]}") from None
 
     def _text(self, columns: list[str]) -> Iterator[Block]:
         header = int(self.names is None)
@@ -145,7 +147,7 @@ class RowFile:
                 delimiter=self._separator, ignore_empty_lines=False, invalid_row_handler=self._ragged
             ),
             "convert_options": pa.csv.ConvertOptions(
-                column_types=dict.fromkeys(self.columns, pa.binary()),
+                column_types=dict.fromkeys(self.columns, pa.string()),
                 include_columns=columns,
                 null_values=[""],
                 strings_can_be_null=True,
@@ -154,7 +156,9 @@ class RowFile:
         self._skipped.clear()
         done = 0
         try:
-            reader = pa.csv.open_csv(self._path, **options)
+            reader = pa.csv.open_csv(Utf8Bytes(self._path), **options)
+        except BadRecords:
+            raise
         except UNREADABLE as error:
             if any(words in str(error) for words in _HEADER_ALONE):
                 return
@@ -166,12 +170,13 @@ class RowFile:
                     batch = next(batches)
                 except StopIteration:
                     return
+                except BadRecords:
+                    raise
                 except UNREADABLE as error:
                     raise self._said(error) from None
                 start = done + header
                 done += len(batch)
-                place = lambda i, start=start: f"{self._path}, line {self._line(start + i)}"  # noqa: E731
-                yield Block(_as_text(batch, place), place)
+                yield Block(batch, lambda i, start=start: f"{self._path}, line {self._line(start + i)}")
 
     def _line(self, row: int) -> int:
         """The line, from 1, of a row that is the `row`-th of those that were kept, from 0."""
@@ -199,20 +204,6 @@ class RowFile:
 def damaged(path: Path, error: Exception) -> BadRecords:
     """The error for a file that cannot be read."""
     return BadRecords(f"{path} cannot be read: {' '.join(str(error).split())[:200] or type(error).__name__}")
-
-
-def decoded(line: bytes, place: str) -> str:
-    """Bytes as text.
-
-    Raises:
-        BadRecords: if they are not UTF-8.
-    """
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise BadRecords(
-            f"{place}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8: convert the file to UTF-8 first"
-        ) from None
 
 
 def _ending(path: Path) -> str:
@@ -246,14 +237,3 @@ def _steps(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
         except UNREADABLE as error:
             raise damaged(path, error) from None
         yield batch
-
-
-def _as_text(batch: pa.RecordBatch, place: Callable[[int], str]) -> pa.RecordBatch:
-    try:
-        columns = [column.cast(pa.string()) for column in batch.columns]
-    except pa.ArrowInvalid:
-        for column in batch.columns:
-            for i, value in enumerate(column.to_pylist()):
-                decoded(value or b"", place(i))
-        raise
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning_dpgen.data.baskets import MOST_ITEMS
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import Name, public_names, shown
-from lightning_dpgen.data.row_files import decoded
+from lightning_dpgen.data.text_files import decoded
 
 NO_UNIVERSE = (
     "data.items: baskets need the list of all items that there may be, and which of them occur is private, so that "
@@ -88,7 +88,10 @@ def _json(path: Path, text: str) -> list:
 def _lines(path: Path, text: str) -> tuple[list, bool]:
     lines = text.rstrip().split("\n")
     if path.suffix == ".csv":
-        rows = list(csv.reader(lines))
+        try:
+            rows = list(csv.reader(lines))
+        except csv.Error as error:
+            raise BadRecords(f"{path} cannot be read as CSV: {str(error)[:100]}") from None
         for place, row in enumerate(rows, 1):
             if len(row) != 1:
                 raise BadRecords(f"{path}, line {place}: found {len(row)} fields, expected one item a line")

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from lightning_dpgen.data.basket_files import BasketForm
 from lightning_dpgen.data.basket_keys import basket_keys
 from lightning_dpgen.data.baskets import MOST_ITEMS, BasketSchema
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.read_baskets import CUT_COUNTED, OUTSIDE_COUNTED, read_baskets
-from lightning_dpgen.data.records import BadRecords
-from lightning_dpgen.data.sources import MissingData
 from lightning_dpgen.data.universe import read_items
 
 NAMES = ("bread", "milk", "tea", "gin", "öl", "NA", "12")
@@ -299,7 +298,7 @@ FILES = {
     "no header": ("x.csv", "", "is empty"),
     "not UTF-8": ("x.dat", b"tea\nmilk \xff", r"line 2: byte 6 \(0xff\) is not UTF-8"),
     "UTF-16": ("x.dat", "tea".encode("utf-16"), "line 1: byte 1 .* is not UTF-8"),
-    "a row not UTF-8": ("x.csv", ROWS.encode() + b"2,\xff", r"line 3: byte 1 \(0xff\) is not UTF-8"),
+    "a row not UTF-8": ("x.csv", ROWS.encode() + b"2,\xff", r"line 3: byte 3 \(0xff\) is not UTF-8"),
     "a header not UTF-8": ("x.csv", b"b\xff,item\n", r"line 1: byte 2"),
     "a broken gzip": ("x.dat.gz", b"\x1f\x8b\x08 no", "cannot be read"),
     "a cut gzip": ("x.dat.gz", gzip.compress(b"tea\n" * 1000)[:-9], "cannot be read"),

@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.public_sets import NAMES, find_public_set, load_public_set, public_set
-from lightning_dpgen.data.sources import MissingData
 
 _loaded = cache(load_public_set)
 here = pytest.mark.skipif(not os.environ.get("DPGEN_DATA"), reason="needs the files under DPGEN_DATA")

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.read_series import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.sources import MissingData
 
 quick = settings(max_examples=40, deadline=None)
 RANDOM = np.random.default_rng(0)
@@ -278,7 +277,7 @@ FILES = {
     "a header where none was said": ("x.csv", "t_0,t_1\n1,2\n", PAIR, {"header": False}, r"line 1: .* holds 't_0'"),
     "no rows": ("x.csv", "t_0,t_1\n", PAIR, {}, r"no series"),
     "no lines": ("x.csv", "", PAIR, {}, r"is empty"),
-    "not UTF-8": ("x.csv", b"t_0,t_1\n1,2\n1,\xff\n", PAIR, {}, r"line 3: byte 1 \(0xff\) is not UTF-8"),
+    "not UTF-8": ("x.csv", b"t_0,t_1\n1,2\n1,\xff\n", PAIR, {}, r"line 3: byte 3 \(0xff\) is not UTF-8"),
     "no label": ("x.csv", "t_0,t_1\n1,2\n", LABELLED, {}, r"no column 'label'"),
     "an unknown label": ("x.csv", "label,t_0,t_1\na,1,2\nc,1,2\n", LABELLED, {}, r"line 3: the label 'c' is not among"),
     "a missing label": ("x.csv", "label,t_0,t_1\n,1,2\n", LABELLED, {}, r"line 2: the label None is not among"),
@@ -286,8 +285,8 @@ FILES = {
     "a missing person": ("x.csv", "t_0,t_1,who\n1,2,\n", PAIR, {"person": "who"}, r"line 2: nothing in the column 'who'"),
     "a column that is not there": ("x.csv", "t_0,t_1\n1,2\n", PAIR, {"columns": ["t_0", "x"]}, r"no column 'x'"),
     "no Parquet": ("x.parquet", b"no", PAIR, {}, r"cannot be read"),
-    "no array": ("x.npy", b"no", PAIR, {}, r"cannot be read"),
-    "no arrays": ("x.npz", b"no", PAIR, {}, r"cannot be read"),
+    "no array": ("x.npy", b"no", PAIR, {}, r"is not \.npy of plain arrays"),
+    "no arrays": ("x.npz", b"no", PAIR, {}, r"is not \.npz of plain arrays"),
     "long, too short": ("x.csv", "id,value\n1,2\n1,3\n2,5\n", PAIR, LONG, r"the series of id='2' has another length"),
     "long, text": ("x.csv", "id,value\n1,2\n1,x\n", PAIR, LONG, r"line 3: the column 'value' holds 'x'"),
     "long, no id": ("x.csv", "id,value\n1,2\n,3\n", PAIR, LONG, r"line 3: nothing in the column 'id'"),

@@ -1,0 +1,43 @@
+"""Files of arrays: .npy, which stays on disk, and .npz."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.names import shown
+
+ENDINGS = (".npy", ".npz")
+
+
+def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Those of a file's arrays that have one of these names. Nothing is unpickled.
+
+    Args:
+        path: ends in .npy, whose one array has the first name, and is mapped; or in .npz.
+        names: the first must be there.
+
+    Raises:
+        BadRecords: for a file that is no such file, or damaged, or has no array of the first name.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Of headers that Python 2 has written.
+            warnings.simplefilter("ignore")
+            if path.suffix == ".npy":
+                return {names[0]: np.load(path, mmap_mode="r", allow_pickle=False)}
+            with zipfile.ZipFile(path):
+                pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
+            with np.load(path, allow_pickle=False) as arrays:
+                found, held = {name: arrays[name] for name in names if name in arrays.files}, arrays.files
+    # A damaged header raises whatever Python's own parser, zipfile or numpy stumbled over.
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadRecords(f"{path} is not {path.suffix} of plain arrays: {said or type(error).__name__}") from None
+    if names[0] not in found:
+        raise BadRecords(f"{path} holds {shown(sorted(held))}: expected an array named {names[0]}")
+    return found
