@@ -111,12 +111,14 @@ class TableSchema:
         """Scaled columns as units, then the groups of columns with something to choose, in their order.
 
         Raises:
-            BadSchema: if a column is undecided; see `completed`.
+            BadSchema: if a column is undecided (see `completed`), or none has two values.
         """
         groups = tuple(column.choices for column in self.modelled if column.choices)
         units = sum(column.scaled for column in self.modelled)
+        if not groups and not units:
+            raise BadSchema("every modelled column has one value only: expected something to learn", key="columns")
         label = None if self.label is None else self._groups.index(self.label)
-        return Layout(units, None, groups, label, math.sqrt(len(groups) + units) or None)
+        return Layout(units, None, groups, label, math.sqrt(len(groups) + units))
 
     @property
     def arrow(self) -> pa.Schema:
