@@ -145,12 +145,14 @@ class Modelled(Column):
         if not self.missing:
             raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         rows = np.flatnonzero(~absent)
+        # Where all are missing, nobody knows of what type they would be.
+        present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
         try:
-            present, scaled = self.encode_present(values.filter(pa.array(~absent)), clamp, counted)
+            found, scaled = self.encode_present(present, clamp, counted)
         except Misfit as misfit:
             raise misfit.moved(rows) from None
         codes = np.full(len(values), self.present, np.int64)
-        codes[rows] = present
+        codes[rows] = found
         if scaled is None:
             return codes, None
         units = np.zeros(len(values), np.float32)

@@ -79,6 +79,7 @@ class Integers(Scale):
         return int(tick)
 
     def ticks(self, values: pa.Array) -> np.ndarray:
+        texts = values
         if pa.types.is_string(values.type):
             try:
                 return values.cast(pa.int64()).to_numpy()
@@ -91,7 +92,7 @@ class Integers(Scale):
         broken = found != np.rint(found)
         if broken.any():
             row = first(broken)
-            raise Misfit(row, f"{shown(values, row)}: expected {self.expected}")
+            raise Misfit(row, f"{shown(texts, row)}: expected {self.expected}")
         return found
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:

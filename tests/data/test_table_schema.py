@@ -162,7 +162,7 @@ BAD = {
     "description": {"columns": (GOOD,), "description": 3},
     "spaces": {"columns": (column_of(" a", {"type": "boolean"}),)},
     "spaces of a value": {"columns": (column_of("a", {"type": "category", "values": [" a"]}),)},
-    "too much": {"columns": [column_of(f"c{i}", {"type": "integer", "low": 0, "high": 1, "bins": 10000}) for i in range(105)]},
+    "too much": {"columns": [column_of(f"c{i}", {"type": "time", "bins": 10000}) for i in range(105)]},
 }
 
 
