@@ -49,7 +49,7 @@ class Column(ABC):
 
     def __post_init__(self) -> None:
         if not is_text(self.name) or not 0 < len(self.name) <= _LONGEST_NAME:
-            raise BadSchema(f"a column is named {shortened(self.name)}: expected text of 1 to {_LONGEST_NAME} characters")
+            raise BadSchema(f"expected text of 1 to {_LONGEST_NAME} characters", self.name, "name")
         if not is_text(self.description):
             self.refuse("description", self.description, "text")
 

@@ -11,6 +11,10 @@ from lightning_dpgen.data.column import BadSchema, shortened
 from lightning_dpgen.data.schema_draft import OPEN, Draft
 from lightning_dpgen.data.schema_file import read_yaml
 
+_DPSYNTH = {
+    "type", "description", "possible_values", "out_of_domain_index", "min_value", "max_value", "clip_to_range", "sentinel",
+    "dtype", "interval_handling", "max_tokens", "formatting", "exemplar", "default_value", "public_possible_values",
+}  # fmt: skip
 _NAMES = {"name", "first_name", "last_name", "email"}
 _CLOCK = ("%H", "%I", "%M", "%S", "%f", "%T", "%X", "%c", "%p")
 
@@ -55,10 +59,11 @@ def read_domain(path: str | Path) -> list[Draft]:
     for name, about in fields.items():
         if type(about) is int and 1 <= about <= 10_000:
             made.append(Draft(name, {"type": "integer", "low": 0, "high": about - 1, "bins": about}))
-        elif isinstance(about, dict):
+        elif isinstance(about, dict) and set(about) <= _DPSYNTH:
             made.append(_of_dpsynth(name, about))
         else:
-            raise BadSchema(f"{path}: {shortened(about)}: expected a number of values, or what dpsynth says of it", name)
+            expected = "a number of values, or an attribute of dpsynth"
+            raise BadSchema(f"{shortened(about)}: expected {expected}", name, place=str(path))
     if not made:
         raise BadSchema(f"{path}: expected at least one column")
     return made

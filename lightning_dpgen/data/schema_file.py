@@ -71,6 +71,13 @@ class _OneLine(dict):
     """What is declared of a column."""
 
 
+def _of_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # Only between double quotes every character comes back, and ??? is somebody's value.
+    plain = text.isprintable() and not text.strip().startswith(UNFILLED)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _of_text)
 _Dumper.add_representer(
     _OneLine, lambda dumper, fields: dumper.represent_mapping("tag:yaml.org,2002:map", fields.items(), flow_style=True)
 )
@@ -158,9 +165,7 @@ def value_text(value: Any) -> str:
         >>> value_text("1e5"), value_text(["no", 3])
         ("'1e5'", '[no, 3]')
     """
-    text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))[1:-2]
-    # JSON is YAML too, and has no line breaks.
-    return json.dumps(value) if "\n" in text else text
+    return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))[1:-2]
 
 
 def write_schema(path: str | Path, schema: TableSchema) -> None:
@@ -227,7 +232,6 @@ def _refuse_unfilled(root: yaml.Node, source: str) -> None:
     while nodes:
         node = nodes.pop()
         if isinstance(node, yaml.ScalarNode):
-            # In quotes it is somebody's value.
             if node.style is None and node.value.strip().startswith(UNFILLED):
                 lines.add(node.start_mark.line + 1)
         else:

@@ -1,0 +1,112 @@
+"""Files of schemas: written and read they are the same, and what is wrong with one is said by line."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from random_tables import schemas
+
+from lightning_dpgen.data.column import BadSchema
+from lightning_dpgen.data.importers import read_domain, read_sdv
+from lightning_dpgen.data.schema_file import parse_schema, read_schema, schema_text, value_text, write_schema
+from lightning_dpgen.data.table_schema import TableSchema
+
+WILD = st.text(max_size=12) | st.sampled_from([
+    "yes", "no", "null", "~", "1e5", "010", "0x1f", "12:30", "2020-01-01", "???", "TODO", "", "=", "<<", "- a", "a: b", "#",
+    "'", '"', "{", "a\nb", "\t", "true", ".inf", "1_000", "\u2028", "!x", "&a", "*a", "%", "\x85",
+])  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(schemas())
+def test_a_file_makes_the_same_schema_again(schema):
+    assert parse_schema(schema_text(schema)) == schema
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(WILD.filter(bool), min_size=1, max_size=4, unique=True), WILD)
+def test_any_text_may_be_a_name_a_value_or_a_description(texts, text):
+    columns = [{"name": name, "type": "category", "values": texts, "description": text} for name in texts]
+    fields = {"kind": "table", "description": text, "strip": False, "label": texts[0] if len(texts) > 1 else None}
+    schema = TableSchema.from_json(fields | {"columns": columns})
+    assert parse_schema(schema_text(schema)) == schema
+    assert "\n" not in value_text(text)
+
+
+@pytest.mark.parametrize("name", ["adult", "mushroom"])
+def test_bundled_schemas(name, tmp_path):
+    schema = read_schema(str(files("lightning_dpgen.data") / "bundled" / f"{name}.schema.yaml"))
+    assert len(schema.completed(20).layout.groups) == {"adult": 15, "mushroom": 23}[name]
+    assert schema.layout.label is not None if name == "mushroom" else schema.label == "income"
+    write_schema(tmp_path / "again.yaml", schema)
+    assert read_schema(tmp_path / "again.yaml") == schema
+    with pytest.raises(FileExistsError):
+        write_schema(tmp_path / "again.yaml", schema)
+
+
+BAD = {
+    "nothing": ("", "F: expected keys and values"),
+    "a list": ("- a", "F: expected keys and values"),
+    "no columns": ("label: a", "F: expected columns"),
+    "columns as a list": ("columns: [a, b]", "F: expected columns"),
+    "no column": ("columns: {}", "F, line 1: columns: no column is modelled"),
+    "a column of nothing": ("columns:\n  a:", "F, line 2: column 'a': None: expected keys and values"),
+    "twice": ("columns:\n  a: {type: boolean}\n  a: {type: boolean}", "F, line 3: 'a' stands twice"),
+    "a key twice": ("columns:\n  a:\n    type: date\n    type: time", "F, line 4: 'type' stands twice"),
+    "unknown key": ("columns:\n  a: {type: boolean}\nlabels: a", "F, line 3: labels: unknown here"),
+    "unknown key of a column": ("columns:\n  a:\n    type: integer\n    lo: 3", "F, line 4: column 'a': lo: unknown here"),
+    "value": ("columns:\n  a:\n    type: integer\n\n    low: x", "F, line 5: column 'a': low: 'x': expected"),
+    "missing key": ("columns:\n  b: {type: boolean}\n  a:\n    type: integer", "F, line 3: column 'a': low: None"),
+    "label": ("columns:\n  a: {type: boolean}\nlabel: b", "F, line 3: label: 'b': expected the name"),
+    "draft": ("columns:\n  a:\n    type: integer\n    low: ???\n    high: TODO  # later", "F: .* on lines 4, 5"),
+    "draft between braces": ("columns:\n  a: {type: integer, low: ???}", "F: .* on line 2"),
+    "draft of a draft": ("columns:\n  a: {type: integer, low: TODO, high: 3}", "F: .* on line 2"),
+    "no YAML": ("columns:\n  a: b: c", "F, line 2: not YAML"),
+    "tabs": ("columns:\n\ta: 3", "F, line 2: not YAML"),
+    "an alias": ("columns: &x\n  a: {type: boolean}\ny: *x", "F, line 3: an alias"),
+    "code": ("columns: !!python/object/apply:os.system [ls]", "F, line 1: not YAML"),
+    "a set": ("columns: !!set {a, b}", "F: expected columns"),
+    "depth": ("columns: " + "[" * 3000, "F: nested too deeply"),
+    "a huge number": ("columns:\n  a: {type: integer, low: " + "9" * 5000 + "}", "F, line 2: a huge number"),
+    "control characters": ("columns: \x00", "F: not YAML"),
+    "two documents": ("a: 1\n---\nb: 2", "F, line 2: not YAML"),
+    "no name": ("? [a]\n: b", "F, line 1: expected a name"),
+    "a name of nothing": ("columns:\n  '': {type: boolean}", "F, line 2: column '': name: expected text"),
+    "two tables": ("columns:\n  a: {type: boolean, a: {b: 3}}", "F, line 2: column 'a': a: unknown"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD.keys())
+def test_files_that_make_no_sense(text, words):
+    with pytest.raises(BadSchema, match=words) as caught:
+        parse_schema(text, "F")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    file = tmp_path / "a.yaml"
+    with pytest.raises(FileNotFoundError):
+        read_schema(file)
+    file.write_bytes(b"columns: \xff")
+    with pytest.raises(BadSchema, match="byte 9 is not UTF-8"):
+        read_schema(file)
+    file.write_bytes("\ufeffcolumns: {a: {type: boolean}}".encode())
+    assert read_schema(file).arrow.names == ["a"]
+    monkeypatch.setattr("lightning_dpgen.data.schema_file._LARGEST_FILE", 3)
+    with pytest.raises(BadSchema, match="larger than 3 bytes"):
+        read_schema(file)
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", "3", "{", "{}", '{"columns": {"a": 3}}', "[" * 2000, '{"tables": {"a": 3}}', '{"tables": {"a": {}, "b": {}}}',
+    '{"a": "b"}', '{"a": 0}', '{"a": true}',
+])  # fmt: skip
+@pytest.mark.parametrize("reader", [read_sdv, read_domain])
+@pytest.mark.parametrize("name", ["a.json", "a.yaml"])
+def test_other_programs_files_that_are_none(tmp_path, reader, text, name):
+    Path(tmp_path / name).write_text(text)
+    with pytest.raises(BadSchema) as caught:
+        reader(tmp_path / name)
+    assert "\n" not in str(caught.value) and name in str(caught.value)
