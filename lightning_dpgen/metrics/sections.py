@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ class Section:
     """
 
     scores: dict[str, float]
-    reference: dict[str, float] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
+    reference: dict[str, float]
+    figures: dict[str, Any]
 
 
 def columns_section(sides: Sides) -> Section | str:
@@ -95,7 +95,7 @@ def columns_section(sides: Sides) -> Section | str:
     }  # fmt: skip
     words = {"one_way_mean": "one column, mean", "one_way_worst": "one column, worst",
              "two_way_mean": "two columns, mean", "two_way_worst": "two columns, worst"}  # fmt: skip
-    return Section(*_renamed(metrics, words), figures)
+    return _section(_renamed(metrics, words), figures)
 
 
 def associations_section(sides: Sides) -> Section | str:
@@ -115,7 +115,7 @@ def associations_section(sides: Sides) -> Section | str:
     metrics = _compared(AssociationDistance(layout, seed=sides.seed), narrowed)
     words = {"groups_mean": "Cramer's V, mean difference", "groups_worst": "Cramer's V, worst difference",
              "units_mean": "correlation, mean difference", "units_worst": "correlation, worst difference"}  # fmt: skip
-    return Section(*_renamed(metrics, words))
+    return _section(_renamed(metrics, words), {})
 
 
 def pixels_section(sides: Sides) -> Section | str:
@@ -137,13 +137,13 @@ def pixels_section(sides: Sides) -> Section | str:
             metric.update(torch.from_numpy(encoded.codes[:, label].astype(np.int64)), real=real)
 
         labels = _compared(LabelDistance(sides.layout.groups[label]), sides, update_label)
-        for scores, metric in zip(found, labels, strict=False):
+        for scores, metric in zip(found, labels, strict=True):
             scores["labels, total variation"] = float(metric.compute())
     means = {
         name: np.asarray(part.units.mean(axis=0)) / scale
         for name, part in (("synthetic", sides.synthetic), ("real", sides.real))
     }
-    return Section(*found, {"mean_units": means, "samples": sides.synthetic.units[:60] / scale})
+    return _section(found, {"mean_units": means, "samples": sides.synthetic.units[:60] / scale})
 
 
 def items_section(sides: Sides) -> Section:
@@ -152,7 +152,7 @@ def items_section(sides: Sides) -> Section:
     shares = metrics[0].shares()
     figures = {name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in shares.items()}
     words = {"items": "items bought, total variation", "sizes": "basket sizes, total variation"}
-    return Section(*_renamed(metrics, words), figures)
+    return _section(_renamed(metrics, words), figures)
 
 
 def queries_section(sides: Sides) -> Section | str:
@@ -162,19 +162,19 @@ def queries_section(sides: Sides) -> Section | str:
     if not largest:
         return "all real baskets are empty: no item to ask for"
     random = np.random.default_rng(sides.seed)
-    scores, reference = {}, {}
+    found = [{} for other in (sides.synthetic, sides.held_out) if other is not None]
     for number in range(1, QUERY_SETS + 1):
         longest = max(1, number * largest // QUERY_SETS)
         metrics = _compared(CountingQueryError(uniform_queries(sides.layout.units, longest, random)), sides, _update_units)
-        for found, metric in zip((scores, reference), metrics, strict=False):
+        for scores, metric in zip(found, metrics, strict=True):
             for reading, value in metric.compute().items():
-                found[f"{reading} of up to {longest} items"] = float(value)
+                scores[f"{reading} of up to {longest} items"] = float(value)
     if largest > 1:
         metrics = _compared(CountingQueryError(queries_together(baskets, random)), sides, _update_units)
-        for found, metric in zip((scores, reference), metrics, strict=False):
-            found["all of 2 to 4 items taken together"] = float(metric.compute()["all"])
-    ordered = sorted(scores, key=lambda name: (name.startswith("any"), "together" in name))
-    return Section({name: scores[name] for name in ordered}, {name: reference[name] for name in ordered if reference})
+        for scores, metric in zip(found, metrics, strict=True):
+            scores["all of 2 to 4 items taken together"] = float(metric.compute()["all"])
+    # All queries that ask for ALL before those that ask for ANY.
+    return _section([dict(sorted(scores.items(), key=lambda score: score[0].startswith("any"))) for scores in found], {})
 
 
 def curves_section(sides: Sides) -> Section | str:
@@ -195,7 +195,7 @@ def curves_section(sides: Sides) -> Section | str:
     }
     words = {"mean": "mean curve, rms difference", "spread": "spread, rms difference",
              "autocorrelation": "autocorrelation, rms difference", "shape": "shape, total variation"}  # fmt: skip
-    return Section(*_renamed(metrics, words), figures)
+    return _section(_renamed(metrics, words), figures)
 
 
 def training_section(sides: Sides) -> Section | str:
@@ -210,7 +210,7 @@ def training_section(sides: Sides) -> Section | str:
         train_on_synthetic(side, sides.held_out, sides.layout, classifiers=classifiers, seed=sides.seed)
         for side in (sides.synthetic, sides.real)
     ]
-    return Section(*found)
+    return _section(found, {})
 
 
 def detection_section(sides: Sides) -> Section | str:
@@ -220,7 +220,7 @@ def detection_section(sides: Sides) -> Section | str:
     found = [detection(sides.real, sides.synthetic, sides.layout, seed=sides.seed)]
     if sides.held_out is not None and len(sides.held_out) >= FOLDS:
         found.append(detection(sides.real, sides.held_out, sides.layout, seed=sides.seed))
-    return Section(*({"AUC": each["AUC"], "detected, 2 AUC - 1": each["detected"]} for each in found))
+    return _section([{"AUC": each["AUC"], "detected, 2 AUC - 1": each["detected"]} for each in found], {})
 
 
 def _update_whole(metric: Metric, encoded: Encoded, real: bool) -> None:
@@ -239,6 +239,11 @@ def _compared(metric: Metric, sides: Sides, update: Callable = _update_whole) ->
     for each, other in zip(metrics, others, strict=True):
         update(each, other, False)
     return metrics
+
+
+def _section(found: list[dict[str, float]], figures: dict[str, Any]) -> Section:
+    """Of the scores of synthetic records, and of those of held-out ones where there are any."""
+    return Section(found[0], found[1] if len(found) > 1 else {}, figures)
 
 
 def _renamed(metrics: list[Metric], words: dict[str, str]) -> list[dict[str, float]]:

@@ -130,6 +130,9 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
 
 def _columns(evaluation: Evaluation, choices: Sequence[Sequence[str]] | None) -> list[dict[str, Any]]:
     worst = evaluation.figures.get("columns", [])
+    groups = sum(column["group"] is not None for column in worst)
+    if choices is not None and worst and len(choices) != groups:
+        raise ValueError(f"{len(choices)} lists of choices: expected {groups}, one for each group of the layout")
     found = []
     for column in sorted(worst[:COLUMNS], key=lambda column: column["column"]):
         called = None

@@ -1,0 +1,129 @@
+"""A whole evaluation: of each kind of records, of very few of them, within a time, and of what cannot be compared."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from metrics.records import drawn
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.metrics import evaluation
+from lightning_dpgen.metrics.evaluation import KINDS, TRAINING, evaluate_encoded
+
+LAYOUTS = {
+    "images": Layout(units=6, levels=255, groups=(3,), label=0),
+    "table": Layout(units=0, groups=(3, 2, 4), label=1),
+    "baskets": Layout(units=7, levels=1),
+    "series": Layout(units=8, groups=(2,), label=0),
+}
+WITHOUT_LABEL = {"baskets"}
+
+
+def evaluated(kind, n, m, held=10, **asked):
+    layout, sparse = LAYOUTS[kind], kind == "baskets"
+    held_out = None if held is None else drawn(layout, held, 2, sparse)
+    real, synthetic = drawn(layout, n, 0, sparse), drawn(layout, m, 1, sparse)
+    return evaluate_encoded(real, synthetic, layout, kind=kind, held_out=held_out, **asked)
+
+
+def numbers(found):
+    return [value for scores in (*found.scores.values(), *found.reference.values()) for value in scores.values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_scores_and_real_ones_beside_them(kind):
+    found = evaluated(kind, 60, 50)
+    assert set(found.notes) == ({TRAINING} if kind in WITHOUT_LABEL else set())
+    assert set(found.reference) == set(found.scores) and len(found.scores) >= 4
+    for section, scores in found.scores.items():
+        assert list(scores) == list(found.reference[section])
+    assert all(math.isfinite(value) and value >= 0.0 for value in numbers(found))
+    assert found.rows == {"real": (60, 60), "synthetic": (50, 50), "held out": (10, 10)}
+    assert json.loads(json.dumps(found.as_json()))["scores"] == found.scores
+    assert evaluated(kind, 60, 50).as_json() == found.as_json()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "m", "held"), [(1, 1, None), (1, 40, 1), (2, 1, None), (3, 3, None), (40, 1, 2)])
+def test_very_few_records_are_compared_as_far_as_they_go(kind, n, m, held):
+    found = evaluated(kind, n, m, held)
+    assert found.scores and all(math.isfinite(value) for value in numbers(found))
+
+
+def test_a_third_of_the_real_records_stands_for_held_out_ones():
+    found = evaluated("table", 60, 60, None)
+    assert found.rows["real"] == (40, 40) and found.rows["held out"] == (20, 20)
+    assert "has learned from" in found.held_out
+
+
+def test_many_records_are_subsampled(monkeypatch):
+    monkeypatch.setattr(evaluation, "ROWS", 30)
+    found = evaluated("table", 100, 50, 40)
+    assert found.rows == {"real": (100, 30), "synthetic": (50, 30), "held out": (40, 30)}
+
+
+def test_a_copy_of_the_records_differs_in_nothing():
+    layout = LAYOUTS["table"]
+    real = drawn(layout, 80, 0)
+    found = evaluate_encoded(real, real, layout, kind="table", held_out=drawn(layout, 30, 1))
+    assert set(found.scores["columns"].values()) == set(found.scores["associations"].values()) == {0.0}
+    assert found.scores[TRAINING] == found.reference[TRAINING]
+
+
+def test_sections_that_would_start_too_late_are_skipped_and_said(monkeypatch):
+    ticks = iter([0.0, 1.0, 2.0, 11.0, 12.0])
+    monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(ticks))
+    told = []
+    found = evaluated("table", 20, 20, seconds=10, progress=told.append)
+    assert told == list(found.scores) == ["columns", "associations"]
+    assert found.notes == dict.fromkeys([TRAINING, "telling them apart"], "skipped: 10 seconds were over")
+
+
+def test_baskets_that_are_all_empty_are_compared():
+    layout, none = Layout(units=3, levels=1), np.zeros((9, 0), np.uint8)
+    empty = Encoded(np.zeros((9, 3), np.uint8), none)
+    found = evaluate_encoded(empty, empty, layout, kind="baskets")
+    assert "all real baskets are empty" in found.notes["counting queries"]
+    assert set(found.scores["items and baskets"].values()) == {0.0}
+
+
+@pytest.mark.parametrize("groups", [(1,), (1, 1), (5,), (2, 300)])
+def test_tables_of_few_columns_and_of_one_value(groups):
+    layout = Layout(units=0, groups=groups, label=0)
+    codes = np.zeros((30, len(groups)), np.int16)
+    codes[:, -1] = np.arange(30) % groups[-1]
+    side = Encoded(np.zeros((30, 0), np.uint8), codes)
+    found = evaluate_encoded(side, side, layout, kind="table")
+    assert all(math.isfinite(value) for value in numbers(found))
+
+
+BAD = {
+    "an unknown kind": ({"kind": "sounds"}, "expected one of images, table, baskets, series"),
+    "too few names": ({"names": ["a"]}, "1 names: expected 3"),
+    "no time": ({"seconds": 0.0}, "expected a positive number"),
+    "time that is no number": ({"seconds": math.nan}, "expected a positive number"),
+    "pictures without pixels": ({"kind": "images"}, "expected pixels, items or readings"),
+    "no real record": ({"real": drawn(LAYOUTS["table"], 0, 0)}, "there is no real record"),
+    "no synthetic record": ({"synthetic": drawn(LAYOUTS["table"], 0, 0)}, "there is no synthetic record"),
+    "no held-out record": ({"held_out": drawn(LAYOUTS["table"], 0, 0)}, "there is no held out record"),
+    "other records": ({"real": drawn(LAYOUTS["series"], 5, 0)}, "expected 0 units"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_compared_is_refused_in_one_line(case):
+    layout = LAYOUTS["table"]
+    asked, said = BAD[case]
+    arguments = {"real": drawn(layout, 5, 0), "synthetic": drawn(layout, 5, 1), "layout": layout, "kind": "table"} | asked
+    with pytest.raises(ValueError, match=said) as caught:
+        evaluate_encoded(**arguments)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, BadRecords) == (case == "other records")
+
+
+def test_baskets_are_of_items_that_are_bought_or_not():
+    layout = Layout(units=3, levels=4)
+    with pytest.raises(ValueError, match="levels=1"):
+        evaluate_encoded(drawn(layout, 5, 0), drawn(layout, 5, 0), layout, kind="baskets")

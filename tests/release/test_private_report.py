@@ -1,0 +1,86 @@
+"""The private report: one page of its own, said to be private, of each kind of records and with any names."""
+
+import re
+
+import pytest
+from metrics.records import drawn
+from metrics.test_evaluation import evaluated
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.evaluation import KINDS, evaluate_encoded
+from lightning_dpgen.release.private_report import COLUMNS, write_private_report
+
+SHAPES = {"images": (2, 3)}
+
+
+def page_of(tmp_path, found, **asked):
+    path = tmp_path / "report.html"
+    write_private_report(path, found, **({"title": "some records"} | asked))
+    return path.read_text(encoding="utf-8")
+
+
+def check_page(page):
+    assert page.index("PRIVATE") < page.index("<main>") and "do not publish" in page
+    assert "<script" not in page and not re.search(r"(src|href)=\"(?!data:)", page) and "url(" not in page
+    assert page.count("<section") == page.count("</section>") and page.count("<figure") == page.count("</figure>")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "m"), [(60, 50), (1, 1)])
+def test_each_kind_has_its_page(tmp_path, kind, n, m):
+    found = evaluated(kind, n, m, held=None)
+    page = page_of(tmp_path, found, shape=SHAPES.get(kind), facts={"epsilon": 1.5})
+    check_page(page)
+    assert "epsilon 1.5" in page
+    for scores in found.scores.values():
+        assert all(f"<td>{name.replace(chr(39), '&#39;')}</td>" in page for name in scores)
+    titles = {"images": "Pictures", "table": "Columns", "baskets": "Items and baskets", "series": "Curves"}
+    assert f"<h2>{titles[kind]}</h2>" in page
+
+
+def test_any_names_are_shown_as_they_are(tmp_path):
+    names = ["<b>bold</b> & \"more\"", "$x^2$ and $", "名前", "a\x00b\n" * 30]
+    layout = Layout(units=0, groups=(2, 3, 40, 70))
+    choices = [["<i>", "$y$"], ["", "\x01", "長" * 50], list(map(str, range(40))), list(map(str, range(70)))]
+    real = drawn(layout, 40, 0)
+    found = evaluate_encoded(real, drawn(layout, 40, 1), layout, names, kind="table")
+    page = page_of(tmp_path, found, choices=choices, title="<u>title</u>")
+    check_page(page)
+    assert "<b>bold" not in page and "&lt;b&gt;bold" in page and "<u>" not in page and "名前" in page
+
+
+def test_of_many_columns_those_that_differ_most_are_drawn(tmp_path):
+    layout = Layout(units=0, groups=(2,) * (COLUMNS + 9))
+    real, synthetic = drawn(layout, 50, 0), drawn(layout, 50, 1)
+    synthetic.codes[:, 30] = 1 - real.codes.any(axis=1)
+    page = page_of(tmp_path, evaluate_encoded(real, synthetic, layout, kind="table"))
+    assert page.count("shares of values, real and synthetic") == COLUMNS
+    assert f"The {COLUMNS} of {COLUMNS + 9} columns that differ most" in page and "<b>column 31</b>" in page
+
+
+def test_what_was_skipped_is_said(tmp_path, monkeypatch):
+    found = evaluated("table", 20, 20, seconds=1e-9)
+    page = page_of(tmp_path, found)
+    check_page(page)
+    assert not found.scores and page.count("seconds were over") == 4
+
+
+def test_the_same_evaluation_gives_the_same_page(tmp_path):
+    assert page_of(tmp_path, evaluated("table", 30, 30)) == page_of(tmp_path, evaluated("table", 30, 30))
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="6 pixels"):
+        page_of(tmp_path, evaluated("images", 9, 9), shape=(2, 2))
+    with pytest.raises(ValueError, match="expected 3 names"):
+        page_of(tmp_path, evaluated("table", 9, 9), choices=[["a"], ["a"] * 2, ["a"] * 4])
+    with pytest.raises(ValueError, match="2 lists of choices"):
+        page_of(tmp_path, evaluated("table", 9, 9), choices=[["a"] * 3, ["a"] * 2])
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_units_of_a_table_are_drawn_beside_its_groups(tmp_path):
+    layout = Layout(units=2, groups=(2,))
+    real = drawn(layout, 30, 0)
+    page = page_of(tmp_path, evaluate_encoded(real, Encoded(1 - real.units, real.codes), layout, ["a"], kind="table"))
+    assert all(f"<b>{name}</b>" in page for name in ("unit 1", "unit 2", "a"))
