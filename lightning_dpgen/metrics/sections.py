@@ -168,7 +168,7 @@ def queries_section(sides: Sides) -> Section | str:
         metrics = _compared(CountingQueryError(uniform_queries(sides.layout.units, longest, random)), sides, _update_units)
         for scores, metric in zip(found, metrics, strict=True):
             for reading, value in metric.compute().items():
-                scores[f"{reading} of up to {longest} items"] = float(value)
+                scores[f"{reading}, set {number}: of up to {longest} items"] = float(value)
     if largest > 1:
         metrics = _compared(CountingQueryError(queries_together(baskets, random)), sides, _update_units)
         for scores, metric in zip(found, metrics, strict=True):

@@ -16,7 +16,7 @@ from lightning_dpgen.metrics.correlation import AssociationDistance, cramers_v
 from lightning_dpgen.metrics.marginals import MarginalDistance
 
 METRICS = {MarginalDistance: "distances", AssociationDistance: "differences"}
-law = settings(max_examples=60, deadline=None)
+law = settings(max_examples=30, deadline=None)
 
 
 def compared(kind, layout, real, synthetic, parts=1):

@@ -1,5 +1,6 @@
 """A whole evaluation: of each kind of records, of very few of them, within a time, and of what cannot be compared."""
 
+import functools
 import json
 import math
 
@@ -21,6 +22,7 @@ LAYOUTS = {
 WITHOUT_LABEL = {"baskets"}
 
 
+@functools.cache
 def evaluated(kind, n, m, held=10, **asked):
     layout, sparse = LAYOUTS[kind], kind == "baskets"
     held_out = None if held is None else drawn(layout, held, 2, sparse)
@@ -42,11 +44,14 @@ def test_each_kind_has_scores_and_real_ones_beside_them(kind):
     assert all(math.isfinite(value) and value >= 0.0 for value in numbers(found))
     assert found.rows == {"real": (60, 60), "synthetic": (50, 50), "held out": (10, 10)}
     assert json.loads(json.dumps(found.as_json()))["scores"] == found.scores
-    assert evaluated(kind, 60, 50).as_json() == found.as_json()
+
+
+def test_the_same_seed_gives_the_same_scores():
+    assert evaluated.__wrapped__("table", 60, 50).as_json() == evaluated("table", 60, 50).as_json()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "m", "held"), [(1, 1, None), (1, 40, 1), (2, 1, None), (3, 3, None), (40, 1, 2)])
+@pytest.mark.parametrize(("n", "m", "held"), [(1, 1, None), (1, 9, 1), (3, 3, None)])
 def test_very_few_records_are_compared_as_far_as_they_go(kind, n, m, held):
     found = evaluated(kind, n, m, held)
     assert found.scores and all(math.isfinite(value) for value in numbers(found))
@@ -66,8 +71,8 @@ def test_many_records_are_subsampled(monkeypatch):
 
 def test_a_copy_of_the_records_differs_in_nothing():
     layout = LAYOUTS["table"]
-    real = drawn(layout, 80, 0)
-    found = evaluate_encoded(real, real, layout, kind="table", held_out=drawn(layout, 30, 1))
+    real = drawn(layout, 30, 0)
+    found = evaluate_encoded(real, real, layout, kind="table", held_out=drawn(layout, 9, 1))
     assert set(found.scores["columns"].values()) == set(found.scores["associations"].values()) == {0.0}
     assert found.scores[TRAINING] == found.reference[TRAINING]
 

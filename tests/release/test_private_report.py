@@ -2,13 +2,15 @@
 
 import re
 
+import numpy as np
 import pytest
 from metrics.records import drawn
 from metrics.test_evaluation import evaluated
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.evaluation import KINDS, evaluate_encoded
-from lightning_dpgen.release.private_report import COLUMNS, write_private_report
+from lightning_dpgen.release import private_report
+from lightning_dpgen.release.private_report import write_private_report
 
 SHAPES = {"images": (2, 3)}
 
@@ -28,7 +30,7 @@ def check_page(page):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "m"), [(60, 50), (1, 1)])
 def test_each_kind_has_its_page(tmp_path, kind, n, m):
-    found = evaluated(kind, n, m, held=None)
+    found = evaluated(kind, n, m)
     page = page_of(tmp_path, found, shape=SHAPES.get(kind), facts={"epsilon": 1.5})
     check_page(page)
     assert "epsilon 1.5" in page
@@ -49,13 +51,15 @@ def test_any_names_are_shown_as_they_are(tmp_path):
     assert "<b>bold" not in page and "&lt;b&gt;bold" in page and "<u>" not in page and "名前" in page
 
 
-def test_of_many_columns_those_that_differ_most_are_drawn(tmp_path):
-    layout = Layout(units=0, groups=(2,) * (COLUMNS + 9))
-    real, synthetic = drawn(layout, 50, 0), drawn(layout, 50, 1)
-    synthetic.codes[:, 30] = 1 - real.codes.any(axis=1)
+def test_of_many_columns_those_that_differ_most_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(private_report, "COLUMNS", 3)
+    layout = Layout(units=0, groups=(2,) * 35)
+    real = Encoded(np.zeros((2, 0), np.uint8), np.zeros((2, 35), np.uint8))
+    synthetic = Encoded(real.units, np.array([[0] * 35, [int(column in (4, 30, 33)) for column in range(35)]], np.uint8))
     page = page_of(tmp_path, evaluate_encoded(real, synthetic, layout, kind="table"))
-    assert page.count("shares of values, real and synthetic") == COLUMNS
-    assert f"The {COLUMNS} of {COLUMNS + 9} columns that differ most" in page and "<b>column 31</b>" in page
+    shown = re.findall(r"<b>(column \d+)</b><span>distance 0.500", page)
+    assert shown == ["column 5", "column 31", "column 34"]
+    assert page.count("shares of values, real and synthetic") == 3 and "The 3 of 35 columns that differ most" in page
 
 
 def test_what_was_skipped_is_said(tmp_path, monkeypatch):
@@ -66,16 +70,17 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch):
 
 
 def test_the_same_evaluation_gives_the_same_page(tmp_path):
-    assert page_of(tmp_path, evaluated("table", 30, 30)) == page_of(tmp_path, evaluated("table", 30, 30))
+    again = evaluated.__wrapped__("series", 1, 1, None)
+    assert page_of(tmp_path, evaluated("series", 1, 1, None)) == page_of(tmp_path, again)
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match="6 pixels"):
-        page_of(tmp_path, evaluated("images", 9, 9), shape=(2, 2))
+        page_of(tmp_path, evaluated("images", 1, 1, None), shape=(2, 2))
     with pytest.raises(ValueError, match="expected 3 names"):
-        page_of(tmp_path, evaluated("table", 9, 9), choices=[["a"], ["a"] * 2, ["a"] * 4])
+        page_of(tmp_path, evaluated("table", 1, 1, None), choices=[["a"], ["a"] * 2, ["a"] * 4])
     with pytest.raises(ValueError, match="2 lists of choices"):
-        page_of(tmp_path, evaluated("table", 9, 9), choices=[["a"] * 3, ["a"] * 2])
+        page_of(tmp_path, evaluated("table", 1, 1, None), choices=[["a"] * 3, ["a"] * 2])
     assert not (tmp_path / "report.html").exists()
 
 
