@@ -126,6 +126,8 @@ def _keys(values: Any) -> pa.Array:
     """Text or whole numbers as one Arrow array, whatever they were in."""
     try:
         column = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, from_pandas=True)
+        if column.null_count == len(column):
+            column = pa.nulls(len(column))
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         text = (pa.types.is_null, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
         if pa.types.is_integer(kind) or any(check(kind) for check in text):

@@ -138,14 +138,15 @@ def _without_units(drafts: Sequence[Draft], epsilon: float | None, delta: float)
 
 def _left(drafts: Sequence[Draft], delta: float) -> float:
     """The delta that is left of a plan's when those of its stages are taken off."""
-    for draft in drafts:
-        if draft.deltas and draft.count is None:
+    spending = [draft for draft in drafts if draft.deltas]
+    for draft in spending:
+        if draft.count is None:
             raise ValueError(f"stage {draft.stage!r}: deltas={dict(draft.deltas)} need a count: each access spends them")
-    spending = {draft.stage: dict(draft.deltas) for draft in drafts if draft.deltas}
     # Of any noise: only the deltas matter here.
-    left = without_failures(_event(drafts, [1.0] * len(drafts), delta), delta)[1] if delta else 0.0
+    left = without_failures(_event(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not left:
-        raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {spending}: expected a sum well below it")
+        named = {draft.stage: dict(draft.deltas) for draft in spending}
+        raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")
     return left
 
 
