@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import plain, shown
-from lightning_dpgen.data.reading import Numbers
+from lightning_dpgen.data.reading import Numbers, one_each
 from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged
 from lightning_dpgen.data.text_files import decoded, opened
 
@@ -67,12 +67,13 @@ class BasketForm:
     def __post_init__(self) -> None:
         if self.form not in (None, "lines", "rows"):
             raise ValueError(f"form={shown(self.form)}: expected lines or rows (data.form)")
-        if self.separator is not None and (not self.separator or set(self.separator) & set("\r\n")):
-            raise ValueError(f"separator={shown(self.separator)}: expected characters between items, without a line break")
         for name in ("label", "person"):
             if not isinstance(getattr(self, name), str | bool | None):
                 raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
-        if self.columns is not None and (isinstance(self.columns, str) or len(self.columns) != 2):
+        separator = self.separator
+        if separator is not None and (not isinstance(separator, str) or not separator or set(separator) & set("\r\n")):
+            raise ValueError(f"separator={shown(separator)}: expected characters between items, without a line break")
+        if self.columns is not None and (not isinstance(self.columns, list | tuple) or len(self.columns) != 2):
             raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
 
     def of(self, source: Any) -> str:
@@ -241,7 +242,7 @@ def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -
     """
     extra = []
     for what, values in (("label", labels), ("person", persons)):
-        if values is not None and (isinstance(values, str) or len(values) != n):
+        if not one_each(values, n):
             raise BadRecords(f"{what}={shown(values)}: expected one value for each of the baskets")
         extra.append(None if values is None else _typed(list(values), basket_place))
     return np.arange(n), *extra

@@ -76,9 +76,7 @@ class BasketSchema:
 
     def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
         """Records as a table: `items`, each list in the order of the universe, and `label`; nothing is random."""
-        held = scipy.sparse.csr_array(encoded.units)
-        if held is encoded.units:
-            held = held.copy()
+        held = scipy.sparse.csr_array(encoded.units, copy=True)
         held.sum_duplicates()
         held.eliminate_zeros()
         names = pa.array(self.items, names_type(self.items))

@@ -64,7 +64,11 @@ def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
     """
     values = plain(values)
     if not pa.types.is_string(values.type):
-        values = whole_numbers(values)
+        try:
+            values = whole_numbers(values)
+        except pa.ArrowException:
+            # Lists and the like.
+            return np.full(len(values), -1)
     if not (names_type(names) == values.type == pa.int64()):
         values, names = values.cast(pa.string()), tuple(map(str, names))
     among = pc.index_in(values, value_set=pa.array(names, values.type), skip_nulls=True)

@@ -91,7 +91,8 @@ def _labels(labels: np.ndarray | None, n: int, form: PictureForm, path: Path) ->
     if labels.dtype.kind == "U":
         at = positions(classes, pa.array(labels.tolist(), pa.string()))
     else:
-        at = np.where((labels >= 0) & (labels < len(classes)), labels, -1).astype(np.int64)
+        at, known = np.full(n, -1), (labels >= 0) & (labels < len(classes))
+        at[known] = labels[known]
     unknown = np.flatnonzero(at < 0)
     if len(unknown):
         label = shown(labels[unknown[0]].item())

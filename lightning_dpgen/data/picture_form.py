@@ -59,7 +59,7 @@ class PictureForm:
         if len(classes) == 1 or (classes and type(classes[0]) is not str):
             raise ValueError(f"classes={shown(list(classes))}: expected none (no labels), or the names of two and more")
         object.__setattr__(self, "classes", classes)
-        if self.high is not None and not 0.0 < self.high < float("inf"):
+        if not isinstance(self.high, int | float | None) or (self.high is not None and not 0.0 < self.high < float("inf")):
             raise ValueError(f"high={shown(self.high)}: expected a positive number (data.high)")
 
     @property

@@ -61,10 +61,7 @@ def read_pictures(
 
 def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     """Files and their labels, in the order of their names."""
-    try:
-        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise BadRecords(f"{folder} cannot be read: {error.strerror}") from None
+    entries = _visible(folder)
     folders = [entry for entry in entries if entry.is_dir()]
     files = [entry for entry in entries if not entry.is_dir()]
     if folders and files:
@@ -85,7 +82,7 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
                 f"{folder} has a sub-folder {shown(entry.name)}: expected only the declared classes {shown(list(classes))} "
                 "(data.classes)"
             )
-        held = sorted(file for file in entry.iterdir() if not file.name.startswith("."))
+        held = _visible(entry)
         files += held
         labels += [classes.index(entry.name)] * len(held)
     for file in files:
@@ -96,6 +93,13 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
     if not files:
         raise BadRecords(f"{folder} holds no pictures: expected files that end in {', '.join(ENDINGS)} (data.path)")
     return files, labels
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise BadRecords(f"{folder} cannot be read: {error.strerror}") from None
 
 
 def _opened(file: Path, form: PictureForm) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,6 @@ def read_baskets(
     if schema is None:
         raise ValueError(NO_UNIVERSE)
     check_outside(outside)
-    separator = _separator(separator, schema)
     found = _Found(schema, outside)
     if isinstance(source, np.ndarray) or (scipy.sparse.issparse(source) and source.format != "csr"):
         raise BadRecords(
@@ -88,7 +88,10 @@ def read_baskets(
     elif isinstance(source, list | tuple):
         found.put(entries_in_memory(source, labels, person))
     else:
-        for entries in entries_of(source, BasketForm(form, separator, columns, labels or bool(schema.classes), person)):
+        written = BasketForm(form, separator, columns, bool(schema.classes) if labels is None else labels, person)
+        if separator is None and _blanks_in_names(schema) and written.of(source) == "lines":
+            written = replace(written, separator=",")
+        for entries in entries_of(source, written):
             found.put(entries)
     return found.reading()
 
@@ -146,11 +149,9 @@ class _Found:
         return Reading(Encoded(units, label_codes(labels, self.schema.classes)), persons, only_counted(self.counted))
 
 
-def _separator(separator: str | None, schema: BasketSchema) -> str | None:
-    """Blanks do not part items where names hold them: known from the universe, without a look at the file."""
-    if separator is None and any(isinstance(name, str) and len(name.split()) > 1 for name in schema.items):
-        return ","
-    return separator
+def _blanks_in_names(schema: BasketSchema) -> bool:
+    """Whether blanks cannot part items: known from the universe, without a look at the file."""
+    return any(isinstance(name, str) and len(name.split()) > 1 for name in schema.items)
 
 
 def _cells(matrix: Any, schema: BasketSchema, labels: Sequence | None, persons: Sequence | None) -> Entries:

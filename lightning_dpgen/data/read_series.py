@@ -14,7 +14,15 @@ from lightning_dpgen.data.array_files import ENDINGS, load_arrays
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.data.reading import Numbers, Reading, check_outside, class_positions, label_codes, only_counted
+from lightning_dpgen.data.reading import (
+    Numbers,
+    Reading,
+    check_outside,
+    class_positions,
+    label_codes,
+    one_each,
+    only_counted,
+)
 from lightning_dpgen.data.row_files import UNREADABLE, RowFile
 from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.data.series_files import SeriesBlock, SeriesForm, long_series, wide_series
@@ -187,7 +195,7 @@ def _one_each(values: Any, array: np.ndarray, what: str) -> pa.Array | None:
     """One value a series, as it is."""
     if values is None:
         return None
-    if isinstance(values, str) or np.ndim(values) != 1 or len(values) != len(array):
+    if not one_each(values, len(array)):
         raise BadRecords(f"{what}={shown(values)}: expected one value for each of the series")
     try:
         found = pa.array(values)

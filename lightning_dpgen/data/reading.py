@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, smallest_integer
-from lightning_dpgen.data.names import Name, positions, shown
+from lightning_dpgen.data.names import Name, plain, positions, shown
 
 OUTSIDE = ("refuse", "clamp")
 
@@ -46,11 +46,17 @@ class Numbers:
         return len(self.known)
 
     def of(self, values: pa.Array) -> np.ndarray:
-        """(n,) int64; values that were met before keep their number. None may be missing."""
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        values = values.dictionary_encode()
-        numbers = [self.known.setdefault(value, len(self.known)) for value in values.dictionary.to_pylist()]
+        """(n,) int64; values that were met before keep their number. None may be missing.
+
+        Raises:
+            BadRecords: for what cannot be told apart, such as lists.
+        """
+        kind = values.type
+        try:
+            values = plain(values).dictionary_encode()
+            numbers = [self.known.setdefault(value, len(self.known)) for value in values.dictionary.to_pylist()]
+        except (pa.ArrowException, TypeError):
+            raise BadRecords(f"ids or persons are of {kind}: expected text or whole numbers") from None
         return np.array(numbers, np.int64)[values.indices.to_numpy()]
 
 
@@ -91,6 +97,11 @@ class Own:
     def values(self, n: int) -> np.ndarray:
         """(n,) int64 of the first n records."""
         return self._values[:n]
+
+
+def one_each(values: object, n: int) -> bool:
+    """Whether these may be one value for each of n records in memory; None for no values."""
+    return values is None or (not isinstance(values, str) and hasattr(values, "__len__") and len(values) == n)
 
 
 def check_outside(outside: str) -> None:

@@ -1,4 +1,4 @@
-"""Files of rows (CSV, TSV, Parquet), a block at a time, as they are written: text stays text.
+"""Files of rows (CSV, TSV, Parquet), a block at a time, as they are written: text stays text, less blanks around a field.
 
 A file may be larger than memory; what a reader keeps of a block is its own affair.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import csv
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -89,10 +91,15 @@ class RowFile:
                 raise ValueError(f"separator={shown(self.separator)}: expected one character (data.separator)")
             header = self._first_line()
             self.columns = header if self.names is None else list(self.names)
-        hint = "" if self._path is None else "; of a file whose first line is no header, give data.header=false"
-        for name in self.columns:
-            if self.columns.count(name) > 1:
+        hint = "" if not self.has_lines else "; of a file whose first line is no header, give data.header=false"
+        for name, times in Counter(self.columns).items():
+            if times > 1:
                 raise BadRecords(f"{self.where}: the column {shown(name)} stands twice: expected each name once{hint}")
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether it is a text file."""
+        return self._path is not None and self._path.suffix != ".parquet"
 
     @property
     def ragged(self) -> int:
@@ -101,7 +108,7 @@ class RowFile:
     def blocks(self, columns: Sequence[str] | None = None) -> Iterator[Block]:
         """Rows in their order, with these columns, or all."""
         columns = self.columns if columns is None else list(columns)
-        if self._path is None or self._path.suffix == ".parquet":
+        if not self.has_lines:
             done = 0
             for batch in self._typed(columns):
                 start = done
@@ -176,7 +183,7 @@ class RowFile:
                     raise self._said(error) from None
                 start = done + header
                 done += len(batch)
-                yield Block(batch, lambda i, start=start: f"{self._path}, line {self._line(start + i)}")
+                yield Block(_trimmed(batch), lambda i, start=start: f"{self._path}, line {self._line(start + i)}")
 
     def _line(self, row: int) -> int:
         """The line, from 1, of a row that is the `row`-th of those that were kept, from 0."""
@@ -199,6 +206,13 @@ class RowFile:
             f"{self._path}, line {line}: found {fields} fields, expected {len(self.columns)}: correct the line, or the "
             "separator (data.separator)"
         )
+
+
+def _trimmed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Without blanks around fields; of one that is nothing else, nothing is left."""
+    columns = [pc.utf8_trim_whitespace(column) for column in batch.columns]
+    columns = [pc.if_else(pc.equal(column, ""), None, column) for column in columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def damaged(path: Path, error: Exception) -> BadRecords:

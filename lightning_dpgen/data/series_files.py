@@ -68,13 +68,13 @@ class SeriesForm:
     def __post_init__(self) -> None:
         if self.form not in ("wide", "long"):
             raise ValueError(f"form={shown(self.form)}: expected wide or long (data.form)")
-        if isinstance(self.columns, str):
+        if not isinstance(self.columns, list | tuple | None):
             raise ValueError(f"columns={shown(self.columns)}: expected a list of names (data.columns)")
         if self.form == "wide" and (self.by is not None or self.day is not None):
             raise ValueError("by and day are of long files: expected form=long, or neither (data.form)")
-        for name in ("label", "person", "by", "day"):
+        for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):
-                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
+                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected text, such as a name")
         if not self.header and (self.form == "long" or self.columns is not None or self.person is not None):
             raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
 
@@ -89,7 +89,7 @@ def wide_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> Iterat
     besides = _besides(file, label, form.person)
     columns = _wide_columns(file, schema, form, besides)
     persons = Numbers()
-    for block in file.blocks([*columns, *besides]):
+    for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
         readings = np.column_stack([readings_of(block, name) for name in columns])
         yield SeriesBlock(
             readings,
@@ -173,7 +173,6 @@ def readings_of(block: Block, name: str) -> np.ndarray:
     values = plain(block.column(name))
     kind = values.type
     if pa.types.is_string(kind):
-        values = pc.utf8_trim_whitespace(values)
         values = pc.if_else(pc.is_in(values, value_set=pa.array(MISSING)), None, values)
     elif not any(test(kind) for test in _NUMERIC):
         raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected numbers")
@@ -209,8 +208,11 @@ def _wide_columns(file: RowFile, schema: SeriesSchema, form: SeriesForm, besides
     columns = _columns(file, schema.columns, form.columns, besides, "readings")
     numbers = [_is_number(pa.array([name])) for name in columns]
     counted = [[str(first + t) for t in range(len(columns))] for first in (0, 1)]
-    if form.header and form.columns is None and all(numbers) and columns not in counted:
-        raise BadRecords(f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false")
+    if file.has_lines and form.header and form.columns is None and all(numbers) and columns not in counted:
+        raise BadRecords(
+            f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false, or name them by "
+            "data.columns"
+        )
     return columns
 
 

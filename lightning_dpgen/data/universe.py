@@ -58,15 +58,14 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     text = "".join(decoded(line, f"{path}, line {i}") for i, line in enumerate(path.read_bytes().splitlines(True), 1))
     text = text.removeprefix("\ufeff")
     if path.suffix == ".json":
-        items, places = _json(path, text), None
+        items = _json(path, text)
     else:
-        items, places = _lines(path, text)
+        items = _lines(path, text)
     try:
         return public_names(f"{path} (data.items)", items, 1, MOST_ITEMS)
     except ValueError as error:
-        message = str(error)
-        # Its places are lines here, where empty ones at the end are the only ones passed over.
-        raise BadRecords(message.replace("(place", "(line").replace("(places", "(lines") if places else message) from None
+        # Places are lines, since no empty ones are passed over but those at the end.
+        raise BadRecords(str(error) if path.suffix == ".json" else str(error).replace("(place", "(line")) from None
 
 
 def _between(first: int, last: int, source: str) -> tuple[int, ...]:
@@ -85,7 +84,7 @@ def _json(path: Path, text: str) -> list:
     return items
 
 
-def _lines(path: Path, text: str) -> tuple[list, bool]:
+def _lines(path: Path, text: str) -> list:
     lines = text.rstrip().split("\n")
     if path.suffix == ".csv":
         try:
@@ -97,4 +96,4 @@ def _lines(path: Path, text: str) -> tuple[list, bool]:
                 raise BadRecords(f"{path}, line {place}: found {len(row)} fields, expected one item a line")
         lines = [row[0] for row in rows]
     items = [line.strip() for line in lines]
-    return ([int(item) for item in items] if all(_WHOLE.fullmatch(item) for item in items) else items), True
+    return [int(item) for item in items] if all(_WHOLE.fullmatch(item) for item in items) else items

@@ -22,7 +22,7 @@ from lightning_dpgen.data.universe import read_items
 
 NAMES = ("bread", "milk", "tea", "gin", "öl", "NA", "12")
 FOREIGN = "caviar"
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 one = st.lists(st.sampled_from(NAMES), max_size=8)
 universes = st.sampled_from([NAMES, (5, 7, -2, 0, 11), tuple(range(3, 9))])
 
@@ -181,6 +181,8 @@ def test_names_with_blanks_are_parted_by_commas(tmp_path):
     schema = BasketSchema(("whole milk", "tea"), max_items=2)
     reading = read_baskets(tmp_path / "x.txt", schema)
     assert _sets(reading, schema) == [{"whole milk", "tea"}, set(), {"whole milk", "tea"}, {"tea"}]
+    (tmp_path / "x.tsv").write_text("id\titem\n1\twhole milk\n")
+    assert _sets(read_baskets(tmp_path / "x.tsv", schema), schema) == [{"whole milk"}]
     (tmp_path / "x.txt").write_text("whole milk;tea")
     assert _sets(read_baskets(tmp_path / "x.txt", schema, separator=";"), schema) == [{"whole milk", "tea"}]
 
@@ -353,6 +355,10 @@ BAD = {
     "no label column": (pa.table({"b": [1], "i": ["tea"]}), LABELLED, {}, BadRecords, "no column 'label'"),
     "nested items": (pa.table({"b": [1], "i": [["tea"]]}), PLAIN, {}, BadRecords, "list"),
     "a person as an array": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"person": [1]}, ValueError, "name of a column"),
+    "labels as an array": (pa.table({"b": [1], "i": ["tea"]}), LABELLED, {"label": np.ones(2)}, ValueError, "label=array"),
+    "persons of another kind": ([["tea"]], PLAIN, {"person": 5}, BadRecords, "person=5"),
+    "columns of another kind": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"columns": 5}, ValueError, "columns=5"),
+    "a separator of another kind": (pa.table({"b": [1]}), PLAIN, {"separator": 5}, ValueError, "separator=5"),
     "one column named": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"columns": "b"}, ValueError, "two names"),
     "an empty separator": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"separator": ""}, ValueError, "separator=''"),
     "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "cannot be read"),
@@ -365,6 +371,11 @@ def test_bad_records_get_one_clear_line(name):
     with pytest.raises(kind, match=words) as error:
         read_baskets(source, schema, **options)
     assert "\n" not in str(error.value)
+
+
+def test_blanks_around_fields_are_no_part_of_them(tmp_path):
+    (tmp_path / "x.csv").write_text("basket, item\n1, tea\n 1,milk \n2 , \n")
+    assert _sets(read_baskets(tmp_path / "x.csv", PLAIN), PLAIN) == [{"tea", "milk"}, set()]
 
 
 def test_a_file_of_lines_has_no_column_of_persons(tmp_path):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.pictures import read_pictures
 from lightning_dpgen.data.read_baskets import read_baskets
 from lightning_dpgen.data.read_series import read_series
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.data.universe import read_items
 
@@ -66,7 +66,7 @@ changes = st.lists(st.tuples(places, st.integers(0, 8), pieces | st.binary(max_s
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(changes=changes, end=st.just(1.0) | places)
 def test_it_is_read_or_refused(tmp_path_factory, name, changes, end):
     content, read = KINDS[name]

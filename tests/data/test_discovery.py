@@ -22,8 +22,8 @@ from lightning_dpgen.data.discovery import (
     find_keys,
     keys_of,
 )
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.held import Held, held_at_most
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE

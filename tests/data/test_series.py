@@ -14,7 +14,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.read_series import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
 from lightning_dpgen.data.series import SeriesSchema
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 RANDOM = np.random.default_rng(0)
 
 
@@ -111,7 +111,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(known=records())
 def test_what_is_written_is_read(tmp_path_factory, way, known):
     schema, readings, labels = known
@@ -224,7 +224,12 @@ def test_days_are_cut_by_their_dates_and_meters():
     assert (reading.encoded.units * 8).tolist() == wanted[1:] and reading.counted == {OTHER_LENGTH: 1}
 
 
-def test_persons(tmp_path):
+def test_names_of_columns_may_be_numbers():
+    frame = pd.DataFrame([[1.0, 2.0]], columns=[2001, 2002])
+    assert len(read_series(frame, PAIR).encoded) == len(read_series(frame.set_axis([0, 1], axis=1), PAIR).encoded) == 1
+
+
+def test_persons():
     schema = SeriesSchema(1, 0, 9)
     reading = read_series(pd.DataFrame({"t_0": [1, 2, 3], "who": ["b", "a", "b"]}), schema, person="who")
     assert reading.persons.tolist() == [0, 1, 0]
@@ -337,7 +342,14 @@ BAD = {
     "another form": (FRAME, PAIR, {"form": "square"}, ValueError, "form='square'"),
     "another rule": (FRAME, PAIR, {"outside": "drop"}, ValueError, "outside='drop'"),
     "wide by": (FRAME, PAIR, {"by": "id"}, ValueError, "form=long"),
-    "a persons' array": (FRAME, PAIR, {"person": [1]}, ValueError, "name of a column"),
+    "a persons' array": (FRAME, PAIR, {"person": [1]}, ValueError, "such as a name"),
+    "a labels' array": (FRAME, LABELLED, {"label": np.ones(1)}, ValueError, "such as a name"),
+    "a separator of another kind": (FRAME, PAIR, {"separator": 5}, ValueError, "separator=5"),
+    "columns of another kind": (FRAME, PAIR, {"columns": 5}, ValueError, "columns=5"),
+    "nested persons": (FRAME.assign(p=[[1]]), PAIR, {"person": "p"}, BadRecords, "list"),
+    "nested labels": (FRAME.assign(label=[[1]]), LABELLED, {}, BadRecords, r"row 1: the label \[1\]"),
+    "a label of another kind": (np.ones((1, 2)), LABELLED, {"label": 5}, BadRecords, "label=5"),
+    "ragged persons": (np.ones((2, 2)), PAIR, {"person": [[1], [1, 2]]}, BadRecords, "list"),
     "booleans": (pd.DataFrame({"t_0": [True], "t_1": [2.0]}), PAIR, {}, BadRecords, "is of bool"),
     "mixed": (pd.DataFrame({"t_0": ["a", 1], "t_1": [2.0, 1.0]}), PAIR, {}, BadRecords, "cannot be read"),
 }  # fmt: skip

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from random_tables import records, schemas
 
 from lightning_dpgen.data import table_sources, text_tables
-from lightning_dpgen.data.records import BadRecords
+from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.schema_file import parse_schema
-from lightning_dpgen.data.sources import MissingData
 from lightning_dpgen.data.tables import read_table
 
 SOME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from metrics.records import drawn
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.records import BadRecords
 from lightning_dpgen.metrics import evaluation
 from lightning_dpgen.metrics.evaluation import KINDS, TRAINING, evaluate_encoded
 
