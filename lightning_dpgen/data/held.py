@@ -35,6 +35,8 @@ class Held:
         for name, array in (("codes", codes), ("owners", owners)):
             if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
                 raise BadRecords(f"{name} of entries are {array.dtype} of shape {array.shape}: expected whole numbers")
+        if names.ndim != 1 or not (names.dtype.kind in "iu" or all(type(name) is str for name in names.tolist())):
+            raise BadRecords(f"names are {names.dtype} of shape {names.shape}: expected text or whole numbers, all alike")
         if len(codes) != len(owners):
             raise BadRecords(f"{len(codes)} entries and {len(owners)} owners: expected an owner for each")
         if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
@@ -110,9 +112,11 @@ def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream
     """
     # Owners by their places, so that a pair of owner and code is one number of 64 bits.
     distinct, owners = np.unique(owners, return_inverse=True)
+    # Unsigned numbers of 64 bits would turn the sum into floats.
+    codes = codes.astype(np.int64)
     if len(distinct) == len(codes):
         return codes
-    kinds = int(codes.max()) + 1 if len(codes) else 1
+    kinds = int(codes.max()) + 1
     owners, codes = np.divmod(np.unique(owners.astype(np.int64) * kinds + codes), kinds)
     if most is None:
         return codes

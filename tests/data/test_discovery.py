@@ -141,6 +141,7 @@ def test_too_few_records_have_no_bounds():
     "wrong",
     [
         {"most": 0}, {"most": 1.0}, {"chance": 0.0}, {"chance": 1.0}, {"chance": math.nan}, {"owners": np.arange(2)},
+        {"owners": np.array([1.0, np.nan, np.nan])},
         {"values": np.zeros((3, 1))},
     ],
 )  # fmt: skip
@@ -244,6 +245,7 @@ def test_sets():
         ({"names": ["tea", None, "jam"]}, "no name"),
         ({"owners": np.array([1, 2])}, "owner"),
         ({"owners": np.array([0.5, 1, 2, 3])}, "owners"),
+        ({"names": [1.5, 2.5, 3.5]}, "text or whole numbers"),
     ],
 )
 def test_sets_that_do_not_fit_together_are_refused(wrong, words):
@@ -251,6 +253,19 @@ def test_sets_that_do_not_fit_together_are_refused(wrong, words):
     with pytest.raises(BadRecords, match=words) as error:
         Held.of_sets(**arguments)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("names", [np.array([1.5]), np.array(["a", 1], dtype=object), np.zeros((1, 1), int)])
+def test_names_of_another_kind_are_refused(names):
+    with pytest.raises(BadRecords, match="all alike"):
+        Held(np.array([0]), np.array([0]), names)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.uint64])
+def test_codes_and_owners_of_any_whole_kind(kind):
+    codes, owners = np.array([0, 1, 1, 2], dtype=kind), np.array([3, 3, 3, 250], dtype=kind)
+    assert sorted(held_at_most(owners, codes, 2, PrivateStream(seed=0)).tolist()) == [0, 1, 2]
+    assert _keys(Held(codes, owners, np.array([5, 6, 7]))) == [5, 6, 7]
 
 
 @given(
