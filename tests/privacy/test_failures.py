@@ -39,7 +39,7 @@ def _tree(*events):
 
 
 @given(st.floats(0.3, 30.0), st.lists(st.floats(1e-9, 4e-6), min_size=1, max_size=2))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 def test_full_passes_by_integration(multiplier, deltas):
     """delta(eps) of the Gaussian by quadrature, and beside it the chance that one of the others fails."""
     epsilon = spent(_tree(dp_accounting.GaussianDpEvent(multiplier), *_failing(*deltas)), DELTA).epsilon

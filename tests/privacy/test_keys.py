@@ -16,7 +16,7 @@ from lightning_dpgen.privacy.mechanisms import key_threshold, select_keys
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 
-@pytest.mark.parametrize("most", [1, 3, 20])
+@pytest.mark.parametrize("most", [1, 20])
 def test_keys_of_one_record_are_seen_with_its_delta(most):
     laws.keys_of_one_record_are_seen_with_its_delta(most)
 
