@@ -6,9 +6,10 @@ import numpy as np
 import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.columns import blocks
 
 # Units that trees look at, beyond which the ones that vary most stand for all.
-MOST_UNITS = 200
+MOST_UNITS = 100
 # Categories that histogram boosting has bins for.
 MOST_CATEGORIES = 255
 
@@ -34,12 +35,14 @@ def varying_units(sides: list[Encoded], most: int) -> np.ndarray:
         >>> varying_units([records], 2).tolist()
         [1, 2]
     """
-    joined = Encoded.joined(sides).units
-    if scipy.sparse.issparse(joined):
-        mean = np.asarray((joined != 0).mean(axis=0))
-        variance = mean - mean**2
-    else:
-        variance = joined.var(axis=0, dtype=np.float64) if len(joined) else np.zeros(joined.shape[1])
+    sums, squares = np.zeros((2, sides[0].units.shape[1]))
+    for side in sides:
+        for block in blocks(side, len(sums)):
+            values = block.units.astype(np.float64)
+            sums += values.sum(axis=0)
+            squares += (values**2).sum(axis=0)
+    count = max(1, sum(len(side) for side in sides))
+    variance = squares / count - (sums / count) ** 2
     return np.sort(np.argsort(-variance, kind="stable")[:most])
 
 
