@@ -101,10 +101,13 @@ class Category(Modelled):
             if self.other is not None or self.missing:
                 to = f"{self.other!r}" if self.other is not None else "missing"
                 advice = f"list it, or let data.outside=clamp turn it to {to}"
+            elif self.kind is bool:
+                advice = "correct it"
             else:
                 advice = "list it, or declare other: one of the values, and use data.outside=clamp"
             row = first(unlisted)
-            raise Misfit(row, f"{shown(values, row)}: expected one of the {self.present} values listed", advice)
+            expected = "true or false" if self.kind is bool else f"one of the {self.present} values listed"
+            raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to
         return codes, None

@@ -283,4 +283,5 @@ class TableSchema:
 
 def listed(names: list[str]) -> str:
     """Names as a message has them, not too many."""
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    plain = [name if name.isprintable() and len(name) <= 40 else shortened(name) for name in names[:10]]
+    return ", ".join(plain) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

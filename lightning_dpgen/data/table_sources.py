@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
+from lightning_dpgen.data.column import shortened
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.data.text_tables import SUFFIXES, TextTable
@@ -98,15 +99,23 @@ class Frame:
         return f"row {row} (from 0)"
 
     def _array(self, values: pd.Series) -> pa.Array:
+        # Arrow may crash on scalars of several types, so they are looked at first.
+        if values.dtype == object and pd.api.types.infer_dtype(values, skipna=True).startswith("mixed"):
+            kinds = {type(value) for value in values if value is not None and value is not pd.NA and value == value}
+            if len(kinds) > 1 and kinds != {int, float}:
+                raise self._mixed(values)
         try:
             array = pa.array(values, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            kinds = sorted({type(value).__name__ for value in values})
-            raise BadRecords(
-                f"column {values.name!r} of the frame mixes {', '.join(kinds[:5])}: expected values of one type; convert "
-                "it, such as by .astype(str)"
-            ) from None
+            raise self._mixed(values) from None
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+    def _mixed(self, values: pd.Series) -> BadRecords:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values})[:5])
+        return BadRecords(
+            f"column {shortened(values.name)} of the frame holds {kinds}: expected values of one type, such as text or "
+            "numbers; convert it, such as by .astype(str)"
+        )
 
 
 def table_source(source: Any, schema: TableSchema) -> TableSource:

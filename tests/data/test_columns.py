@@ -14,7 +14,7 @@ from lightning_dpgen.data.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.column import BadSchema
 from lightning_dpgen.data.columns import column_of
 
-SOME = settings(max_examples=200, deadline=None)
+SOME = settings(max_examples=100, deadline=None)
 WHOLE = st.tuples(st.integers(-300, 300), st.integers(0, 400), st.integers(1, 40), st.sampled_from(TRANSFORMS),
                   st.lists(st.integers(-320, 720), max_size=6, unique=True))  # fmt: skip
 

@@ -19,13 +19,13 @@ WILD = st.text(max_size=12) | st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schemas())
 def test_a_file_makes_the_same_schema_again(schema):
     assert parse_schema(schema_text(schema)) == schema
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(WILD.filter(bool), min_size=1, max_size=4, unique=True), WILD)
 def test_any_text_may_be_a_name_a_value_or_a_description(texts, text):
     columns = [{"name": name, "type": "category", "values": texts, "description": text} for name in texts]

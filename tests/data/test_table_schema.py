@@ -16,7 +16,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema_file import parse_schema
 from lightning_dpgen.data.table_schema import BadValue, TableSchema
 
-SOME = settings(max_examples=100, deadline=None)
+SOME = settings(max_examples=60, deadline=None)
 ROWS, SEEDS = st.integers(0, 12), st.integers(0, 2**32)
 
 
