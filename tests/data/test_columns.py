@@ -61,6 +61,13 @@ def test_real_numbers_stay_in_their_bins(low, width, most, transform, seed):
     assert np.allclose(np.diff(points), points[-1] / most, rtol=1e-3, atol=1e-9 + 1e-6 * abs(low))
 
 
+def test_rounding_does_not_reach_the_next_bin():
+    """In the narrowest bins that there may be, some of so many draws would otherwise be rounded up to the end."""
+    end = 1.0 + 4096 * np.spacing(2.0)
+    bins = Bins(1.0, 2.0, False, np.array([1.0, end]), np.array([]))
+    assert (bins.decode(np.zeros(200_000, int), np.random.default_rng(0)) < end).all()
+
+
 def test_numbers_of_a_bin_are_drawn_uniformly():
     """False alarm: 1e-6 over all, from one seed."""
     random = np.random.default_rng(7)
