@@ -51,8 +51,12 @@ def _overrides() -> list[list[str]]:
         case = [f"{path.parent.name}={path.stem}"]
         if path.stem in ("blobs", "array", "pure"):
             continue
-        if path.stem == "images":
-            case += ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"]
+        case += {
+            "images": ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"],
+            "table": ["data.path=x.csv", "data.n=5000", f"data.schema={PACKAGE / 'data/bundled/adult.schema.yaml'}"],
+            "baskets": ["data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5"],
+            "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
+        }.get(path.stem, [])
         cases.append(case)
     return cases
 

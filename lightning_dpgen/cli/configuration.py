@@ -14,24 +14,58 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 import lightning_dpgen
+from lightning_dpgen.cli.defaults import default_delta
 from lightning_dpgen.cli.mistake import Mistake
 
 _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
 # Sources of records that a network learns, and of rows that a projection releases.
-RECORDS, ROWS = ("digits", "mnist", "fashion_mnist", "images"), ("blobs", "array")
+RECORDS = (
+    "digits", "mnist", "fashion_mnist", "images", "adult", "mushroom", "table", "retail", "bms_webview1", "baskets",
+    "uk_demand", "powercons", "ausgrid", "series",
+)  # fmt: skip
+ROWS = ("blobs", "array")
 
 
 @dataclass
 class DataConf:
+    """Of all kinds of data together; `kinds.KINDS` says which has which."""
+
     source: str = MISSING
     path: str | None = None
     n: int | None = MISSING
     n_share: float | None = None
-    height: int = MISSING
-    width: int = MISSING
-    levels: int = MISSING
-    classes: int = 0
+    discovery_share: float | None = None
+    person: str | None = None
+    max_rows: int | None = None
+    outside: str | None = None
+    # Pictures.
+    height: int | None = None
+    width: int | None = None
+    levels: int | None = None
     threshold: int | None = None
+    fit: str | None = None
+    high: Any = None
+    # Pictures and series: how many, or their names.
+    channels: Any = None
+    classes: Any = None
+    # Tables.
+    schema: str | None = None
+    bins: int | None = None
+    # Baskets.
+    items: Any = None
+    max_items: int | None = None
+    # Series.
+    length: int | None = None
+    low: Any = None
+    decimals: Any = None
+    header: bool | None = None
+    by: str | None = None
+    day: str | None = None
+    # How files of baskets and series are written.
+    form: str | None = None
+    separator: str | None = None
+    columns: Any = None
+    label: str | None = None
 
 
 @dataclass
@@ -76,8 +110,8 @@ class ClippingConf:
 @dataclass
 class PrivacyConf:
     epsilon: float | None = None
-    delta: float = 1e-5
-    unit: str = MISSING
+    delta: float | None = None
+    unit: str | None = None
     noise: str = MISSING
 
 
@@ -146,7 +180,7 @@ class ProjectionConf:
 @dataclass
 class PurePrivacyConf:
     epsilon: float | None = None
-    delta: float = 0.0
+    delta: float | None = 0.0
     noise: str = MISSING
     unit: str | None = None
 
@@ -182,12 +216,17 @@ def read_conf(overrides: Sequence[str]) -> Conf:
             f"data.n={conf.data.n} and data.n_share={conf.data.n_share:g}: declare the number of records, or buy it with "
             "data.n=null"
         )
+    if conf.privacy.delta is None:
+        conf.privacy.delta = default_delta(conf.data.n)
     return conf
 
 
 def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
     """Compose the configuration of a projection; see `read_conf`."""
-    return _compose(overrides, "project", ProjectConf, ROWS, "dpgen train", RECORDS)
+    conf = _compose(overrides, "project", ProjectConf, ROWS, "dpgen train", RECORDS)
+    if conf.privacy.delta is None:
+        conf.privacy.delta = default_delta(conf.data.n)
+    return conf
 
 
 def _compose(overrides: Sequence[str], name: str, schema: type, sources, other: str, others):

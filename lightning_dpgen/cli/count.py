@@ -28,13 +28,14 @@ def count_plan(conf: Conf) -> Plan:
     draft = count_draft(conf)
     with_count(conf, max(1, int(0.1 / conf.privacy.delta)))  # any number that delta allows
     epsilon = math.inf if conf.privacy.noise == "off" else conf.privacy.epsilon
-    return Plan((Stage(draft.access(draft.noise or 0.0), 1, draft.share),), epsilon, conf.privacy.delta)
+    stage = Stage(draft.access(draft.noise or 0.0), 1, draft.share)
+    return Plan((stage,), epsilon, conf.privacy.delta, max_rows=conf.data.max_rows or 1)
 
 
 def noisy_count(records: Records, account: Account) -> int:
     """The number of records with noise, rounded, at least 1: public from here on, and all that is known of it.
 
-    One record added or removed changes it by 1.
+    One record added or removed changes it by 1, and a person by as many as they have.
     """
     total = torch.tensor([len(records)], dtype=torch.float64)
     with account.open(COUNT) as access:

@@ -33,8 +33,8 @@ class Defaults:
     c_max: float
 
 
-def defaults(n: int, layout: Layout, epsilon: float | None, delta: float) -> Defaults:
-    """Defaults for `n` declared records of that layout.
+def defaults(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> Defaults:
+    """Defaults for `n` declared records of that layout, of which a person has up to `max_rows`.
 
     All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means
     have error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
@@ -43,8 +43,8 @@ def defaults(n: int, layout: Layout, epsilon: float | None, delta: float) -> Def
         >>> defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
         64
     """
-    # Without noise, as with the most generous budget.
-    strength = n * gaussian_mu(epsilon if epsilon is not None else 100.0, delta)
+    # Noise is that of all records of a person.
+    strength = n * _mu(epsilon, delta) / max_rows
     share = _between(0.3 * math.sqrt(1400 / strength), 0.05, 0.3)
     return Defaults(
         hidden=2 ** round(math.log2(_between(math.sqrt(strength) / 2.6, 16, 256))),
@@ -59,6 +59,34 @@ def defaults(n: int, layout: Layout, epsilon: float | None, delta: float) -> Def
         means_share=share,
         c_max=2.0 * _output_norm(layout),
     )
+
+
+def default_delta(n: int | None) -> float:
+    """The power of ten at or below 1 / (10 n), at most 1e-5; 1e-6 where n is still to be bought.
+
+    Example:
+        >>> default_delta(1_500), default_delta(32_561), default_delta(None)
+        (1e-05, 1e-06, 1e-06)
+    """
+    return 1e-6 if n is None else float(f"1e{min(-5, math.floor(-math.log10(10 * max(n, 1))))}")
+
+
+def default_bins(n: int, epsilon: float | None, delta: float) -> int:
+    """Into how many bins a column of numbers is cut, where its schema does not say.
+
+    About the cube root of the strength: with b bins the shares of a column have error sqrt(b) / strength together from
+    noise and b / n from chance, and 1 / b from the width of a bin; the last is what a reader of the table sees.
+
+    Example:
+        >>> default_bins(1_000, 1.0, 1e-5), default_bins(32_561, 4.0, 1e-6), default_bins(10**6, 4.0, 1e-7)
+        (6, 30, 50)
+    """
+    return round(_between((n * _mu(epsilon, delta)) ** (1 / 3), 5, 50))
+
+
+def _mu(epsilon: float | None, delta: float) -> float:
+    # Without noise, as with the most generous budget.
+    return gaussian_mu(100.0 if epsilon is None else epsilon, delta)
 
 
 def _output_norm(layout: Layout) -> float:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.sources import load
 from lightning_dpgen.metrics.labels import LabelDistance, TrainOnSynthetic
 from lightning_dpgen.metrics.moments import MomentDistance
 from lightning_dpgen.release.projected import ProjectedRows
@@ -43,8 +43,8 @@ def run(argv: Sequence[str]) -> int:
         raise Mistake(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
     conf = read_settings([*arguments.data, "privacy=off"]).conf.data
     schema = release.schema
-    real = load(conf.source, schema, path=conf.path)
-    held_out = None if conf.source == "images" else load(conf.source, schema, held_out=True)
+    real, _ = kinds.records_of(conf, schema)
+    held_out = kinds.records_of(conf, schema, held_out=True)[0] if kinds.KINDS[conf.source].held_out else None
     if not len(real):
         raise Mistake("the real data hold no record: nothing to compare with")
     scores = compare(release, real, held_out, seed=arguments.seed)

@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 
+from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, read_conf
-from lightning_dpgen.cli.defaults import defaults
+from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
+from lightning_dpgen.data.column import BadSchema
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import Draft, make_plan
@@ -31,6 +35,8 @@ COUNT = "count"
 _RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
+# Settings of the data that a certificate shows beside n and the schema.
+_OF_DATA = ("n_share", "person", "max_rows", "outside")
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,14 @@ class Settings:
     def data_name(self) -> str:
         return self.conf.data.source
 
+    @property
+    def unit(self) -> str:
+        """Whose presence is protected, in words."""
+        data = self.conf.data
+        if self.conf.privacy.unit is not None:
+            return self.conf.privacy.unit
+        return "one record of the data set" if data.person is None else f"one person with at most {data.max_rows} records"
+
     def plan(self) -> Plan:
         """The plan of the run; reads no data.
 
@@ -64,6 +78,7 @@ class Settings:
                 [*counted, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)],
                 epsilon=epsilon,
                 delta=self.conf.privacy.delta,
+                max_rows=self.conf.data.max_rows or 1,
             )
         except ValueError as error:
             raise Mistake(str(error)) from None
@@ -77,7 +92,7 @@ class Settings:
         return {
             "data": self.data_name,
             "n": self.conf.data.n,
-            **({} if self.conf.data.n_share is None else {"n_share": self.conf.data.n_share}),
+            **{name: value for name in _OF_DATA if (value := getattr(self.conf.data, name)) is not None},
             "schema": self.schema.as_json(),
             "model": {"name": title, **model},
             "split": dataclasses.asdict(self.split),
@@ -90,7 +105,7 @@ class Settings:
         """What a run must be asked for again when it goes on."""
         conf = self.conf
         return self.declared() | {
-            "privacy": {"epsilon": conf.privacy.epsilon, "delta": conf.privacy.delta, "unit": conf.privacy.unit},
+            "privacy": {"epsilon": conf.privacy.epsilon, "delta": conf.privacy.delta, "unit": self.unit},
             "debug": {"private_seed": conf.debug.private_seed},
         }
 
@@ -131,11 +146,21 @@ def make_schema(conf: Conf) -> Schema:
     Raises:
         Mistake: if it describes none.
     """
-    data = conf.data
+    kinds.check(conf.data)
     try:
-        return ImageSchema(data.height, data.width, data.levels, data.classes, data.threshold)
+        schema = kinds.KINDS[conf.data.source].declare(conf.data)
+    except (BadSchema, BadRecords) as error:
+        raise Mistake(str(error)) from None
     except ValueError as error:
         raise Mistake(f"data.{error}") from None
+    if not isinstance(schema, TableSchema):
+        return schema
+    bins, n = conf.data.bins, conf.data.n
+    if bins is None:
+        # Where n is still to be bought, records are only counted.
+        bins = 1 if n is None else default_bins(n, _epsilon(conf), conf.privacy.delta)
+    _within("data.bins", bins, 1, _WIDEST)
+    return schema.completed(bins)
 
 
 def fill(conf: Conf) -> Settings:
@@ -144,15 +169,14 @@ def fill(conf: Conf) -> Settings:
     data = conf.data
     schema = make_schema(conf)
     _check_two_of_three(conf)
-    epsilon = None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
-    chosen = defaults(data.n, schema.layout, epsilon, conf.privacy.delta)
+    chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     for field in dataclasses.fields(conf.split):
         if getattr(conf.split, field.name) is None and hasattr(chosen, field.name):
             setattr(conf.split, field.name, getattr(chosen, field.name))
     rate = chosen.rate if conf.model.rate is None else conf.model.rate
     complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
-    _check_model(conf)
+    _check_model(conf, schema)
     if conf.model.rate * data.n < 1.0:
         raise Mistake(
             f"model.rate={conf.model.rate:g}: expected 1/n = {1.0 / data.n:.3g} or more, or no lot holds a record"
@@ -181,7 +205,7 @@ def check_privacy(conf: Conf) -> None:
     epsilon, delta = conf.privacy.epsilon, conf.privacy.delta
     if conf.data.n is not None:
         _within("data.n", conf.data.n, 1, _MOST)
-    if not conf.privacy.unit.strip():
+    if conf.privacy.unit is not None and not conf.privacy.unit.strip():
         raise Mistake("privacy.unit is empty: expected words that say whose presence is protected")
     if conf.privacy.noise not in ("standard", "secure", "off"):
         raise Mistake(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
@@ -243,7 +267,12 @@ def delta_warning(conf: Conf) -> str | None:
     return None
 
 
-def _check_model(conf: Conf) -> None:
+def _epsilon(conf: Conf) -> float | None:
+    """The budget from which sizes are chosen; None for none."""
+    return None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
+
+
+def _check_model(conf: Conf, schema: Schema) -> None:
     model = conf.model
     sizes = ("hidden", "latent", "chains", "features", "groups", "critic_steps")
     for name, most in {"steps": _MOST, **dict.fromkeys(sizes, _WIDEST)}.items():
@@ -259,9 +288,11 @@ def _check_model(conf: Conf) -> None:
         raise Mistake(f"model.features={model.features}: expected an even number, pairs of a cosine and a sine")
     if model.network not in (None, "dense", "conv"):
         raise Mistake(f"model.network={model.network}: expected dense or conv")
-    if model.network == "conv" and (conf.data.height % 4 or conf.data.width % 4):
+    if model.network == "conv" and not isinstance(schema, ImageSchema):
+        raise Mistake(f"model.network=conv: is for pictures, and data={conf.data.source} is none; use model.network=dense")
+    if model.network == "conv" and (schema.height % 4 or schema.width % 4):
         raise Mistake(
-            f"model.network=conv: pictures of {conf.data.height} by {conf.data.width} do not go through it, which needs "
+            f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
             "multiples of 4; model.network=dense takes any"
         )
     if not 0.0 < model.rate <= 1.0:

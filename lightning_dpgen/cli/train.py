@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import TensorBoardLogger
 
-from lightning_dpgen.cli import resume, run_folder, same_run
+from lightning_dpgen.cli import kinds, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.count import count_plan, noisy_count, with_count
 from lightning_dpgen.cli.families import make_module
@@ -19,7 +19,8 @@ from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.settings import Settings, delta_warning, fill, make_schema, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
-from lightning_dpgen.data.sources import find, load
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.previews import Previews
@@ -63,16 +64,17 @@ def run(argv: Sequence[str]) -> int:
 def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
     # Where the number of records is to be bought, it is all that can be planned before.
     settings, plan = (None, count_plan(conf)) if conf.data.n is None else (fill(conf), None)
-    find(conf.data.source, path=conf.data.path)
+    kinds.check(conf.data)
+    kinds.KINDS[conf.data.source].find(conf.data, False)
     warn(seed_warning(conf))
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     if folder.unfinished:
         return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts)
     if plan is None:
         plan = _planned(settings)
-    records = load(conf.data.source, make_schema(conf), path=conf.data.path)
+    records = _records(conf, make_schema(conf) if settings is None else settings.schema)
     run_folder.take(folder)
-    about = same_run.about_records(records.arrays)
+    about = same_run.about_records(kinds.contents(conf.data))
     if settings is not None:
         about |= same_run.about_settings(settings.asked(), conf.data.n)
     account = run_folder.open_account(plan, folder, stream, about)
@@ -83,6 +85,8 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
             settings = with_count(conf, n)
             print(f"counted, with noise: {settings.conf.data.n:,} records")
             account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
+            if settings.schema != records.schema:
+                records = _records(conf, settings.schema)
         return _train(settings, records, account, folder, interrupts)
     finally:
         account.ledger.close()
@@ -94,11 +98,17 @@ def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupt
             settings = with_count(conf, resume.counted(account, folder))
             account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
         settings = resume.settings_of(conf, account.ledger.about)
-        records = load(conf.data.source, settings.schema, path=conf.data.path)
-        same_run.check(account.ledger.about, settings.asked(), records.arrays, folder)
-        return _train(settings, records, account, folder, interrupts)
+        same_run.check(account.ledger.about, settings.asked(), kinds.contents(conf.data), folder)
+        return _train(settings, _records(conf, settings.schema), account, folder, interrupts)
     finally:
         account.ledger.close()
+
+
+def _records(conf: Conf, schema: Schema) -> Records:
+    records, counted = kinds.records_of(conf.data, schema)
+    for what, count in counted.items():
+        print(f"reading (private, stays here): {what}: {count:,}")
+    return records
 
 
 def _planned(settings: Settings) -> Plan:
@@ -133,7 +143,7 @@ def _train(
         account.settle()
     content = SyntheticContent(module.mixture(), settings.rows, conf.seed)
     return write_release(
-        folder.release, folder.staging, content, account, unit=conf.privacy.unit, declared=settings.declared()
+        folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
     )
 
 

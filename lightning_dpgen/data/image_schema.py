@@ -33,6 +33,7 @@ class ImageSchema:
         classes: number of labels 0, 1, ...; 0 for pictures without a label.
         threshold: if set, a pixel above this value is 1 and any other 0 (the pictures become binary).
         channels: 1 for grey, 3 for colour.
+        names: what the labels are called, one for each; none where they are numbers.
 
     Example:
         >>> ImageSchema(8, 8, levels=16, classes=10).layout.width
@@ -47,6 +48,7 @@ class ImageSchema:
     classes: int = 0
     threshold: int | None = None
     channels: int = 1
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
@@ -57,6 +59,10 @@ class ImageSchema:
             raise ValueError(f"classes={self.classes}: expected 0 (no label) or 2 and more")
         if self.threshold is not None and not (type(self.threshold) is int and 0 <= self.threshold < self.levels):
             raise ValueError(f"threshold={self.threshold}: expected 0 to {self.levels - 1}")
+        names = tuple(self.names)
+        if names and (len(set(names)) != self.classes or not all(type(name) is str for name in names)):
+            raise ValueError(f"names={names[:5]}: expected one of each of the {self.classes} classes, or none")
+        object.__setattr__(self, "names", names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,8 +79,8 @@ class ImageSchema:
     def arrow(self) -> pa.Schema:
         """``pixel_0`` and so on, in the order of a record, then ``label``."""
         kind = pa.from_numpy_dtype(smallest_integer(max(self.layout.levels, self.classes)))
-        names = [f"pixel_{i}" for i in range(self.layout.units)] + ["label"] * bool(self.classes)
-        return pa.schema([(name, kind) for name in names])
+        columns = [(f"pixel_{i}", kind) for i in range(self.layout.units)]
+        return pa.schema(columns + [("label", pa.string() if self.names else kind)] * bool(self.classes))
 
     def encode(self, images: np.ndarray, labels: np.ndarray | None = None) -> Encoded:
         """Pictures and labels, as a record is written.
@@ -116,17 +122,20 @@ class ImageSchema:
         return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])
 
     def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
-        rows = np.concatenate([encoded.units, encoded.codes], axis=1, dtype=self.arrow.types[0].to_pandas_dtype())
         # Column by column contiguous, so that Arrow takes each column as it is.
-        columns = np.asfortranarray(rows)
-        return pa.record_batch([pa.array(columns[:, i]) for i in range(columns.shape[1])], schema=self.arrow)
+        pixels = np.asfortranarray(encoded.units.astype(self.arrow.types[0].to_pandas_dtype(), copy=False))
+        columns = [pa.array(pixels[:, i]) for i in range(pixels.shape[1])]
+        if self.classes:
+            label = pa.array(encoded.codes[:, 0])
+            columns.append(pa.array(self.names).take(label) if self.names else label.cast(self.arrow.types[-1]))
+        return pa.record_batch(columns, schema=self.arrow)
 
     def pictures(self, encoded: Encoded) -> np.ndarray:
         """(N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
         return encoded.units.reshape(-1, *self.shape)
 
     def as_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **asdict(self)}
+        return {"kind": self.kind, **asdict(self), "names": list(self.names)}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ImageSchema:

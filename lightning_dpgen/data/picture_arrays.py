@@ -17,9 +17,9 @@ from lightning_dpgen.data.picture_form import PictureForm, eight_bits
 def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray | None]:
     """Pictures of a .npz file with ``images`` and, where there are classes, ``labels``; or of a .npy file without labels.
 
-    Images are (N, h, w), (N, h, w, 1) or (N, h, w, 3); channels may come first where no other reading fits. They are
-    of uint8, bool, uint16 (divided by its range), or floats from 0 to ``form.high``. Labels are names of classes, or their
-    places.
+    Images are (N, h, w), (N, h, w, 1) or (N, h, w, 3); channels may come first where no other reading fits. Values
+    are from 0 to ``form.high``; of uint8, uint16 and bool, where that is None, from 0 to the largest of their type. Labels
+    are names of classes, or their places.
 
     Returns:
         As `read_pictures`; images of a .npy file stay mapped where nothing has to be done to them.
@@ -31,16 +31,16 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
         raise BadRecords(f"data.path={path}: expected a folder of pictures, or a file that ends in {', '.join(ENDINGS)}")
     arrays = load_arrays(path, ("images", "labels"))
     images = _channels_last(arrays["images"], form, path)
-    if images.dtype.kind == "f" and form.high is None:
+    if images.dtype.kind not in "uifb":
+        raise BadRecords(f"{path}: images are of {images.dtype}: expected numbers; convert them")
+    if images.dtype not in (np.uint8, np.uint16, np.bool_) and form.high is None:
         raise BadRecords(f"{path}: images are of {images.dtype}, of unknown range: declare the largest value (data.high)")
-    if images.dtype not in (np.uint8, np.uint16, np.bool_) and images.dtype.kind != "f":
-        raise BadRecords(f"{path}: images are of {images.dtype}: expected uint8, uint16, bool, or floats; convert them")
     if not len(images):
         raise BadRecords(f"{path} holds no pictures")
     found = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
     channels = () if images.ndim == 3 else (images.shape[3],)
     fits = images.shape[1:3] == (form.height, form.width) and (channels or (1,))[0] == form.channels
-    if fits and images.dtype == np.uint8:
+    if fits and images.dtype == np.uint8 and form.high is None:
         return images.reshape(len(images), *form.shape), found
     done = np.empty((len(images), *form.shape), np.uint8)
     for i, picture in enumerate(images):
@@ -69,12 +69,10 @@ def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndar
 
 
 def _bytes(picture: np.ndarray, form: PictureForm, path: Path) -> np.ndarray:
-    if picture.dtype == np.bool_:
-        return picture * np.uint8(255)
-    if picture.dtype == np.uint16:
-        return eight_bits(picture)
-    if picture.dtype == np.uint8:
-        return np.ascontiguousarray(picture)
+    if form.high is None:
+        if picture.dtype == np.uint16:
+            return eight_bits(picture)
+        return picture * np.uint8(255) if picture.dtype == np.bool_ else np.ascontiguousarray(picture)
     # NaN fails the comparison too.
     if not ((picture >= 0) & (picture <= form.high)).all():
         raise BadRecords(f"{path}: images hold NaN, or values outside 0 to {form.high:g}, as declared (data.high)")

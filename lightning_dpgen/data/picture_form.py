@@ -24,7 +24,7 @@ class PictureForm:
         classes: names of the sub-folders that are the labels; or how many, of those named 0, 1, ...; empty without labels.
         fit: how another size becomes this one, each pixel the mean over the area that it covers: ``stretch`` to the size,
             whatever the aspect; ``pad`` by black, the whole picture in the middle; ``crop`` what stands over at both sides.
-        high: the largest value of arrays of floats, which go from 0 to this; None where there are none.
+        high: the largest value of arrays, which go from 0 to this; None where their type says it.
 
     Raises:
         ValueError: for anything else.

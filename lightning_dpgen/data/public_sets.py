@@ -1,23 +1,30 @@
-"""Public sets of baskets and of series that are known by name, with what is publicly known of each."""
+"""Public sets of records that are known by name, with what is publicly known of each."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from lightning_dpgen.data.baskets import BasketSchema
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.idx_files import read_idx
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.read_baskets import read_baskets
 from lightning_dpgen.data.read_series import read_series
 from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema_file import read_schema
 from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.tables import read_table
 from lightning_dpgen.data.universe import read_items
 
-_LISTS = Path(__file__).parent / "bundled"
+_BUNDLED = Path(__file__).parent / "bundled"
 _HALF_HOURS = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(0, 1440, 30))
 _TEN_MINUTES = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(0, 1440, 10))
 
@@ -28,54 +35,124 @@ class PublicSet:
 
     Args:
         schema: what is publicly known of its records.
-        n: declared number of records for training: the first ones of the file, those after them are held out.
-        file: its place under ``$DPGEN_DATA``.
-        held_out: the place of the held-out records, where they have a file of their own.
-        options: how it is written, for the reader.
+        n: declared number of records for training.
+        read: records for training, or held out, from their files by a schema.
+        files: for training, as places under ``$DPGEN_DATA``.
+        held_out: those of the held-out records, where they have files of their own.
     """
 
-    schema: BasketSchema | SeriesSchema
+    schema: Schema
     n: int
-    file: str
-    held_out: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[list[Path], Schema, bool], Reading]
+    files: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+
+
+def _digits() -> PublicSet:
+    def read(files: list[Path], schema: ImageSchema, held_out: bool) -> Reading:
+        from sklearn.datasets import load_digits
+
+        # In the order of their writers, of which the last are held out.
+        bunch = load_digits()
+        images, labels = _part(bunch.images, 1500, held_out), _part(bunch.target, 1500, held_out)
+        return Reading(schema.encode(images, labels if schema.classes else None), None, {})
+
+    return PublicSet(ImageSchema(8, 8, levels=16, classes=10), n=1500, read=read)
+
+
+def _idx(name: str) -> PublicSet:
+    def read(files: list[Path], schema: ImageSchema, held_out: bool) -> Reading:
+        images, labels = map(read_idx, files)
+        return Reading(schema.encode(images, labels if schema.classes else None), None, {})
+
+    files, held_out = (
+        tuple(f"{name}/{part}-{what}-ubyte.gz" for what in ("images-idx3", "labels-idx1")) for part in ("train", "t10k")
+    )
+    return PublicSet(ImageSchema(28, 28, levels=255, classes=10), n=60_000, read=read, files=files, held_out=held_out)
+
+
+def _adult() -> PublicSet:
+    def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
+        if not held_out:
+            return read_table(files[0], schema)
+        names = [column.name for column in schema.columns]
+        # It begins with a remark, and its labels end in a full stop.
+        frame = pd.read_csv(files[0], names=names, skipinitialspace=True, comment="|", dtype=str, keep_default_na=False)
+        return read_table(frame.assign(income=frame["income"].str.rstrip(".")), schema)
+
+    schema = read_schema(_BUNDLED / "adult.schema.yaml")
+    return PublicSet(schema, n=32_561, read=read, files=("adult/adult.data.gz",), held_out=("adult/adult.test.gz",))
+
+
+def _mushroom() -> PublicSet:
+    def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
+        encoded = read_table(files[0], schema).encoded
+        # The file is not in a random order.
+        order = np.random.default_rng(0).permutation(len(encoded))
+        return Reading(encoded[_part(order, 5686, held_out)], None, {})
+
+    schema = read_schema(_BUNDLED / "mushroom.schema.yaml")
+    return PublicSet(schema, n=5686, read=read, files=("mushroom/agaricus-lepiota.data.gz",))
 
 
 def _retail() -> PublicSet:
     # FIMI numbers the shop's 16,470 articles. Brijs et al. (1999) give 13 different ones on average; three times that.
-    return PublicSet(BasketSchema(read_items("1..16470"), max_items=40), n=80_000, file="retail/retail.dat.gz")
+    return _baskets(BasketSchema(read_items("1..16470"), max_items=40), 80_000, "retail/retail.dat.gz")
 
 
 def _bms_webview1() -> PublicSet:
     # The pages of products that KDD Cup 2000 published with the shop; a visit has a few (2.5 on average, as FIMI says).
-    items = read_items(_LISTS / "bms_webview1.items.txt")
-    return PublicSet(BasketSchema(items, max_items=20), n=50_000, file="bms_webview1/BMS1.dat.gz")
+    items = read_items(_BUNDLED / "bms_webview1.items.txt")
+    return _baskets(BasketSchema(items, max_items=20), 50_000, "bms_webview1/BMS1.dat.gz")
 
 
 def _uk_demand() -> PublicSet:
     # Round numbers about the winter peaks (60 GW) and summer lows (under 20 GW) of the grid operator's yearly outlooks.
     schema = SeriesSchema(48, 10_000, 65_000, channels=("nd_mw",), decimals=0, steps=_HALF_HOURS)
     # Days with a gap are left out, as when clocks go forward.
-    options = {"form": "long", "day": "timestamp", "outside": "clamp"}
-    return PublicSet(schema, n=4_925, file="daily_load/uk_national_demand.csv.gz", options=options)
+    reader = partial(read_series, form="long", day="timestamp", outside="clamp")
+    return PublicSet(schema, 4_925, _first(reader, 4_925), ("daily_load/uk_national_demand.csv.gz",))
 
 
 def _powercons() -> PublicSet:
-    # kW; French households subscribe to 3, 6 or 9 kVA, larger ones to more. Seasons: 1 warm, 2 cold.
+    # kW; the next to smallest supply that French households subscribe to is 9 kVA. Seasons: 1 warm, 2 cold.
     schema = SeriesSchema(144, 0, 9, channels=("kw",), classes=(1, 2), decimals=2, steps=_TEN_MINUTES)
-    train, test = (f"daily_load/PowerCons_{part}.tsv.gz" for part in ("TRAIN", "TEST"))
-    return PublicSet(schema, n=180, file=train, held_out=test, options={"header": False})
+    train, test = ((f"daily_load/PowerCons_{part}.tsv.gz",) for part in ("TRAIN", "TEST"))
+    return PublicSet(schema, 180, lambda files, schema, _: read_series(files[0], schema, header=False), train, test)
 
 
 def _ausgrid() -> PublicSet:
-    # kWh in half an hour: at 20 kW, what a main fuse of 80 A lets through, and at 10 kW, the largest panels of the trial.
+    # Half an hour at 20 kW, what a household's main fuse of 80 A lets through, and of the trial's largest panels, 10 kW.
     schema = SeriesSchema(48, 0, (10, 5), channels=("GC", "GG"), decimals=3, steps=_HALF_HOURS)
     # The column of time stamps has no name.
-    options = {"form": "long", "day": ""}
-    return PublicSet(schema, n=300, file="daily_load/ausgrid_customer12_2011-2012.csv.gz", options=options)
+    reader = partial(read_series, form="long", day="")
+    return PublicSet(schema, 300, _first(reader, 300), ("daily_load/ausgrid_customer12_2011-2012.csv.gz",))
+
+
+def _baskets(schema: BasketSchema, n: int, file: str) -> PublicSet:
+    return PublicSet(schema, n, _first(read_baskets, n), (file,))
+
+
+def _first(reader: Callable[..., Reading], n: int) -> Callable[[list[Path], Schema, bool], Reading]:
+    """The first n records are for training, those after them held out."""
+
+    def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
+        reading = reader(files[0], schema)
+        return Reading(_part(reading.encoded, n, held_out), None, reading.counted)
+
+    return read
+
+
+def _part(records, n: int, held_out: bool):
+    return records[n:] if held_out else records[:n]
 
 
 _SETS = {
+    "digits": _digits,
+    "mnist": partial(_idx, "mnist"),
+    "fashion_mnist": partial(_idx, "fashion_mnist"),
+    "adult": _adult,
+    "mushroom": _mushroom,
     "retail": _retail,
     "bms_webview1": _bms_webview1,
     "uk_demand": _uk_demand,
@@ -102,43 +179,35 @@ def public_set(name: str) -> PublicSet:
 
 
 def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
-    """The file of a set, not read; arguments as for `load_public_set`.
+    """The files of a set, not read; arguments as for `load_public_set`.
 
     Raises:
-        MissingData: if it is not there; says where it was looked for.
+        MissingData: if one is not there; says where it was looked for.
         ValueError: for an unknown name.
     """
     known = public_set(name)
-    root = os.environ.get("DPGEN_DATA")
-    relative = known.held_out if held_out and known.held_out else known.file
-    if not root:
+    wanted, root = (held_out and known.held_out) or known.files, os.environ.get("DPGEN_DATA")
+    if wanted and not root:
         raise MissingData(
-            f"data={name} needs its file: set the environment variable DPGEN_DATA to the folder that holds {relative}"
+            f"data={name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {wanted[0]}"
         )
-    path = Path(root) / relative
-    if not path.is_file():
-        raise MissingData(f"no file {path} (looked for under DPGEN_DATA={root})")
-    return [path]
+    files = [Path(root or "") / file for file in wanted]
+    for file in files:
+        if not file.is_file():
+            raise MissingData(f"no file {file} (looked for under DPGEN_DATA={root})")
+    return files
 
 
-def load_public_set(name: str, *, held_out: bool = False) -> Reading:
-    """Records of a set, encoded by its schema.
+def load_public_set(name: str, schema: Schema | None = None, *, held_out: bool = False) -> Reading:
+    """Records of a set.
 
     Args:
         name: one of `NAMES`.
-        held_out: the records that no training sees: those after the first n, or a file of their own.
-
-    Returns:
-        Reading: what is counted goes for the whole file.
+        schema: how they are encoded; None takes the set's own.
+        held_out: the records that no training sees.
 
     Raises:
-        MissingData: if the file is not there; says where it was looked for.
+        MissingData: if a file is not there; says where it was looked for.
         BadRecords: if it is another one than that known by this name.
     """
-    known, [path] = public_set(name), find_public_set(name, held_out=held_out)
-    read = read_baskets if isinstance(known.schema, BasketSchema) else read_series
-    reading = read(path, known.schema, **known.options)
-    if known.held_out:
-        return reading
-    part = slice(known.n, None) if held_out else slice(known.n)
-    return Reading(reading.encoded[part], None, reading.counted)
+    return public_set(name).read(find_public_set(name, held_out=held_out), schema or public_set(name).schema, held_out)

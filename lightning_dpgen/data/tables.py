@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,23 +14,9 @@ from lightning_dpgen.data.arrays import Misfit, plain
 from lightning_dpgen.data.column import Modelled, shortened
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.table_schema import BadValue, TableSchema, listed
 from lightning_dpgen.data.table_sources import TableSource, table_source
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TableRead:
-    """What was read of a table. Private.
-
-    Args:
-        encoded: its N records.
-        persons: (N,) int64, the same number for records of the same person; None if nobody asked.
-        counted: how many values were clamped, by column and what was wrong with them.
-    """
-
-    encoded: Encoded
-    persons: np.ndarray | None
-    counted: dict[str, int]
 
 
 def read_table(
@@ -40,7 +25,7 @@ def read_table(
     *,
     outside: str = "refuse",
     person: str | None = None,
-) -> TableRead:
+) -> Reading:
     """The records of a table, as its schema encodes them, a block at a time.
 
     Args:
@@ -83,7 +68,7 @@ def read_table(
             raise BadRecords(f"{title}{where}: column {shortened(bad.column)}: {bad.problem}") from None
         done += batch.num_rows
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
-    return TableRead(encoded, None if person is None else _codes(persons), dict(counted))
+    return Reading(encoded, None if person is None else _codes(persons), dict(counted))
 
 
 def _check_columns(reader: TableSource, schema: TableSchema, person: str | None, title: str) -> None:

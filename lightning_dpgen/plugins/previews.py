@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytorch_lightning as pl
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release
 
@@ -22,7 +23,8 @@ class Previews(pl.Callback):
         self._every, self._shown = every, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
-        if trainer.logger is None or module.steps_taken < self._shown + self._every:
+        pictured = isinstance(module.network.schema, ImageSchema)
+        if not pictured or trainer.logger is None or module.steps_taken < self._shown + self._every:
             return
         self._shown = module.steps_taken
         image = sheet(Release(module.mixture()))

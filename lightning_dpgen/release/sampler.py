@@ -14,9 +14,12 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from lightning_dpgen.data.baskets import BasketSchema
 from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
@@ -28,7 +31,7 @@ from lightning_dpgen.release.strict_json import read_json
 # Records that are drawn at a time, and numbers that they are.
 _CHUNK, _NUMBERS = 10_000, 1 << 24
 _NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator)}
-_SCHEMAS = {schema.kind: schema for schema in (ImageSchema,)}
+_SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 # Sizes beyond it are of no use to anybody.
 _LARGEST = 2**24
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.certificate import MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.pictures import embedded, write_sheet
@@ -28,13 +29,20 @@ class SyntheticContent:
     rows: int
     seed: int
 
-    released: ClassVar[tuple[str, ...]] = (MODEL, WEIGHTS, SYNTHETIC, SHEET)
+    @property
+    def released(self) -> tuple[str, ...]:
+        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * self._pictured
+
+    @property
+    def _pictured(self) -> bool:
+        return isinstance(self.mixture.network.schema, ImageSchema)
 
     def write(self, folder: Path) -> None:
         release = Release(self.mixture)
         write_model(folder, self.mixture)
         write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.schema.arrow)
-        write_sheet(folder / SHEET, release)
+        if self._pictured:
+            write_sheet(folder / SHEET, release)
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
-        write_pages(folder, certificate, "synthetic", picture=embedded(folder / SHEET))
+        write_pages(folder, certificate, "synthetic", picture=embedded(folder / SHEET) if self._pictured else None)

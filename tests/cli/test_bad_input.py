@@ -80,7 +80,7 @@ MISTAKES = {
     "a tiny bound": (["clipping.c_max=1e-300"], "clipping.c_max=1e-300"),
     "a huge weight": (["split.label_weight=1e300"], "split.label_weight"),
     "rows beyond any use": (["rows=99999999999"], "rows=99999999999"),
-    "a huge picture": (["data=images", "data.n=5000", "data.height=99999", "data.width=99999"], "data.height"),
+    "a huge picture": (["data=images", "data.path=x", "data.n=5000", "data.height=99999", "data.width=9"], "data.height"),
     "a rate of learning": (["model.lr=1e300"], "model.lr"),
     "bad accelerator": (["trainer.accelerator=foo"], "trainer.accelerator=foo"),
 }
@@ -123,18 +123,19 @@ def test_a_run_dir_is_never_overwritten(dpgen, trained, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
 
 
-PICTURES = np.zeros((30, 2, 2))
+PICTURES, LABELS = np.zeros((30, 2, 2)), {"labels": np.zeros(30, int)}
 BAD_ARRAYS = {
-    "nan": ({"images": np.full((30, 2, 2), np.nan)}, "NaN"),
-    "infinite": ({"images": np.full((30, 2, 2), np.inf)}, "NaN or infinite"),
-    "shape": ({"images": np.zeros((30, 3, 2))}, "shape"),
-    "range": ({"images": PICTURES + 300}, "declared range"),
-    "text": ({"images": np.full((30, 2, 2), "a")}, "dtype"),
+    "nan": ({"images": np.full((30, 2, 2), np.nan), **LABELS}, "NaN"),
+    "infinite": ({"images": np.full((30, 2, 2), np.inf), **LABELS}, "NaN, or values outside"),
+    "shape": ({"images": np.zeros((30, 5, 2, 5)), **LABELS}, "shape"),
+    "range": ({"images": PICTURES + 300, **LABELS}, "outside 0 to 255, as declared (data.high)"),
+    "text": ({"images": np.full((30, 2, 2), "a")}, "expected numbers"),
     "name": ({"pictures": PICTURES}, "named images"),
     "no labels": ({"images": PICTURES}, "no labels"),
-    "label range": ({"images": PICTURES, "labels": np.full(30, 5)}, "labels"),
+    "label range": ({"images": PICTURES, "labels": np.full(30, 5)}, "the label 5"),
     "label shape": ({"images": PICTURES, "labels": np.zeros(3, int)}, "labels"),
     "objects": ({"images": np.array([None] * 30)}, "plain arrays"),
+    "an unknown range": ({"images": PICTURES, **LABELS}, "data.high"),
 }
 
 
@@ -142,6 +143,7 @@ BAD_ARRAYS = {
 def test_bad_records_cost_nothing(dpgen, tmp_path, arrays, words):
     np.savez(tmp_path / "f.npz", **arrays)
     declared = ["data.n=5000", "data.height=2", "data.width=2", "data.classes=2"]
+    declared += ["data.high=255"] if words != "data.high" else []
     status, _, err = dpgen(
         "train", "data=images", f"data.path={tmp_path / 'f.npz'}", *declared, f"run_dir={tmp_path / 'run'}"
     )
@@ -154,10 +156,10 @@ def test_a_file_that_is_no_npz(dpgen, tmp_path, content):
     (tmp_path / "f.npz").write_bytes(content)
     declared = ["data.n=5000", "data.height=2", "data.width=2", f"run_dir={tmp_path / 'run'}"]
     status, _, err = dpgen("train", "data=images", f"data.path={tmp_path / 'f.npz'}", *declared)
-    assert status == 2 and one_line(err) and "not an .npz file" in err
-    np.save(tmp_path / "f.npy", PICTURES)
+    assert status == 2 and one_line(err) and "not .npz of plain arrays" in err
+    np.save(tmp_path / "f.npy", np.array(5))
     status, _, err = dpgen("train", "data=images", f"data.path={tmp_path / 'f.npy'}", *declared)
-    assert status == 2 and one_line(err) and "not an .npz file" in err
+    assert status == 2 and one_line(err) and "images have shape ()" in err
 
 
 def test_a_full_disk_is_one_line(dpgen, tmp_path, monkeypatch):

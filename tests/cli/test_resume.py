@@ -83,7 +83,7 @@ def test_other_settings_are_refused(dpgen, run):
 
 def test_other_records_are_refused(dpgen, tmp_path):
     pictures = np.random.default_rng(0).integers(0, 2, size=(300, 3, 3))
-    declared = ["data=images", "data.n=300", "data.height=3", "data.width=3", "data.levels=1", "privacy.epsilon=8"]
+    declared = ["data=images", "data.n=300", "data.height=3", "data.width=3", "data.high=1", "privacy.epsilon=8"]
     arguments = [*declared, *SETTINGS, f"data.path={tmp_path / 'f.npz'}", f"run_dir={tmp_path / 'run'}"]
     np.savez(tmp_path / "f.npz", images=pictures)
     patch = pytest.MonkeyPatch()

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.sources import load
+from lightning_dpgen.data.public_sets import load_public_set
 from lightning_dpgen.release.sampler import load_release
 
 from .conftest import QUICK
@@ -46,7 +45,7 @@ def test_the_ledger_is_the_plan(trained):
 
 def test_nothing_private_is_released(trained):
     """No raw record in any array, and no word of what is only for private/."""
-    records = load("digits", ImageSchema(8, 8, 16, 10)).encoded.units
+    records = load_public_set("digits").encoded.units
     raw = {row.tobytes() for row in records}
     rows = pd.read_parquet(trained / "release" / "synthetic.parquet").iloc[:, :64].to_numpy().astype(np.uint8)
     assert not any(row.tobytes() in raw for row in rows)

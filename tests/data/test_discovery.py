@@ -200,7 +200,7 @@ def test_columns_of_any_make(column):
         ["\ud800"],
         pd.Series(pd.to_datetime(["2020-01-01"])),
     ],
-    ids=str,
+    ids=lambda column: type(column).__name__,
 )
 def test_what_is_no_category_is_refused_without_showing_it(column):
     with pytest.raises(BadRecords, match=r"expected text or whole numbers|neither all text") as error:

@@ -1,0 +1,197 @@
+"""The kinds of data by their names on the command line: which settings each has, what it declares, and how it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_dpgen.cli.configuration import DataConf
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.pictures import read_pictures
+from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
+from lightning_dpgen.data.read_baskets import read_baskets
+from lightning_dpgen.data.read_series import read_series
+from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema_file import read_schema
+from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.tables import read_table
+from lightning_dpgen.data.universe import read_items
+
+# What every kind has.
+_ALWAYS = ("source", "n", "n_share")
+_PERSONS = ("person", "max_rows", "outside")
+# How their files are written.
+_BASKETS = ("form", "separator", "columns", "label")
+_SERIES = ("form", "separator", "columns", "label", "header", "by", "day")
+_MOST_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of data.
+
+    Args:
+        settings: names of its settings in the group ``data``, besides those that all have.
+        declare: the schema, from what is declared alone.
+        find: the files, for training or held out, none of them read.
+        read: their records, which it may count what it had to change of.
+        held_out: whether there are records that no training sees.
+    """
+
+    settings: tuple[str, ...]
+    declare: Callable[[DataConf], Schema]
+    find: Callable[[DataConf, bool], list[Path]]
+    read: Callable[[DataConf, Schema, bool], Reading]
+    held_out: bool = False
+
+
+def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
+    """The records of a kind of data, at most `max_rows` of a person, and what was changed or left out on the way.
+
+    Raises:
+        MissingData: if a file is not there.
+        BadRecords: if the records do not fit the schema.
+    """
+    reading = KINDS[conf.source].read(conf, schema, held_out)
+    if reading.persons is None:
+        return Records(schema, reading.encoded), dict(reading.counted)
+    kept = bounded(reading.encoded, reading.persons, conf.max_rows)
+    left_out = len(reading.encoded) - len(kept)
+    counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
+    return Records(schema, reading.encoded[kept], reading.persons[kept]), counted
+
+
+def contents(conf: DataConf) -> Iterator[np.ndarray]:
+    """The bytes of the files, for a fingerprint."""
+    for file in KINDS[conf.source].find(conf, False):
+        yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
+
+
+def check(conf: DataConf) -> None:
+    """Refuse settings that a kind does not have, and persons without a bound.
+
+    Raises:
+        Mistake: naming the setting.
+    """
+    kind = KINDS[conf.source]
+    has = {*_ALWAYS, *kind.settings}
+    for field in dataclasses.fields(conf):
+        value = getattr(conf, field.name)
+        if value is not None and field.name not in has:
+            raise Mistake(f"data.{field.name}={value}: data={conf.source} has no such setting")
+    if (conf.person is None) != (conf.max_rows is None):
+        raise Mistake(
+            f"data.person={conf.person} with data.max_rows={conf.max_rows}: expected both, the column that says whose a "
+            "record is and how many records of a person take part at most, or neither"
+        )
+    if conf.max_rows is not None and not 1 <= conf.max_rows <= _MOST_ROWS:
+        raise Mistake(f"data.max_rows={conf.max_rows}: expected a whole number from 1 to {_MOST_ROWS:,}")
+    if conf.outside not in (None, "refuse", "clamp"):
+        raise Mistake(f"data.outside={conf.outside}: expected refuse or clamp")
+
+
+def _given(conf: DataConf, *names: str) -> dict[str, Any]:
+    """Those settings that are given, by name."""
+    return {name: value for name in names if (value := getattr(conf, name)) is not None}
+
+
+def _needed(conf: DataConf, *names: str) -> None:
+    for name in names:
+        if getattr(conf, name) is None:
+            raise Mistake(f"data.{name}: must be given, as in data.{name}=...")
+
+
+def _file(conf: DataConf, held_out: bool) -> list[Path]:
+    if not conf.path:
+        raise MissingData(f"data={conf.source} needs data.path=..., the place of its records")
+    path = Path(conf.path)
+    if not path.exists():
+        raise MissingData(f"no file {path} (data.path)")
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def _public(settings: tuple[str, ...], *, varied: Callable[[DataConf, Schema], Schema] = lambda _, schema: schema) -> Kind:
+    return Kind(
+        settings,
+        declare=lambda conf: varied(conf, public_set(conf.source).schema),
+        find=lambda conf, held_out: find_public_set(conf.source, held_out=held_out),
+        read=lambda conf, schema, held_out: load_public_set(conf.source, schema, held_out=held_out),
+        held_out=True,
+    )
+
+
+def _varied_pictures(conf: DataConf, schema: ImageSchema) -> ImageSchema:
+    return dataclasses.replace(schema, **_given(conf, "classes", "threshold"))
+
+
+def _pictures(conf: DataConf) -> ImageSchema:
+    _needed(conf, "height", "width")
+    names = tuple(conf.classes) if isinstance(conf.classes, list) else ()
+    classes = len(names) if names else conf.classes or 0
+    given = _given(conf, "height", "width", "channels", "threshold")
+    return ImageSchema(**{"levels": 255, "classes": classes, "names": names} | given)
+
+
+def _read_pictures(conf: DataConf, schema: ImageSchema, held_out: bool) -> Reading:
+    given = _given(conf, "channels", "classes", "fit", "high")
+    images, labels = read_pictures(conf.path, schema.height, schema.width, **given)
+    return Reading(schema.encode(images, labels), None, {})
+
+
+def _table(conf: DataConf) -> Schema:
+    if not conf.schema:
+        raise Mistake(
+            "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
+            "drafts one"
+        )
+    return read_schema(conf.schema)
+
+
+def _baskets(conf: DataConf) -> BasketSchema:
+    items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
+    _needed(conf, "max_items")
+    return BasketSchema(tuple(items), min(conf.max_items, len(items)), tuple(conf.classes or ()))
+
+
+def _series(conf: DataConf) -> SeriesSchema:
+    _needed(conf, "length", "low", "high")
+    return SeriesSchema(**_given(conf, "length", "low", "high", "channels", "classes", "decimals"))
+
+
+KINDS = {
+    **{name: _public(("classes", "threshold"), varied=_varied_pictures) for name in ("digits", "mnist", "fashion_mnist")},
+    **{name: _public(("bins",)) for name in ("adult", "mushroom")},
+    **{name: _public(()) for name in ("retail", "bms_webview1", "uk_demand", "powercons", "ausgrid")},
+    "images": Kind(
+        ("path", "height", "width", "channels", "classes", "threshold", "fit", "high"), _pictures, _file, _read_pictures
+    ),
+    "table": Kind(
+        ("path", "schema", "bins", *_PERSONS),
+        _table,
+        _file,
+        lambda conf, schema, _: read_table(conf.path, schema, **_given(conf, "outside", "person")),
+    ),
+    "baskets": Kind(
+        ("path", "items", "max_items", "classes", *_PERSONS, *_BASKETS),
+        _baskets,
+        _file,
+        lambda conf, schema, _: read_baskets(conf.path, schema, **_given(conf, "outside", "person", *_BASKETS)),
+    ),
+    "series": Kind(
+        ("path", "length", "low", "high", "channels", "classes", "decimals", *_PERSONS, *_SERIES),
+        _series,
+        _file,
+        lambda conf, schema, _: read_series(conf.path, schema, **_given(conf, "outside", "person", *_SERIES)),
+    ),
+}
