@@ -28,7 +28,7 @@ def decoded(line: bytes, place: str) -> str:
     Example:
         >>> decoded(b"caf\\xe9", "a.txt, line 3")
         Traceback (most recent call last):
-        lightning_dpgen.data.records.BadRecords: a.txt, line 3: byte 4 (0xe9) is not UTF-8: convert the file to UTF-8 first
+        lightning_dpgen.data.errors.BadRecords: a.txt, line 3: byte 4 (0xe9) is not UTF-8: convert the file to UTF-8 first
     """
     try:
         return line.decode()
