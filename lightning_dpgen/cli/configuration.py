@@ -66,6 +66,8 @@ class DataConf:
     separator: str | None = None
     columns: Any = None
     label: str | None = None
+    # What was found privately: never set by hand.
+    found: Any = None
 
 
 @dataclass

@@ -12,9 +12,12 @@ import numpy as np
 
 from lightning_dpgen.cli.configuration import DataConf
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.data.basket_files import BasketForm
+from lightning_dpgen.data.basket_keys import basket_keys
 from lightning_dpgen.data.baskets import BasketSchema
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.open_columns import BOUNDS, KEYS, PRIVATE
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures import read_pictures
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
@@ -25,7 +28,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_file import read_schema
 from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.tables import read_table
+from lightning_dpgen.data.tables import read_open_columns, read_table
 from lightning_dpgen.data.universe import read_items
 
 # What every kind has.
@@ -78,6 +81,48 @@ def contents(conf: DataConf) -> Iterator[np.ndarray]:
         yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Something that a description leaves to be found privately.
+
+    Args:
+        find: bounds or keys.
+        most: of how many of them a unit (a record, or a person with all of theirs) has a part.
+        whole: whether bounds are whole numbers.
+    """
+
+    find: str
+    most: int
+    whole: bool = False
+
+
+def open_parts(conf: DataConf) -> dict[str, Part]:
+    """What is to be found privately, by name."""
+    rows = conf.max_rows or 1
+    if conf.source == "baskets" and conf.items == PRIVATE:
+        _needed(conf, "max_items")
+        return {"items": Part(KEYS, rows * conf.max_items)}
+    if conf.source != "table" or not conf.schema:
+        return {}
+    return {
+        column.name: Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
+        for column in read_schema(conf.schema).open
+    }
+
+
+def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None, int]:
+    """What these are to be found in (numbers, categories, or sets as `Held.of_sets` takes them), persons, and how many.
+
+    Raises:
+        MissingData, BadRecords: as the readers of the data.
+    """
+    if conf.source == "table":
+        return read_open_columns(conf.path, read_schema(conf.schema), person=conf.person)
+    form = BasketForm(**_given(conf, "form", "separator", "columns"), label=conf.label or bool(conf.classes))
+    keys = basket_keys(conf.path, form=form)
+    return {"items": (keys.indptr, keys.ids, keys.names)}, None, len(keys.indptr) - 1
+
+
 def check(conf: DataConf) -> None:
     """Refuse settings that a kind does not have, and persons without a bound.
 
@@ -88,7 +133,7 @@ def check(conf: DataConf) -> None:
     has = {*_ALWAYS, *kind.settings}
     for field in dataclasses.fields(conf):
         value = getattr(conf, field.name)
-        if value is not None and field.name not in has:
+        if value is not None and field.name not in has and field.name != "found":
             raise Mistake(f"data.{field.name}={value}: data={conf.source} has no such setting")
     if (conf.person is None) != (conf.max_rows is None):
         raise Mistake(
@@ -99,6 +144,20 @@ def check(conf: DataConf) -> None:
         raise Mistake(f"data.max_rows={conf.max_rows}: expected a whole number from 1 to {_MOST_ROWS:,}")
     if conf.outside not in (None, "refuse", "clamp"):
         raise Mistake(f"data.outside={conf.outside}: expected refuse or clamp")
+    opened = open_parts(conf)
+    if bool(opened) != (conf.discovery_share is not None):
+        raise Mistake(
+            f"data.discovery_share={conf.discovery_share}: expected a share of the budget, as in "
+            "data.discovery_share=0.05, exactly where something is to be found privately "
+            f"({', '.join(opened) or 'nothing here'})"
+        )
+    if opened and conf.outside != "clamp":
+        raise Mistake(
+            f"data.outside={conf.outside}: what is found privately does not cover every record, and a refusal would tell: "
+            "set data.outside=clamp"
+        )
+    if "items" in opened and conf.person is not None:
+        raise Mistake(f"data.items=private with data.person={conf.person}: declare the items where a person has several")
 
 
 def _given(conf: DataConf, *names: str) -> dict[str, Any]:
@@ -155,11 +214,16 @@ def _table(conf: DataConf) -> Schema:
             "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
             "drafts one"
         )
-    return read_schema(conf.schema)
+    schema = read_schema(conf.schema)
+    # Before anything was found, any will do.
+    return schema.filled(conf.found or {c.name: [0, 1] if c.find == BOUNDS else ["a"] for c in schema.open})
 
 
 def _baskets(conf: DataConf) -> BasketSchema:
-    items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
+    if conf.items == PRIVATE:
+        items = conf.found["items"] if conf.found else ["a", "b"]
+    else:
+        items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
     _needed(conf, "max_items")
     return BasketSchema(tuple(items), min(conf.max_items, len(items)), tuple(conf.classes or ()))
 
@@ -177,13 +241,13 @@ KINDS = {
         ("path", "height", "width", "channels", "classes", "threshold", "fit", "high"), _pictures, _file, _read_pictures
     ),
     "table": Kind(
-        ("path", "schema", "bins", *_PERSONS),
+        ("path", "schema", "bins", "discovery_share", *_PERSONS),
         _table,
         _file,
         lambda conf, schema, _: read_table(conf.path, schema, **_given(conf, "outside", "person")),
     ),
     "baskets": Kind(
-        ("path", "items", "max_items", "classes", *_PERSONS, *_BASKETS),
+        ("path", "items", "max_items", "classes", "discovery_share", *_PERSONS, *_BASKETS),
         _baskets,
         _file,
         lambda conf, schema, _: read_baskets(conf.path, schema, **_given(conf, "outside", "person", *_BASKETS)),

@@ -73,7 +73,7 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
         plan = settings.plan()
         print(budget_table(plan), flush=True)
         run_folder.take(folder)
-        about = same_run.about_records(records) | same_run.about_settings(asked, n)
+        about = same_run.about_records(records) | same_run.about_settings(asked, n, None)
         account = run_folder.open_account(plan, folder, stream, about)
     try:
         if account.resumed:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.count import with_count
+from lightning_dpgen.cli.first_pass import Bought, with_bought
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import COUNT, Settings, fill
+from lightning_dpgen.cli.settings import FIRST_PASS, Settings
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -20,29 +20,30 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 
 
-def counted(account: Account, folder: RunFolder) -> int:
-    """The number of records that a run has bought and not yet made its plan from.
+def bought(account: Account, folder: RunFolder) -> Bought:
+    """What a run has bought first and not yet made its plan from.
 
     Raises:
         Mistake: if the run ended before it was saved.
     """
-    if folder.count.is_file():
-        kept = durable.load(folder.count, "head", "n")
+    if folder.bought.is_file():
+        kept = durable.load(folder.bought, "head", "n", "parts")
         if account.ledger.knows(kept["head"]):
-            return kept["n"]
+            return Bought(kept["n"], kept["parts"])
     raise Mistake(
-        f"run_dir={folder.root}: the run was interrupted while its records were counted; choose another run_dir (what the "
-        "count has cost adds to the cost of the new run)"
+        f"run_dir={folder.root}: the run was interrupted in its first pass over the records; choose another run_dir (what "
+        "that has cost adds to the cost of the new run)"
     )
 
 
 def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
-    """The settings of the run, with the number of records that it has bought, if it did.
+    """The settings of the run, with what it has bought first, if it did.
 
     Raises:
         Mistake: as `settings.fill`.
     """
-    return fill(conf) if conf.data.n is not None else with_count(conf, about["n"])
+    bought = Bought(about["n"] if conf.data.n is None else None, about.get("found") or {})
+    return with_bought(conf, bought)
 
 
 def restore(account: Account, data: PrivateSplitDataModule, module: PrivateMixture, folder: RunFolder) -> Path | None:
@@ -60,7 +61,7 @@ def restore(account: Account, data: PrivateSplitDataModule, module: PrivateMixtu
             raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]
     # What was counted stands in the ledger, and is not lost.
-    account.go_on(({COUNT: 1} if account.ledger.count(COUNT) else {}) | done)
+    account.go_on(({FIRST_PASS: 1} if account.ledger.count(FIRST_PASS) else {}) | done)
     if path is None and not account.remaining("training"):
         raise BudgetTooSmall(
             f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "

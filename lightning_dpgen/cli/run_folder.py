@@ -44,8 +44,8 @@ class RunFolder:
         return self.private / "checkpoint.ckpt"
 
     @property
-    def count(self) -> Path:
-        return self.private / "count.pt"
+    def bought(self) -> Path:
+        return self.private / "bought.pt"
 
     @property
     def projected(self) -> Path:
@@ -96,7 +96,7 @@ def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: di
         Mistake: if another run has taken the folder, or was here and its ledger is gone.
         LedgerError: if another run is taking it.
     """
-    for state in (folder.split, folder.checkpoint, folder.projected, folder.count):
+    for state in (folder.split, folder.checkpoint, folder.projected, folder.bought):
         if state.exists() and not folder.ledger.exists():
             raise Mistake(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "

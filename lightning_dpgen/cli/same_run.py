@@ -20,9 +20,9 @@ def about_records(records: Iterable[np.ndarray]) -> dict[str, Any]:
     return {"key": key, "records": _fingerprint(records, key)}
 
 
-def about_settings(asked: Mapping[str, Any], n: int) -> dict[str, Any]:
-    """What a ledger says about the settings of its run, nested at most once; public."""
-    return {"settings": _flat(asked), "n": n}
+def about_settings(asked: Mapping[str, Any], n: int, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a ledger says about the settings of its run, nested at most once, and what its first pass found; public."""
+    return {"settings": _flat(asked), "n": n, "found": found}
 
 
 def check(

@@ -17,12 +17,13 @@ from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.column import BadSchema
+from lightning_dpgen.data.discovery import discovery_draft
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.open_columns import BOUNDS, KEYS
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
-from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
 
@@ -30,13 +31,13 @@ from lightning_dpgen.privacy.plan import Plan
 _SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST = 10**9, 2**16
-# The stage that buys the number of records, where it is not declared.
-COUNT = "count"
+# The stage that buys the number of records and what else is not declared.
+FIRST_PASS = "first pass"
 _RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that a certificate shows beside n and the schema.
-_OF_DATA = ("n_share", "person", "max_rows", "outside")
+_OF_DATA = ("n_share", "discovery_share", "person", "max_rows", "outside")
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,10 @@ class Settings:
         """
         n, model = self.conf.data.n, self.conf.model
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
-        counted = [] if self.conf.data.n_share is None else [count_draft(self.conf)]
+        first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
         try:
             return make_plan(
-                [*counted, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)],
+                [*first, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)],
                 epsilon=epsilon,
                 delta=self.conf.privacy.delta,
                 max_rows=self.conf.data.max_rows or 1,
@@ -122,22 +123,37 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     return fill(conf)
 
 
-def count_draft(conf: Conf) -> Draft:
-    """The access that buys a noisy count of the records: one pass, with its share of the budget's mu^2.
+def has_first_pass(conf: Conf) -> bool:
+    """Whether something is bought before the rest is planned."""
+    return conf.data.n_share is not None or conf.data.discovery_share is not None
+
+
+def first_draft(conf: Conf) -> Draft:
+    """The access that buys what is not declared: one pass, with its share of the budget's mu^2.
 
     Raises:
         Mistake: if it cannot be bought.
     """
-    share, epsilon = conf.data.n_share, conf.privacy.epsilon
-    if share is None or not 0.0 < share < 0.5:
-        raise Mistake(
-            f"data.n=null with data.n_share={share}: expected the share of the budget that a noisy count of the "
-            "records may use, as in data.n_share=0.01"
-        )
+    data, epsilon, delta = conf.data, conf.privacy.epsilon, conf.privacy.delta
+    for name, needed in (("n_share", data.n is None), ("discovery_share", bool(kinds.open_parts(data)))):
+        share = getattr(data, name)
+        if (needed or share is not None) and (share is None or not 0.0 < share < 0.5):
+            raise Mistake(
+                f"data.n={data.n} with data.{name}={share}: expected the share of the budget that a noisy count of the "
+                f"records, or what else is found privately, may use, as in data.{name}=0.01"
+            )
     if conf.privacy.noise != "off" and epsilon is None:
-        raise Mistake("data.n=null: a count is bought with a share of privacy.epsilon, which must be given then")
-    noise = None if conf.privacy.noise == "off" else 1.0 / (math.sqrt(share) * gaussian_mu(epsilon, conf.privacy.delta))
-    return Draft(COUNT, {"n": 1.0}, 1, largest=math.inf, share=share, noise=noise)
+        raise Mistake("privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then")
+    parts = kinds.open_parts(data)
+    draft = discovery_draft(
+        epsilon=math.inf if conf.privacy.noise == "off" else epsilon,
+        delta=delta,
+        share=data.discovery_share or 0.0,
+        count_share=data.n_share or 0.0,
+        bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
+        keys={name: part.most for name, part in parts.items() if part.find == KEYS},
+    )
+    return dataclasses.replace(draft, stage=FIRST_PASS)
 
 
 def make_schema(conf: Conf) -> Schema:

@@ -10,17 +10,15 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import TensorBoardLogger
 
-from lightning_dpgen.cli import kinds, resume, run_folder, same_run
+from lightning_dpgen.cli import first_pass, kinds, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.count import count_plan, noisy_count, with_count
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.settings import Settings, delta_warning, fill, make_schema, seed_warning
+from lightning_dpgen.cli.settings import Settings, delta_warning, fill, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.previews import Previews
@@ -62,9 +60,9 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
-    # Where the number of records is to be bought, it is all that can be planned before.
-    settings, plan = (None, count_plan(conf)) if conf.data.n is None else (fill(conf), None)
     kinds.check(conf.data)
+    # Where something is to be bought first, that is all that can be planned before.
+    settings, plan = (None, first_pass.first_plan(conf)) if _buys(conf) else (fill(conf), None)
     kinds.KINDS[conf.data.source].find(conf.data, False)
     warn(seed_warning(conf))
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
@@ -72,40 +70,52 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
         return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts)
     if plan is None:
         plan = _planned(settings)
-    records = _records(conf, make_schema(conf) if settings is None else settings.schema)
+    # Read before anything is spent.
+    seen = first_pass.look(conf) if settings is None else _records(settings)
     run_folder.take(folder)
     about = same_run.about_records(kinds.contents(conf.data))
     if settings is not None:
-        about |= same_run.about_settings(settings.asked(), conf.data.n)
+        about |= same_run.about_settings(settings.asked(), conf.data.n, None)
     account = run_folder.open_account(plan, folder, stream, about)
     try:
         if settings is None:
-            n = noisy_count(records, account)
-            durable.save(folder.count, {"head": account.ledger.head, "n": n})
-            settings = with_count(conf, n)
-            print(f"counted, with noise: {settings.conf.data.n:,} records")
-            account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
-            if settings.schema != records.schema:
-                records = _records(conf, settings.schema)
-        return _train(settings, records, account, folder, interrupts)
+            bought = first_pass.buy(conf, seen, account)
+            durable.save(folder.bought, {"head": account.ledger.head, "n": bought.n, "parts": bought.parts})
+            settings, seen = _extended(conf, bought, account), None
+        return _train(settings, seen or _records(settings), account, folder, interrupts)
     finally:
         account.ledger.close()
 
 
 def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
     try:
-        if conf.data.n is None and "n" not in account.ledger.about:
-            settings = with_count(conf, resume.counted(account, folder))
-            account.extend(_planned(settings), same_run.about_settings(settings.asked(), settings.conf.data.n))
+        if "settings" not in account.ledger.about:
+            _extended(conf, resume.bought(account, folder), account)
         settings = resume.settings_of(conf, account.ledger.about)
         same_run.check(account.ledger.about, settings.asked(), kinds.contents(conf.data), folder)
-        return _train(settings, _records(conf, settings.schema), account, folder, interrupts)
+        return _train(settings, _records(settings), account, folder, interrupts)
     finally:
         account.ledger.close()
 
 
-def _records(conf: Conf, schema: Schema) -> Records:
-    records, counted = kinds.records_of(conf.data, schema)
+def _buys(conf: Conf) -> bool:
+    return conf.data.n is None or bool(kinds.open_parts(conf.data))
+
+
+def _extended(conf: Conf, bought: first_pass.Bought, account: Account) -> Settings:
+    """The settings that follow from what was bought, and the account with the rest of their plan."""
+    settings = first_pass.with_bought(conf, bought)
+    if bought.n is not None:
+        print(f"counted, with noise: {bought.n:,} records")
+    for name, value in bought.parts.items():
+        print(f"found, with noise: {name}: {value if len(value) < 8 else f'{len(value):,} of them'}")
+    asked = same_run.about_settings(settings.asked(), settings.conf.data.n, bought.parts)
+    account.extend(_planned(settings), asked)
+    return settings
+
+
+def _records(settings: Settings) -> Records:
+    records, counted = kinds.records_of(settings.conf.data, settings.schema)
     for what, count in counted.items():
         print(f"reading (private, stays here): {what}: {count:,}")
     return records

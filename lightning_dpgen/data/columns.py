@@ -9,6 +9,7 @@ from typing import Any
 from lightning_dpgen.data.categories import Category
 from lightning_dpgen.data.column import BadSchema, Column, shortened
 from lightning_dpgen.data.numeric import TYPES, Numeric
+from lightning_dpgen.data.open_columns import open_column
 from lightning_dpgen.data.unmodelled import Dropped, Fake
 
 KINDS: dict[str, type[Column]] = {
@@ -39,6 +40,8 @@ def column_of(name: str, fields: Any) -> Column:
     """
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         raise BadSchema(f"{shortened(fields)}: expected keys and values, such as type: integer", name)
+    if found := open_column(name, fields):
+        return found
     fields = dict(fields)
     kind = fields.pop("type", None)
     if not isinstance(kind, str) or kind not in KINDS:

@@ -89,11 +89,7 @@ class Numeric(Modelled):
     @cached_property
     def scale(self) -> Scale:
         """How its values are numbers."""
-        if self.type == "integer":
-            return Integers()
-        if self.type == "number":
-            return Numbers(self.decimals)
-        return Dates() if self.type == "date" else {"datetime": Datetimes, "time": Times}[self.type](self.resolution)
+        return scale_of(self.type, self.decimals, self.resolution)
 
     @property
     def scaled(self) -> bool:
@@ -272,3 +268,12 @@ class Numeric(Modelled):
             except Misfit:
                 continue
             self.refuse("missing_values", text, "no text that is also a value within the bounds, or a special one")
+
+
+def scale_of(kind: str, decimals: int | None = None, resolution: str | None = None) -> Scale:
+    """How values of a type are numbers."""
+    if kind == "integer":
+        return Integers()
+    if kind == "number":
+        return Numbers(decimals)
+    return Dates() if kind == "date" else {"datetime": Datetimes, "time": Times}[kind](resolution)

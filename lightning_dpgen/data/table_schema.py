@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from lightning_dpgen.data.columns import column_of
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.open_columns import Open
 from lightning_dpgen.data.unmodelled import Fake
 
 _MOST_COLUMNS = 10_000
@@ -123,6 +125,25 @@ class TableSchema:
     @property
     def arrow(self) -> pa.Schema:
         return pa.schema([(column.name, column.arrow) for column in self.columns if column.arrow is not None])
+
+    @property
+    def open(self) -> list[Open]:
+        """The columns of which something is to be found privately."""
+        return [column for column in self.columns if isinstance(column, Open)]
+
+    def filled(self, found: Mapping[str, Any]) -> TableSchema:
+        """The same with what was found of each open column, by its name; see `Open.filled`.
+
+        Raises:
+            BadSchema: if that makes no column.
+        """
+        return replace(
+            self,
+            columns=tuple(
+                column_of(column.name, column.filled(found[column.name])) if isinstance(column, Open) else column
+                for column in self.columns
+            ),
+        )
 
     def completed(self, bins: int) -> TableSchema:
         """The same with so many bins where a column does not say how many; a label has a choice for each value.
@@ -275,6 +296,8 @@ class TableSchema:
         found = [column for column in self.modelled if column.name == self.label]
         if not found:
             raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns", key="label")
+        if isinstance(found[0], Open):
+            return
         column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
         if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
             expected = f"a column of 2 to {_MOST_LABELS} choices, each of one value, such as categories"

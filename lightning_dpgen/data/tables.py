@@ -14,6 +14,7 @@ from lightning_dpgen.data.arrays import Misfit, plain
 from lightning_dpgen.data.column import Modelled, shortened
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.open_columns import KEYS
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.table_schema import BadValue, TableSchema, listed
 from lightning_dpgen.data.table_sources import TableSource, table_source
@@ -69,6 +70,43 @@ def read_table(
         done += batch.num_rows
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
     return Reading(encoded, None if person is None else _codes(persons), dict(counted))
+
+
+def read_open_columns(
+    source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, *, person: str | None = None
+) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], np.ndarray | None, int]:
+    """What is to be looked at privately: `Open.raw` of each open column, the persons, and how many records there are.
+
+    Raises:
+        MissingData, BadRecords: as `read_table`.
+    """
+    reader = table_source(source, schema)
+    title = str(source) if isinstance(source, str | Path) else "the table"
+    _check_columns(reader, schema, person, title)
+    # A table is counted by any of its columns.
+    wanted = [column.name for column in schema.open] or [schema.modelled[0].name]
+    parts, persons, done = {column.name: [] for column in schema.open}, [], 0
+    for batch in reader.batches(wanted + ([person] if person is not None and person not in wanted else [])):
+        for column in schema.open:
+            try:
+                parts[column.name].append(column.raw(batch.column(column.name)))
+            except Misfit as misfit:
+                where = "" if misfit.row is None else f", {reader.place(done + misfit.row)}"
+                problem = f"column {shortened(column.name)}: {misfit.problem}; {misfit.advice}"
+                raise BadRecords(f"{title}{where}: {problem}") from None
+        if person is not None:
+            try:
+                persons.append(_persons(batch.column(person), person))
+            except BadValue as bad:
+                raise BadRecords(f"{title}, {reader.place(done + (bad.row or 0))}: {bad.problem}") from None
+        done += batch.num_rows
+    raw = {
+        column.name: pa.chunked_array(parts[column.name], pa.string())
+        if column.find == KEYS
+        else np.concatenate([np.empty(0), *parts[column.name]])
+        for column in schema.open
+    }
+    return raw, None if person is None else _codes(persons), done
 
 
 def _check_columns(reader: TableSource, schema: TableSchema, person: str | None, title: str) -> None:

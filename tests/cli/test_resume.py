@@ -259,7 +259,7 @@ def test_a_bought_number_of_records_is_remembered(dpgen, tmp_path, monkeypatch):
     assert abs(counted - 1500) < 100
     assert dpgen("train", *arguments)[0] == 0 and dpgen("verify", run / "release")[0] == 0
     certificate = json.loads((run / "release" / "privacy.json").read_text())
-    assert certificate["declared"]["n"] == counted and certificate["stages"][0]["name"] == "count"
+    assert certificate["declared"]["n"] == counted and certificate["stages"][0]["name"] == "first pass"
     assert str(counted) not in certificate["statement"] and certificate["epsilon"] <= 4.0
 
 
@@ -269,10 +269,11 @@ def test_a_kill_between_count_and_plan_loses_no_count(dpgen, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
-    counts = [line for line in _lines(run) if line.startswith(b'{"id"') and b'"stage": "count"' in line]
+    counts = [line for line in _lines(run) if line.startswith(b'{"id"') and b'"stage": "first pass"' in line]
     status, _, err = dpgen("train", *arguments)
     assert status == 0, err
-    assert [x for x in _lines(run) if x.startswith(b'{"id"') and b'"stage": "count"' in x] == counts and len(counts) == 1
+    again = [line for line in _lines(run) if line.startswith(b'{"id"') and b'"stage": "first pass"' in line]
+    assert again == counts and len(counts) == 1
     assert dpgen("verify", run / "release")[0] == 0
 
 
@@ -280,10 +281,10 @@ def test_what_went_wrong_before_a_number_was_known_cannot_go_on(dpgen, tmp_path,
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "noisy_count", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train.first_pass, "buy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
     status, _, err = dpgen("train", *arguments)
-    assert status == 2 and "while its records were counted" in _one_line(err)
+    assert status == 2 and "in its first pass over the records" in _one_line(err)
 
 
 def test_training_that_was_lost_whole_is_not_released(dpgen, tmp_path, monkeypatch):

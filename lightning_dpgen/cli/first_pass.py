@@ -1,0 +1,128 @@
+"""What is bought before a run can be planned: the number of records, bounds, categories, items. One look at all records."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_dpgen.cli import kinds
+from lightning_dpgen.cli.configuration import Conf
+from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_draft, make_schema
+from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
+from lightning_dpgen.data.held import Held
+from lightning_dpgen.data.open_columns import BOUNDS
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+
+@dataclass(frozen=True)
+class Bought:
+    """What a first pass has found: public from then on, and all that is known of it.
+
+    Args:
+        n: the number of records, if it was bought.
+        parts: bounds and keys by the names of what they are of; as JSON holds them.
+    """
+
+    n: int | None
+    parts: dict[str, Any]
+
+
+def first_plan(conf: Conf) -> Plan:
+    """The plan of the first pass alone, before anything else can be planned.
+
+    What does not hang on what it finds is checked here, before it is paid for.
+
+    Raises:
+        Mistake: as `settings.fill`.
+    """
+    check_privacy(conf)
+    draft = first_draft(conf)
+    # Any number that delta allows.
+    with_bought(conf, Bought(max(1, int(0.1 / conf.privacy.delta)) if conf.data.n is None else None, {}))
+    epsilon = math.inf if conf.privacy.noise == "off" else conf.privacy.epsilon
+    stage = Stage(draft.access(draft.noise or 0.0), 1, draft.share)
+    return Plan((stage,), epsilon, conf.privacy.delta, max_rows=conf.data.max_rows or 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Look:
+    """What a first pass sees. Private.
+
+    Args:
+        n: how many records take part.
+        parts: what is to be found something of: numbers (N,), NaN where there is none, or who holds which key.
+        persons: (N,) whose each record is; None where nobody has several.
+    """
+
+    n: int
+    parts: dict[str, np.ndarray | Held]
+    persons: np.ndarray | None
+
+
+def look(conf: Conf) -> Look:
+    """Read what the first pass is about; nothing is spent yet.
+
+    Raises:
+        MissingData, BadRecords: as the readers of the data.
+    """
+    if not kinds.open_parts(conf.data):
+        return Look(len(kinds.records_of(conf.data, make_schema(conf))[0]), {}, None)
+    raw, persons, n = kinds.raw_parts(conf.data)
+    if persons is not None:
+        n = int(np.minimum(np.bincount(persons), conf.data.max_rows).sum())
+    parts = {}
+    for name, values in raw.items():
+        if isinstance(values, tuple):
+            parts[name] = Held.of_sets(*values)
+        else:
+            parts[name] = values if isinstance(values, np.ndarray) else Held.of_column(values, persons)
+    return Look(n, parts, persons)
+
+
+def buy(conf: Conf, seen: Look, account: Account) -> Bought:
+    """What the first pass finds, from one access.
+
+    One record added or removed changes the count by 1; what it changes of the rest, `find_bounds` and `find_keys` say.
+
+    Raises:
+        BudgetTooSmall: if nothing of a part stands out from the noise. What was bought is spent.
+    """
+    opened, found, n = kinds.open_parts(conf.data), {}, None
+    with account.open(FIRST_PASS) as access:
+        if conf.data.n is None:
+            total = torch.tensor([seen.n], dtype=torch.float64)
+            n = max(1, round(float(gaussian(access, "n", total, sensitivity=1.0))))
+        for name, part in opened.items():
+            if part.find == BOUNDS:
+                found[name] = find_bounds(
+                    access, bounds_of(name), seen.parts[name], owners=seen.persons, most=part.most, whole=part.whole
+                )
+            else:
+                found[name] = find_keys(access, keys_of(name), seen.parts[name], most=part.most)
+    nothing = [name for name, value in found.items() if not value]
+    if nothing:
+        raise BudgetTooSmall(
+            f"{nothing[0]}: no {opened[nothing[0]].find} stand out from the noise that data.discovery_share="
+            f"{conf.data.discovery_share:g} buys: declare them, or start anew with a larger share (what this run has spent "
+            "adds to it)"
+        )
+    return Bought(n, {name: list(value) for name, value in found.items()})
+
+
+def with_bought(conf: Conf, bought: Bought) -> Settings:
+    """The settings of a run after its first pass.
+
+    Raises:
+        Mistake: as `settings.fill`.
+    """
+    conf = copy.deepcopy(conf)
+    n = conf.data.n if bought.n is None else bought.n
+    return fill(replace(conf, data=replace(conf.data, n=n, found=bought.parts or None)))

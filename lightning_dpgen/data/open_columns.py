@@ -1,0 +1,120 @@
+"""Columns of which a schema leaves something to be found privately: bounds of numbers, or the list of categories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.arrays import Misfit, plain
+from lightning_dpgen.data.column import BadSchema, Modelled
+from lightning_dpgen.data.numeric import scale_of
+from lightning_dpgen.data.scales import Scale
+
+# What stands in a schema in the place of what is to be found.
+PRIVATE = "private"
+BOUNDS, KEYS = "bounds", "keys"
+# The category that takes those that were not found.
+OTHER = "other"
+# Where the powers of two that bounds are chosen from begin: for days at the first of 2000. And what days there are.
+_REFERENCES, _DAYS = {"integer": 0, "number": 0, "date": 10_957}, (-719_162, 2_932_896)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open(Modelled):
+    """A column that becomes one of another kind when it is known what was found.
+
+    Args:
+        described: what its schema says of it, with `PRIVATE` in some places.
+        find: `BOUNDS` or `KEYS`.
+    """
+
+    described: Mapping[str, Any]
+    find: str
+
+    @property
+    def scale(self) -> Scale:
+        """How its values are numbers, where bounds are to be found."""
+        return scale_of(self.described["type"], self.described.get("decimals"))
+
+    @property
+    def present(self) -> int:
+        raise BadSchema(f"its {self.find} are still to be found", self.name)
+
+    def filled(self, found: Any) -> dict[str, Any]:
+        """What a schema says of it when this was found: bounds as `raw` has them, or the categories."""
+        fields = dict(self.described)
+        if self.find == BOUNDS:
+            low, high = (bound + _REFERENCES[fields["type"]] for bound in found)
+            if fields["type"] == "date":
+                low, high = max(low, _DAYS[0]), min(high, _DAYS[1])
+            return fields | {"low": self.scale.declared(low), "high": self.scale.declared(high)}
+        other = fields.get("other") or OTHER
+        return fields | {"values": [key for key in found if key != other] + [other], "other": other}
+
+    def raw(self, values: pa.Array) -> np.ndarray | pa.Array:
+        """Ticks (n,) float64 from a public reference, NaN where one is missing; or (n,) texts, null where one is missing.
+
+        Raises:
+            Misfit: naming the first value that cannot be read.
+        """
+        values = plain(values)
+        absent = self._absent(values)
+        if absent.any() and not self.missing:
+            raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
+        if self.find == KEYS:
+            return pa.array(values.cast(pa.string()).to_numpy(zero_copy_only=False), pa.string(), mask=absent)
+        ticks, rows = np.full(len(values), np.nan), np.flatnonzero(~absent)
+        if len(rows):
+            try:
+                ticks[rows] = self.scale.ticks(values.filter(pa.array(~absent))) - _REFERENCES[self.described["type"]]
+            except Misfit as misfit:
+                raise misfit.moved(rows) from None
+        return ticks
+
+    def encode_present(
+        self, values: pa.Array, clamp: bool, counted: Counter[str]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        return np.zeros(len(values), np.int64), np.full(len(values), self.present)
+
+    def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
+        return pa.nulls(self.present)
+
+    def alone(self, code: int) -> bool:
+        return False
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return pa.string() if self.find == KEYS else self.scale.arrow
+
+    def fields(self) -> dict[str, Any]:
+        return dict(self.described)
+
+
+def open_column(name: str, fields: Mapping[str, Any]) -> Open | None:
+    """The column that is described so, if something of it is to be found; see `PRIVATE`.
+
+    Raises:
+        BadSchema: if something is that cannot be.
+
+    Example:
+        >>> open_column("age", {"type": "integer", "low": "private", "high": "private"}).find
+        'bounds'
+    """
+    where = [key for key, value in fields.items() if isinstance(value, str) and value == PRIVATE]
+    about = {key: fields[key] for key in ("description", "missing", "missing_values") if fields.get(key) is not None}
+    if fields.get("type") in _REFERENCES and sorted(where) == ["high", "low"]:
+        if fields.get("edges") or fields.get("special"):
+            raise BadSchema("edges and special values need declared bounds", name, "low")
+        return Open(name=name, described=dict(fields), find=BOUNDS, **about)
+    if fields.get("type") == "category" and where == ["values"]:
+        if fields.get("other") is not None and not isinstance(fields["other"], str):
+            raise BadSchema("categories that are found are texts: expected a text, or none", name, "other")
+        return Open(name=name, described=dict(fields), find=KEYS, **about)
+    if set(where) & {"low", "high"}:
+        raise BadSchema(f"{PRIVATE}: low and high are found together, of type {', '.join(_REFERENCES)}", name, "low")
+    return None

@@ -1,0 +1,203 @@
+"""From anybody's file to a verified release: tables, baskets, series, pictures; persons with several records; what is found
+privately."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from lightning_dpgen.cli import kinds
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+N = 900
+QUICK = ["model.steps=3", "model.hidden=8", "model.latent=2", "split.k=3", "split.iterations=2", "split.features=16",
+         "privacy.epsilon=8", "rows=60", "trainer.accelerator=cpu"]  # fmt: skip
+SCHEMA = """
+label: smoker
+columns:
+  name: {type: drop}
+  id: {type: fake, fake: row_number}
+  visit: {type: date, low: 2019-01-01, high: 2021-12-31, bins: 12}
+  age: {type: integer, low: 0, high: 110, missing: true, missing_values: ["", "NA"]}
+  weight: {type: number, low: 2, high: 250, decimals: 1, transform: log}
+  town: {type: category, values: [Rome, Ur, elsewhere], other: elsewhere}
+  smoker: {type: boolean}
+"""
+
+
+def _visits(folder):
+    """Visits of patients: dates, missing values, text, and up to seven rows a person."""
+    random = np.random.default_rng(0)
+    person = np.repeat(np.arange(300), random.integers(1, 8, 300))[:N]
+    n = len(person)
+    frame = pd.DataFrame({
+        "name": [f"Name {i}" for i in person],
+        "id": person,
+        "visit": pd.Timestamp("2019-01-01") + pd.to_timedelta(random.integers(0, 1095, n), "D"),
+        "age": pd.Series(random.integers(0, 100, n)).mask(random.random(n) < 0.1).astype("Int64"),
+        "weight": random.uniform(40, 120, n).round(1),
+        "town": random.choice(["Rome", "Ur"], n, p=[0.7, 0.3]),
+        "smoker": random.random(n) < 0.3,
+    })  # fmt: skip
+    frame.to_csv(folder / "visits.csv", index=False, date_format="%Y-%m-%d", na_rep="NA")
+    (folder / "visits.schema.yaml").write_text(SCHEMA)
+    return ["data=table", f"data.path={folder / 'visits.csv'}", f"data.schema={folder / 'visits.schema.yaml'}"]
+
+
+def _release(dpgen, folder, *arguments):
+    status, out, err = dpgen("train", *arguments, *QUICK, f"run_dir={folder / 'run'}")
+    assert status == 0, err
+    status, verdict, _ = dpgen("verify", folder / "run" / "release")
+    assert status == 0, verdict
+    certificate = json.loads((folder / "run" / "release" / "privacy.json").read_text())
+    return certificate, pd.read_parquet(folder / "run" / "release" / "synthetic.parquet"), out
+
+
+def test_a_table_of_persons(dpgen, tmp_path):
+    table = _visits(tmp_path)
+    certificate, synthetic, out = _release(
+        dpgen, tmp_path, *table, f"data.n={N}", "data.person=id", "data.max_rows=3"
+    )
+    assert certificate["unit"] == "one person with at most 3 records" and certificate["declared"]["max_rows"] == 3
+    assert "records: more than max_rows of a person" in out
+    assert list(synthetic) == ["id", "visit", "age", "weight", "town", "smoker"] and len(synthetic) == 60
+    assert synthetic["visit"].between(pd.Timestamp("2019-01-01").date(), pd.Timestamp("2021-12-31").date()).all()
+    assert synthetic["age"].dropna().between(0, 110).all() and synthetic["smoker"].dtype == bool
+    assert ((synthetic["weight"] * 10).round() == synthetic["weight"] * 10).all()
+
+
+OPEN = SCHEMA.replace("low: 0, high: 110", "low: private, high: private").replace(
+    "low: 2019-01-01, high: 2021-12-31", "low: private, high: private"
+).replace("values: [Rome, Ur, elsewhere], other: elsewhere", "values: private")
+
+
+def test_bounds_categories_and_the_number_of_records_are_found(dpgen, tmp_path):
+    table = _visits(tmp_path)
+    (tmp_path / "visits.schema.yaml").write_text(OPEN)
+    bought = ["data.n=null", "data.n_share=0.02", "data.discovery_share=0.2", "data.outside=clamp"]
+    certificate, synthetic, out = _release(dpgen, tmp_path, *table, *bought)
+    columns = {column["name"]: column for column in certificate["declared"]["schema"]["columns"]}
+    assert set(columns["town"]["values"]) == {"Rome", "Ur", "other"} and columns["age"]["high"] in (63, 127)
+    assert certificate["stages"][0]["name"] == "first pass" and "EpsilonDelta" in json.dumps(certificate["event"])
+    assert certificate["epsilon"] <= 8.0 and certificate["declared"]["discovery_share"] == 0.2
+    assert set(synthetic["town"]) <= {"Rome", "Ur", "other"}
+    assert "found, with noise: town" in out
+
+
+def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeypatch):
+    from lightning_dpgen.cli import train
+
+    table = _visits(tmp_path)
+    (tmp_path / "visits.schema.yaml").write_text(OPEN)
+    arguments = [*table, f"data.n={N}", "data.discovery_share=0.2", "data.outside=clamp", *QUICK, f"run_dir={tmp_path}/run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments)[0] == 130
+    status, _, err = dpgen("train", *arguments)
+    assert status == 0, err
+    lines = map(json.loads, (tmp_path / "run/private/ledger.jsonl").read_text().splitlines())
+    assert sum("id" in line and line["stage"] == "first pass" for line in lines) == 1
+    assert dpgen("verify", tmp_path / "run/release")[0] == 0
+
+
+def test_baskets(dpgen, tmp_path):
+    random = np.random.default_rng(1)
+    lines = [" ".join(map(str, random.choice(30, size=random.integers(0, 9), replace=False) + 1)) for _ in range(N)]
+    (tmp_path / "b.dat").write_text("\n".join(lines) + "\n")
+    certificate, synthetic, _ = _release(
+        dpgen, tmp_path, "data=baskets", f"data.path={tmp_path / 'b.dat'}", "data.items=1..30", "data.max_items=6",
+        f"data.n={N}",
+    )  # fmt: skip
+    assert certificate["declared"]["schema"]["items"] == {"first": 1, "last": 30}
+    assert all(set(items) <= set(range(1, 31)) for items in synthetic["items"])
+
+
+def test_items_are_found(dpgen, tmp_path):
+    (tmp_path / "b.dat").write_text("tea milk\n" * 400 + "tea\n" * 400 + "secret\n")
+    certificate, synthetic, _ = _release(
+        dpgen, tmp_path, "data=baskets", f"data.path={tmp_path / 'b.dat'}", "data.items=private", "data.max_items=3",
+        "data.n=801", "data.discovery_share=0.2", "data.outside=clamp",
+    )  # fmt: skip
+    assert certificate["declared"]["schema"]["items"] == ["milk", "tea"]
+    assert all(set(items) <= {"milk", "tea"} for items in synthetic["items"])
+
+
+def test_series(dpgen, tmp_path):
+    random = np.random.default_rng(2)
+    rows = pd.DataFrame(random.uniform(0, 5, (N, 6)), columns=[f"h{i}" for i in range(6)])
+    rows.insert(0, "label", random.choice(["warm", "cold"], N))
+    rows.to_csv(tmp_path / "s.csv", index=False)
+    _, synthetic, _ = _release(
+        dpgen, tmp_path, "data=series", f"data.path={tmp_path / 's.csv'}", "data.length=6", "data.low=0", "data.high=5",
+        "data.classes=[warm,cold]", "data.decimals=2", f"data.n={N}",
+    )  # fmt: skip
+    assert list(synthetic) == [f"t_{i}" for i in range(6)] + ["label"] and set(synthetic["label"]) <= {"warm", "cold"}
+    assert synthetic.iloc[:, :6].stack().between(0, 5).all()
+
+
+def test_a_folder_of_colour_pictures(dpgen, tmp_path):
+    random = np.random.default_rng(3)
+    for name in ("cats", "dogs"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(40):
+            size = (int(random.integers(5, 20)), int(random.integers(5, 20)), 3)
+            Image.fromarray(random.integers(0, 256, size).astype(np.uint8)).save(tmp_path / "pictures" / name / f"{i}.png")
+    _, synthetic, _ = _release(
+        dpgen, tmp_path, "data=images", f"data.path={tmp_path / 'pictures'}", "data.height=8", "data.width=8",
+        "data.channels=3", "data.classes=[cats,dogs]", "data.n=80", "privacy.delta=1e-3",
+    )  # fmt: skip
+    assert synthetic.shape == (60, 8 * 8 * 3 + 1) and set(synthetic["label"]) <= {"cats", "dogs"}
+    assert Image.open(tmp_path / "run/release/samples.png").mode == "RGB"
+
+
+MISTAKES = {
+    "a person without a bound": (["data.person=id"], "data.max_rows=None"),
+    "a bound without a person": (["data.max_rows=3"], "data.person=None"),
+    "no such person": (["data.person=who", "data.max_rows=3"], "no column 'who'"),
+    "no rows of a person": (["data.person=id", "data.max_rows=0"], "data.max_rows=0"),
+    "a strange rule": (["data.outside=drop"], "data.outside=drop"),
+    "nothing to be found": (["data.discovery_share=0.1"], "nothing here"),
+    "no bins": (["data.bins=0"], "data.bins=0"),
+    "convolutions": (["model.network=conv"], "model.network=conv"),
+    "a setting of pictures": (["data.height=3"], "data.height"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "words"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_cost_nothing(dpgen, tmp_path, wrong, words):
+    status, _, err = dpgen("train", *_visits(tmp_path), f"data.n={N}", *wrong, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and words in err and "Traceback" not in err, err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_found_must_be_clamped(dpgen, tmp_path):
+    table = _visits(tmp_path)
+    (tmp_path / "visits.schema.yaml").write_text(OPEN)
+    for arguments, words in ((["data.discovery_share=0.1"], "data.outside=clamp"), ([], "data.discovery_share=None")):
+        status, _, err = dpgen("train", *table, f"data.n={N}", *arguments, f"run_dir={tmp_path / 'run'}")
+        assert status == 2 and words in err and not (tmp_path / "run").exists(), err
+
+
+def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):
+    table = _visits(tmp_path)
+    text = (tmp_path / "visits.csv").read_text().replace(",Ur,", ",Babylon,", 1)
+    (tmp_path / "visits.csv").write_text(text)
+    status, _, err = dpgen("train", *table, f"data.n={N}", *QUICK, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "column 'town'" in err and "Babylon" in err and "line" in err
+    assert not (tmp_path / "run").exists()
+    _, _, out = _release(dpgen, tmp_path, *table, f"data.n={N}", "data.outside=clamp")
+    assert "reading (private, stays here): town" in out
+
+
+def test_every_kind_lists_its_settings():
+    """What a file of conf/data offers is what the kind has, and the other way round."""
+    from lightning_dpgen.cli.configuration import RECORDS, conf_dir
+
+    assert set(kinds.KINDS) == set(RECORDS)
+    for name, kind in kinds.KINDS.items():
+        lines = (conf_dir() / "data" / f"{name}.yaml").read_text().splitlines()
+        offered = {line.split(":")[0] for line in lines if line and not line.startswith("#")}
+        assert offered == {"source", "n", "n_share", *kind.settings}
