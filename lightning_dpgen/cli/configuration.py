@@ -115,6 +115,7 @@ class PrivacyConf:
     delta: float | None = None
     unit: str | None = None
     noise: str = MISSING
+    fidelity_share: float | None = None
 
 
 @dataclass

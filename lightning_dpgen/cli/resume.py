@@ -12,6 +12,7 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings
 from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -34,6 +35,15 @@ def bought(account: Account, folder: RunFolder) -> Bought:
         f"run_dir={folder.root}: the run was interrupted in its first pass over the records; choose another run_dir (what "
         "that has cost adds to the cost of the new run)"
     )
+
+
+def fidelity(account: Account, folder: RunFolder) -> dict[str, float] | None:
+    """The public figure that a run has measured, if it was saved."""
+    if folder.fidelity.is_file():
+        kept = durable.load(folder.fidelity, "head", "figure")
+        if account.ledger.knows(kept["head"]):
+            return kept["figure"]
+    return None
 
 
 def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
@@ -61,7 +71,8 @@ def restore(account: Account, data: PrivateSplitDataModule, module: PrivateMixtu
             raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]
     # What was counted stands in the ledger, and is not lost.
-    account.go_on(({FIRST_PASS: 1} if account.ledger.count(FIRST_PASS) else {}) | done)
+    first = {FIRST_PASS: 1} if account.ledger.count(FIRST_PASS) else {}
+    account.go_on(first | done | ({FIDELITY: 1} if fidelity(account, folder) else {}))
     if path is None and not account.remaining("training"):
         raise BudgetTooSmall(
             f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "

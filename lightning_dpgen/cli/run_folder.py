@@ -48,6 +48,10 @@ class RunFolder:
         return self.private / "bought.pt"
 
     @property
+    def fidelity(self) -> Path:
+        return self.private / "fidelity.pt"
+
+    @property
     def projected(self) -> Path:
         return self.private / "projected.pt"
 
@@ -96,7 +100,7 @@ def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: di
         Mistake: if another run has taken the folder, or was here and its ledger is gone.
         LedgerError: if another run is taking it.
     """
-    for state in (folder.split, folder.checkpoint, folder.projected, folder.bought):
+    for state in (folder.split, folder.checkpoint, folder.projected, folder.bought, folder.fidelity):
         if state.exists() and not folder.ledger.exists():
             raise Mistake(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "

@@ -24,6 +24,7 @@ from lightning_dpgen.data.open_columns import BOUNDS, KEYS
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
+from lightning_dpgen.metrics.fidelity import fidelity_draft
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
 
@@ -74,9 +75,11 @@ class Settings:
         n, model = self.conf.data.n, self.conf.model
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
         first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
+        share = self.conf.privacy.fidelity_share
+        last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
         try:
             return make_plan(
-                [*first, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)],
+                [*first, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping), *last],
                 epsilon=epsilon,
                 delta=self.conf.privacy.delta,
                 max_rows=self.conf.data.max_rows or 1,
@@ -94,6 +97,7 @@ class Settings:
             "data": self.data_name,
             "n": self.conf.data.n,
             **{name: value for name in _OF_DATA if (value := getattr(self.conf.data, name)) is not None},
+            **({} if self.conf.privacy.fidelity_share is None else {"fidelity_share": self.conf.privacy.fidelity_share}),
             "schema": self.schema.as_json(),
             "model": {"name": title, **model},
             "split": dataclasses.asdict(self.split),
@@ -242,6 +246,9 @@ def check_privacy(conf: Conf) -> None:
         raise Mistake(
             f"privacy.epsilon={epsilon}: expected a positive finite number, {_SMALLEST_EPSILON:g} or more, or privacy=off"
         )
+    share = conf.privacy.fidelity_share
+    if share is not None and not 0.0 < share < 0.5:
+        raise Mistake(f"privacy.fidelity_share={share:g}: expected a share of the budget, above 0 and below 0.5")
     if not _SMALLEST_DELTA <= delta < 1:
         raise Mistake(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
     if conf.privacy.noise != "off" and conf.data.n and delta >= 1.0 / conf.data.n:

@@ -19,6 +19,7 @@ from lightning_dpgen.cli.settings import Settings, delta_warning, fill, seed_war
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.previews import Previews
@@ -29,6 +30,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
@@ -149,12 +151,31 @@ def _train(
         with interrupts.patient():
             _fit(settings, module, data, account, folder, interrupts, checkpoint)
         interrupts.stop_here()
-    else:
+    elif account.finished:
         account.settle()
-    content = SyntheticContent(module.mixture(), settings.rows, conf.seed)
+    figure = _fidelity(settings, module, records, account, folder)
+    content = SyntheticContent(module.mixture(), settings.rows, conf.seed, figure)
     return write_release(
         folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
     )
+
+
+def _fidelity(
+    settings: Settings, module, records: Records, account: Account, folder: run_folder.RunFolder
+) -> dict[str, float] | None:
+    """The public figure that a share of the budget buys; None if nobody asked for one."""
+    if settings.conf.privacy.fidelity_share is None:
+        return None
+    figure = resume.fidelity(account, folder)
+    if figure is None:
+        synthetic = Release(module.mixture()).encoded(settings.conf.data.n, settings.conf.seed)
+        with account.open(FIDELITY) as access:
+            figure = measure_fidelity(
+                access, records, synthetic, n=settings.conf.data.n, radius=settings.split.radius
+            )
+        durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
+        account.settle()
+    return figure
 
 
 def _fit(settings: Settings, module, data, account, folder, interrupts: Interrupts, checkpoint) -> None:

@@ -233,7 +233,7 @@ def private_split(
         with account.open(FINAL) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
             if "means" in access.access.multipliers:
-                sums = gaussian(access, "means", _clipped_sums(store, radius, clusters, settings.k), sensitivity=radius)
+                sums = gaussian(access, "means", clipped_sums(store, radius, clusters, settings.k), sensitivity=radius)
                 means = _shrunk_means(sums.float(), counts, access.access.multipliers["means"] * radius)
         state = reached(counts=counts, means=means)
     return Split(clusters, state.counts, state.means)
@@ -272,7 +272,7 @@ def _feature_sums(features: FourierFeatures, store: Store, clusters: Tensor | No
     return sums
 
 
-def _clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
+def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
     """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64."""
     sums = torch.zeros(k, store.take(np.zeros(0, np.int64)).shape[1], dtype=torch.float64)
     step = max(1, _AT_ONCE // sums.shape[1])

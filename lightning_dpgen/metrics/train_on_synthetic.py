@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -76,6 +76,24 @@ def train_on_synthetic(
         if binary:
             scores[f"{name}, AUC"] = 0.5 if chances is None else float(roc_auc_score(answers, chances[:, 1]))
     return scores
+
+
+def label_classifier(train: Encoded, layout: Layout) -> Callable[[Encoded], np.ndarray]:
+    """A logistic regression that answers with the label of records (N,); where it was shown one label only, with that.
+
+    Args:
+        train: what it learns from, at least one record.
+        layout: with a label.
+    """
+    groups = [group for group in range(len(layout.groups)) if group != layout.label]
+    y = train.codes[:, layout.label]
+    if len(np.unique(y)) == 1 or not layout.units + len(groups):
+        commonest = np.bincount(y).argmax()
+        return lambda asked: np.full(len(asked), commonest)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
+    return lambda asked: fitted.predict(one_hot(asked, layout, groups))
 
 
 def _chances(name, train, y, test, layout, units, groups, seed) -> np.ndarray:

@@ -112,7 +112,8 @@ class MomentsAccountant(pl.Callback):
         trainer.should_stop = True
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self.complete or not self.account.plan.private:
+        # What else the plan holds is made after the fit, by whoever planned it.
+        if (self.complete and self.account.finished) or not self.account.plan.private:
             self.account.settle()
 
 

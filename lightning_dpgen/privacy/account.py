@@ -264,6 +264,11 @@ class Account:
         made = self.ledger.count(stage) if self.plan.private else self._done[stage]
         return self.plan.stage(stage).count - made
 
+    @property
+    def finished(self) -> bool:
+        """Whether the plan holds no access that is still to be made."""
+        return not any(self.remaining(stage.name) for stage in self.plan.stages)
+
     def _next(self, stage: str) -> tuple[Access, int]:
         planned = self.plan.stage(stage)
         remaining = self.remaining(stage)

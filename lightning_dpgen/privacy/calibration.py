@@ -120,7 +120,8 @@ def make_plan(
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # Noise is that of so many records, which are fewer against it.
     drafts = [replace(draft, largest=draft.largest / max_rows) for draft in drafts]
-    return replace(_without_units(drafts, epsilon, delta), max_rows=max_rows)
+    rest = next((draft.stage for draft in drafts if draft.share is None), None)
+    return replace(_without_units(drafts, epsilon, delta), max_rows=max_rows, flexible=rest)
 
 
 def _without_units(drafts: Sequence[Draft], epsilon: float | None, delta: float) -> Plan:

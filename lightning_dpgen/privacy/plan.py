@@ -38,6 +38,8 @@ class Plan:
     Multipliers and epsilon are those of `relation`; see `access.Access`. What is added or removed is one unit: a record, or
     a person with all of theirs, `max_rows` at most. Lots draw units whole, and every mechanism multiplies the sensitivity
     of a record by `max_rows`, since a unit is that many records added one after the other.
+
+    `flexible` names the stage that gives up accesses if others have to be made again (`rewritten`); None the last one.
     """
 
     stages: tuple[Stage, ...]
@@ -45,6 +47,7 @@ class Plan:
     delta: float
     relation: str = ADD_OR_REMOVE_ONE
     max_rows: int = 1
+    flexible: str | None = None
 
     def __post_init__(self) -> None:
         if type(self.max_rows) is not int or self.max_rows < 1:
@@ -93,6 +96,7 @@ class Plan:
             "delta": self.delta,
             "relation": self.relation,
             "max_rows": self.max_rows,
+            "flexible": self.flexible,
         }
 
     @classmethod
@@ -100,30 +104,30 @@ class Plan:
         """The plan that `as_json` described."""
         stages = tuple(Stage(Access.from_json(s), s["count"], s["share"]) for s in fields["stages"])
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
-        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"])
+        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"], fields["flexible"])
 
     def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
         """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
 
-        Multipliers stay. Accesses that were made and lost are made again, and the last stage gives up as many as it takes
-        to stay within the budget; its own total never grows.
+        Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
+        takes to stay within the budget; its own total never grows.
 
         Args:
             made: accesses of each stage that were made, lost ones included.
             done: accesses of each stage whose results are still there.
 
         Raises:
-            BudgetTooSmall: if not one access of the last stage would fit.
+            BudgetTooSmall: if not one access of the flexible stage would fit.
         """
-        *before, last = self.stages
-        grown = [
-            replace(stage, count=made.get(stage.name, 0) + stage.count - done.get(stage.name, 0)) for stage in before
-        ]
-        if grown == before:
+        last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
+        others = [stage.name for stage in self.stages if stage is not last]
+        again = {name: made.get(name, 0) - done.get(name, 0) for name in others}
+        grown = tuple(replace(stage, count=stage.count + again.get(stage.name, 0)) for stage in self.stages)
+        if grown == self.stages:
             return self
 
         def shortened(count: int) -> Plan:
-            return replace(self, stages=(*grown, replace(last, count=count)))
+            return replace(self, stages=tuple(replace(s, count=count) if s.name == last.name else s for s in grown))
 
         def fits(count: int) -> bool:
             event = shortened(count).event

@@ -150,7 +150,7 @@ BROKEN = {
         (lot_costs, lot_costs_with_a_histogram),
     ),
     "missing clip of the records of the split": Broken(
-        kmeans._clipped_sums, {"rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)": "pass"}, (split_costs,)
+        kmeans.clipped_sums, {"rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)": "pass"}, (split_costs,)
     ),
     "clip by twice the bound": Broken(
         privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: rule.factors(norms, 2 * bound)"}, (lot_costs,)

@@ -1,0 +1,82 @@
+"""A public figure of how close synthetic records are: measured on the real ones with noise, from a share of the budget."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from lightning_dpgen.clustering.kmeans import clipped_sums
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
+from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.mechanisms import gaussian
+
+FIDELITY = "fidelity"
+# Share of the count of right answers in the inverse squared noise of the access; the sums get the rest.
+_ANSWERS = 0.2
+
+
+def fidelity_draft(layout: Layout, n: int, share: float) -> Draft:
+    """The access that buys the figure: one look at `n` declared records, for a share of the budget's mu^2."""
+    weights = {"means": 1.0} if layout.label is None else {"means": 1.0 - _ANSWERS, "answers": _ANSWERS}
+    return Draft(FIDELITY, weights, 1, largest=n, share=share)
+
+
+def measure_fidelity(
+    access: OpenAccess, real: Records, synthetic: Encoded, *, n: int, radius: float
+) -> dict[str, float]:
+    """What a reader of the synthetic records would like to know of the real ones, and how much of it is noise.
+
+    Args:
+        access: an open access that lists the noises of `fidelity_draft`.
+        real: the private records.
+        synthetic: records of the released model, public.
+        n: the declared number of records, a public denominator.
+        radius: to which a record's numbers are shortened, on both sides.
+
+    Returns:
+        ``distance of a column, mean`` (total variation between shares of values; of units, mean absolute difference of
+        means) and what of it noise alone would make, on average; and with a label ``accuracy on real records, trained on
+        synthetic`` of a logistic regression, and the standard deviation of its noise. All of it public.
+
+    Guarantee:
+        One record added or removed moves the sums by `radius` in L2 at most, and the count of right answers by 1.
+    """
+    layout = real.schema.layout
+    ours = Records(real.schema, synthetic)
+    expected = clipped_sums(ours, radius, torch.zeros(len(ours), dtype=torch.int64), 1)[0] / max(len(ours), 1)
+    sums = clipped_sums(real, radius, torch.zeros(len(real), dtype=torch.int64), 1)
+    noisy = gaussian(access, "means", sums, sensitivity=radius)[0]
+    noise = access.access.multipliers["means"] * radius * access.max_rows / n
+    # Shares beyond what there can be are noise.
+    differences = ((noisy / n).clamp(0.0, 1.0) - expected).abs()
+    found = {
+        "distance of a column, mean": _mean_distance(differences, layout),
+        "distance of a column that noise alone makes": _mean_distance(
+            torch.full_like(differences, noise * math.sqrt(2.0 / math.pi)), layout
+        ),
+    }
+    if layout.label is not None:
+        right = torch.tensor([float(_right_answers(real, synthetic, layout))], dtype=torch.float64)
+        share = float(gaussian(access, "answers", right, sensitivity=1.0)) / n
+        found["accuracy on real records, trained on synthetic"] = min(max(share, 0.0), 1.0)
+        found["standard deviation of that accuracy by noise"] = access.access.multipliers["answers"] * access.max_rows / n
+    return {name: float(f"{value:.4g}") for name, value in found.items()}
+
+
+def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:
+    parts = [differences[: layout.units]] + [0.5 * differences[span].sum()[None] for span in layout.spans]
+    return float(torch.cat(parts).mean())
+
+
+def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> int:
+    """How many real records a classifier that has seen synthetic ones alone tells the label of."""
+    answer, right = label_classifier(synthetic[:ROWS], layout), 0
+    for start in range(0, len(real), ROWS):
+        part = real.encoded[start : start + ROWS]
+        right += int((answer(part) == part.codes[:, layout.label]).sum())
+    return right
+
