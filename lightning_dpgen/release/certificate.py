@@ -22,12 +22,15 @@ FORMAT_VERSION = 1
 # Names of the files of a release.
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
+REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
+# Names of what was found that the statement gives.
+_MOST_FOUND = 20
 SELECTION = "none by this software: one run, and nothing was chosen among several with the records"
 # Files that only show the certificate and the released ones.
-ABOUT = ("report.html", "README.md")
+ABOUT = (REPORT, CARD, CROISSANT)
 ACCOUNTANTS = {
     "pld": "dp_accounting.pld",
     "closed form": "closed form",
@@ -172,22 +175,61 @@ def statement(certificate: dict[str, Any]) -> str:
         what, reach = "The model, the synthetic records", "for any number of synthetic records drawn from the model"
         if SYNTHETIC not in certificate["released"]:
             what, reach = "The model", "for whatever is computed from the model"
-        change = (
-            f"for {certificate['unit']}, whether that one record was added to the data or removed from it changes {factor}"
-        )
-    # The number of records is public knowledge, unless it was bought as a noisy count.
-    bought = certificate["relation"] != REPLACE_ONE and declared.get("n_share")
-    number = "" if bought else f"the number of records ({declared.get('n')}), "
+        whose = "that one record was" if _rows_of_a_person(declared) is None else "that person's records were"
+        change = f"for {certificate['unit']}, whether {whose} added to the data or removed from it changes {factor}"
     return (
         f"{what} and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "
         f"anybody, whatever else they know, and {reach}. It does not "
-        f"promise that nothing can be learned about the population, or about a person from others. A person with several "
-        f"records is protected less, and other releases from the same data add to this one. The following was assumed to "
-        f"be public knowledge and is not protected: {number}the description of a record, and the "
-        f"settings listed under 'declared'. {_randomness(certificate)} 'dpgen verify' "
+        f"promise that nothing can be learned about the population, or about a person from others. "
+        f"{_several_records(declared)} {_assumed(certificate)} {_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
+    )
+
+
+def found_privately(declared: dict[str, Any]) -> list[str]:
+    """What of the description of a record was found with a share of the budget, in words; empty where all was declared.
+
+    Example:
+        >>> found_privately({"discovery_share": 0.05, "discovered": ["bounds of age", "keys of city"]})
+        ['bounds of age', 'keys of city']
+    """
+    names = declared.get("discovered")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _rows_of_a_person(declared: dict[str, Any]) -> int | None:
+    """How many records of a person took part at most; None where the unit is a record."""
+    most = declared.get("max_rows")
+    return most if type(most) is int else None
+
+
+def _several_records(declared: dict[str, Any]) -> str:
+    most = _rows_of_a_person(declared)
+    if most is None:
+        return "A person with several records is protected less, and other releases from the same data add to this one."
+    return (
+        f"Of a person with more than {most:,} record{'s' if most != 1 else ''}, those beyond that number took no part. "
+        "Other releases from the same data add to this one."
+    )
+
+
+def _assumed(certificate: dict[str, Any]) -> str:
+    declared = certificate["declared"]
+    # The number of records is public knowledge, unless it was bought as a noisy count.
+    bought = certificate["relation"] != REPLACE_ONE and declared.get("n_share")
+    number = "" if bought else f"the number of records ({declared.get('n')}), "
+    found, apart = found_privately(declared), ""
+    if found:
+        rest = len(found) - _MOST_FOUND
+        named = ", ".join(found[:_MOST_FOUND]) + (f" and {rest:,} more" if rest > 0 else "")
+        apart = f" but for what was found in the records with a share of the budget, which epsilon covers ({named})"
+    elif declared.get("discovery_share"):
+        apart = " but for what was found in the records with a share of the budget, which epsilon covers"
+    return (
+        f"The following was assumed to be public knowledge and is not protected: {number}the description of a record"
+        f"{apart}, and the settings listed under 'declared'."
     )
 
 

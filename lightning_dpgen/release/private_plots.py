@@ -14,6 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lightning_dpgen.release.lettering import printable
+
 REAL, SYNTHETIC, _LINE = "#aab3bf", "#1f5fa8", "#dfe3e8"
 # Text stays text, in fonts that the reader has; names of columns are never read as formulas.
 _STYLE = {
@@ -40,17 +42,6 @@ def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) 
         held = io.BytesIO()
         figure.savefig(held, format="svg", metadata={"Date": None}, transparent=True, dpi=160)
     return _image(held.getvalue(), "image/svg+xml", said)
-
-
-def printable(text: str, most: int = 24) -> str:
-    """Shortened, and without what is no letter in a picture.
-
-    Example:
-        >>> printable("marital-status" * 3, most=10), printable("a\\tb")
-        ('marital-s…', 'ab')
-    """
-    text = "".join(letter for letter in str(text) if letter.isprintable()).strip()
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,45 @@ import jinja2
 from markupsafe import Markup
 
 from lightning_dpgen.privacy.accountant import round_up
+from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.release.certificate import CARD, REPORT, found_privately
+from lightning_dpgen.release.lettering import markdown, value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
+# What a curator gets for the budget, by the name of a stage.
+_BOUGHT = {
+    "count": "how many records there are, with noise",
+    "discovery": "what was not declared: bounds, categories or items, and how many records there are",
+    "initial centre": "where the search for groups of similar records begins",
+    "clustering": "groups of similar records, each of which gets a model of its own",
+    "final pass": "how large the groups are, and what is typical of each",
+    "training": "what the models know of the records of their group",
+    "rows": "the projected rows",
+    "clipped": "how many rows were pulled back to the radius",
+}
+# How often an attack may name somebody wrongly.
+_WRONGLY = (0.001, 0.01, 0.1)
+_LONGEST = 400
 
 
-def write_pages(folder: Path, certificate: dict[str, Any], kind: str, **shown: Any) -> None:
+def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: Any) -> None:
     """Write ``report.html`` (one self-contained page, no script, nothing loaded from elsewhere) and the card ``README.md``.
 
     Args:
         folder: where.
         certificate: its fields are shown, but no hash, since the certificate hashes both pages.
-        kind: of release: ``synthetic`` or ``projected``.
-        shown: what else the pages of this kind show.
+        page: what is released: ``synthetic``, ``projected`` or ``weights``.
+        shown: what else the pages show.
     """
-    for name, suffix in (("report.html", "html"), ("README.md", "md")):
-        page = _environment(autoescape=suffix == "html").get_template(f"{kind}.{suffix}.jinja")
-        text = page.render(c=certificate, mechanisms=_mechanisms(certificate), curve=_curve(certificate), **shown)
-        (folder / name).write_text(text, encoding="utf-8")
+    known = {
+        "mechanisms": _mechanisms(certificate),
+        "curve": _curve(certificate),
+        "attacks": attacks(certificate),
+        "found": found_privately(certificate["declared"]),
+    }
+    for name, suffix in ((REPORT, "html"), (CARD, "md")):
+        template = _environment(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
+        (folder / name).write_text(template.render(c=certificate, **known, **shown), encoding="utf-8")
 
 
 def _environment(autoescape: bool) -> jinja2.Environment:
@@ -38,7 +61,42 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
+    environment.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
+    environment.filters["setting"] = _setting
+    environment.filters["markdown"] = markdown
+    # Without the marks of Markdown, so that whoever verifies finds it letter by letter.
+    environment.filters["held"] = lambda text: html.escape(text, quote=False)
     return environment
+
+
+def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
+    """How many of those who are in the data an attack can name, that wrongly names so many of those who are not.
+
+    Both are probabilities; for no attack is the second larger than here (Kairouz, Oh and Viswanath 2015, of
+    (epsilon, delta)-privacy). Empty where nothing is promised of who is in the data.
+
+    Example:
+        >>> attacks({"private": True, "relation": "add_or_remove_one", "epsilon": 0.0, "delta": 0.0})
+        [(0.001, 0.001), (0.01, 0.01), (0.1, 0.1)]
+    """
+    if not certificate["private"] or certificate["relation"] == REPLACE_ONE:
+        return []
+    epsilon, delta = certificate["epsilon"], certificate["delta"]
+
+    def most(wrongly: float) -> float:
+        many = math.exp(min(epsilon, 700.0)) * wrongly + delta
+        return min(1.0, many, 1.0 - math.exp(-epsilon) * (1.0 - delta - wrongly))
+
+    return [(wrongly, most(wrongly)) for wrongly in _WRONGLY]
+
+
+def _setting(value: Any) -> str:
+    """A declared value in a line that is not too long."""
+    if isinstance(value, dict):
+        text = ", ".join(f"{name}: {_setting(inner)}" for name, inner in value.items() if inner is not None)
+    else:
+        text = value_text(value, 200)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def describe(tree: dict[str, Any]) -> str:
@@ -70,7 +128,8 @@ def describe(tree: dict[str, Any]) -> str:
 
 def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"name": s["name"], "what": describe(s["event"]), "epsilon": s["epsilon"]} for s in certificate["stages"]
+        {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
+        for s in certificate["stages"]
     ]
 
 

@@ -1,14 +1,21 @@
-"""What a trained mixture releases: the model, synthetic records, and a sheet of samples."""
+"""What a trained mixture releases: the model, synthetic records, and a picture of some."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.certificate import MODEL, SHEET, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.croissant import write_croissant
+from lightning_dpgen.release.curves import write_curves
+from lightning_dpgen.release.described import described
+from lightning_dpgen.release.distributions import shown
+from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.pictures import embedded, write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
@@ -31,18 +38,41 @@ class SyntheticContent:
 
     @property
     def released(self) -> tuple[str, ...]:
-        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * self._pictured
+        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * (self._draw is not None)
 
     @property
-    def _pictured(self) -> bool:
-        return isinstance(self.mixture.network.schema, ImageSchema)
+    def _draw(self) -> Callable[[Path, Release], None] | None:
+        """What draws the picture; None for records that are neither pictures nor curves."""
+        schema = self.mixture.network.schema
+        if isinstance(schema, ImageSchema):
+            return write_sheet
+        return write_curves if isinstance(schema, SeriesSchema) else None
 
     def write(self, folder: Path) -> None:
         release = Release(self.mixture)
         write_model(folder, self.mixture)
         write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.schema.arrow)
-        if self._pictured:
-            write_sheet(folder / SHEET, release)
+        if self._draw is not None:
+            self._draw(folder / SHEET, release)
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
-        write_pages(folder, certificate, "synthetic", picture=embedded(folder / SHEET) if self._pictured else None)
+        schema = self.mixture.network.schema
+        name = f"Synthetic records: {certificate['declared']['data']}"
+        write_croissant(folder, schema.arrow, name=name, description=certificate["statement"])
+        what, parts, left_out = described(schema)
+        write_pages(
+            folder,
+            certificate,
+            "synthetic",
+            kind=schema.kind,
+            what=what,
+            parts=parts,
+            left_out=left_out,
+            rows=self.rows,
+            components=self.mixture.network.k,
+            picture=embedded(folder / SHEET) if self._draw is not None else None,
+            shown=shown(folder / SYNTHETIC, schema),
+            where=example_condition(schema),
+            size=size_category(self.rows),
+            tasks=tasks(schema),
+        )

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 FILES = {
     "model.safetensors", "model.json", "privacy.json", "synthetic.parquet", "samples.png", "report.html", "README.md",
+    "croissant.json",
 }  # fmt: skip
 
 

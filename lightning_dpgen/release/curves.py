@@ -1,0 +1,76 @@
+"""Sampled series as a picture, one panel a component and channel."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.release.lettering import printable
+from lightning_dpgen.release.sampler import Release
+
+# Panels and the curves of each; further components and channels are not drawn.
+PANELS, CHANNELS, CURVES = 12, 3, 6
+_INK, _SOFT, _LINE = "#1f5fa8", "#5b6675", "#dfe3e8"
+# Names of channels and times are never read as formulas.
+_STYLE = {
+    "text.parse_math": False, "font.family": "sans-serif", "font.size": 8, "axes.edgecolor": _LINE,
+    "xtick.color": _SOFT, "ytick.color": _SOFT, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.titlecolor": _SOFT, "axes.titlelocation": "left",
+}  # fmt: skip
+
+
+def write_curves(path: Path, release: Release, seed: int = 0) -> None:
+    """Write a few series of each component as a PNG, on the declared scale of their channel.
+
+    Args:
+        path: of the picture.
+        release: of series.
+        seed: makes the same picture again; each component's number is added to it.
+    """
+    schema = release.schema
+    channels = min(CHANNELS, len(schema.channels))
+    components = min(release.components, max(1, PANELS // channels))
+    across = channels if channels > 1 else min(2, components)
+    down = -(-components * channels // across)
+    with rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(9.0, 0.35 + 1.45 * down), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(down, across, squeeze=False, sharex=True).ravel()
+        for component in range(components):
+            curves = _curves(release, component, seed + component)
+            for channel in range(channels):
+                _draw(panels[component * channels + channel], curves[:, :, channel], schema, component, channel)
+        for panel in panels[components * channels :]:
+            panel.set_axis_off()
+        figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
+
+
+def _curves(release: Release, component: int, seed: int) -> np.ndarray:
+    """(curves, length, channels) of one component, as they would be released."""
+    schema, encoded = release.schema, release.sample_component(component, CURVES, seed)
+    batch = schema.decode(encoded, np.random.default_rng(seed))
+    numbers = np.column_stack([batch.column(i).to_numpy() for i in range(len(schema.columns))])
+    return numbers.reshape(len(numbers), schema.length, len(schema.channels))
+
+
+def _draw(axes: Axes, curves: np.ndarray, schema: SeriesSchema, component: int, channel: int) -> None:
+    places = np.arange(schema.length)
+    marker = "." if schema.length == 1 else None
+    for number, curve in enumerate(curves):
+        axes.plot(places, curve, color=_INK, alpha=0.9 - 0.12 * number, linewidth=0.9, marker=marker)
+    named = f", {printable(schema.channels[channel], 30)}" if len(schema.channels) > 1 else ""
+    axes.set_title(f"component {component + 1}{named}", fontsize=8)
+    low, high = schema.low[channel], schema.high[channel]
+    axes.set(ylim=(low - 0.02 * (high - low), high + 0.02 * (high - low)), yticks=[low, high])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    at = np.unique(np.linspace(0, schema.length - 1, 5).round().astype(int))
+    axes.set_xticks(at, [printable(schema.steps[i], 10) if schema.steps else str(i) for i in at])
+    axes.tick_params(length=0)

@@ -1,0 +1,132 @@
+"""What is publicly declared of a record, as a table for people: short, however much was declared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.categories import Category
+from lightning_dpgen.data.column import Column
+from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.unmodelled import Dropped, Fake
+from lightning_dpgen.release.lettering import joined, listed, printable, value_text
+
+# Columns and channels that a page lists; the certificate has them all.
+MOST = 60
+
+
+@dataclass(frozen=True)
+class Described:
+    """One column, or another part of a record.
+
+    Args:
+        name: what it is called.
+        type: what kind of value it holds.
+        values: which values there can be.
+        written: how the model sees it.
+        note: what the curator says of it.
+    """
+
+    name: str
+    type: str
+    values: str
+    written: str = ""
+    note: str = ""
+
+
+def described(schema: Schema) -> tuple[str, list[Described], int]:
+    """A record in one phrase, its parts, `MOST` at most, and how many parts were left out.
+
+    Example:
+        >>> described(BasketSchema(("bread", "milk", "tea"), max_items=2))[0]
+        'sets of at most 2 of 3 items'
+    """
+    what, parts = _KINDS[type(schema)](schema)
+    return what, parts[:MOST], max(0, len(parts) - MOST)
+
+
+def _images(schema: ImageSchema) -> tuple[str, list[Described]]:
+    size = f"{schema.height} by {schema.width}"
+    colour = "black-and-white" if schema.layout.levels == 1 else "grey" if schema.channels == 1 else "colour"
+    threshold = "" if schema.threshold is None else f"1 where the pixel was above {schema.threshold}"
+    channels = f"{schema.channels} channels" if schema.channels > 1 else ""
+    values = f"whole numbers 0 to {schema.layout.levels}"
+    pixels = Described("pixels", f"{size}, {colour}", values, joined([channels, threshold]))
+    return f"{colour} pictures of {size} pixels", [pixels, *_label(schema.names or tuple(range(schema.classes)))]
+
+
+def _baskets(schema: BasketSchema) -> tuple[str, list[Described]]:
+    items = Described("items", "set", listed(schema.items), f"at most {schema.max_items:,} of {len(schema.items):,}")
+    what = f"sets of at most {schema.max_items:,} of {len(schema.items):,} items"
+    return what, [items, *_label(schema.classes)]
+
+
+def _series(schema: SeriesSchema) -> tuple[str, list[Described]]:
+    steps = f"{schema.steps[0]} to {schema.steps[-1]}" if schema.steps else ""
+    bounds = zip(schema.channels, schema.low, schema.high, schema.decimals, strict=True)
+    channels = [
+        Described(
+            printable(channel, 60),
+            f"{schema.length:,} readings",
+            f"{low:g} to {high:g}",
+            joined([printable(steps, 80), "" if places is None else f"{places} decimals"]),
+        )
+        for channel, low, high, places in bounds
+    ]
+    # The label first, since there may be very many channels.
+    several = f" of {len(channels)} channels" if len(channels) > 1 else ""
+    return f"series of {schema.length:,} readings{several}", [*_label(schema.classes), *channels]
+
+
+def _label(classes: tuple) -> list[Described]:
+    return [Described("label", "category", listed(classes), f"{len(classes):,} choices")] if classes else []
+
+
+def _table(schema: TableSchema) -> tuple[str, list[Described]]:
+    count = sum(column.arrow is not None for column in schema.columns)
+    what = f"rows of {count:,} column{'s' if count != 1 else ''}"
+    return what, [_column(column, schema.label == column.name) for column in schema.columns]
+
+
+def _column(column: Column, label: bool) -> Described:
+    name, note = printable(column.name, 60), printable(column.description, 200)
+    if isinstance(column, Dropped):
+        return Described(name, "left out", "not in the synthetic records", "", note)
+    if isinstance(column, Fake):
+        made = f"always {value_text(column.constant)}" if column.fake is None else column.fake.replace("_", " ")
+        return Described(name, "made up", made, "owes nothing to the records", note)
+    missing = "may be missing" if column.missing else ""
+    is_label = "the label" if label else ""
+    if isinstance(column, Category):
+        kind = "true or false" if column.kind is bool else "category"
+        values = joined([listed(column.values), missing])
+        choices = f"{column.choices:,} choices" if column.choices else "one value only"
+        return Described(name, kind, values, joined([choices, is_label]), note)
+    if not isinstance(column, Numeric):
+        return Described(name, type(column).__name__.lower(), missing, is_label, note)
+    special = f"or {listed(column.special)}" if column.special else ""
+    values = joined([f"{value_text(column.low)} to {value_text(column.high)} {special}".strip(), missing])
+    return Described(name, _numeric_type(column), values, joined([_cut(column), is_label]), note)
+
+
+def _numeric_type(column: Numeric) -> str:
+    if column.type == "integer":
+        return "whole number"
+    if column.type == "number":
+        return "number" if column.decimals is None else f"number, {column.decimals} decimals"
+    words = {"date": "date", "datetime": "date and time", "time": "time of day"}[column.type]
+    return words if column.resolution in (None, "day") else f"{words}, to the {column.resolution}"
+
+
+def _cut(column: Numeric) -> str:
+    if column.scaled:
+        return "one number"
+    finer = "" if column.transform == "linear" else f", finer near {value_text(column.low)} ({column.transform})"
+    return f"{column.present:,} choice{'s' if column.present != 1 else ''}{finer}"
+
+
+_KINDS = {ImageSchema: _images, BasketSchema: _baskets, SeriesSchema: _series, TableSchema: _table}

@@ -1,0 +1,182 @@
+"""What the synthetic records of a release look like: charts of their columns, and a few of them. No real one is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from markupsafe import Markup
+
+from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.categories import Category
+from lightning_dpgen.data.column import Modelled
+from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.release.charts import histogram, percent, ranked
+from lightning_dpgen.release.lettering import printable, value_text
+
+# Of the records that charts are made of, of the charts, bars and items, and of the example records and their columns.
+ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
+_BARS, _NAMES = 48, 8
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its caption."""
+
+    name: str
+    note: str
+    chart: Markup
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page shows of synthetic records.
+
+    Args:
+        looked_at: how many records the charts are made of.
+        figures: the charts.
+        columns: names of the columns of the examples.
+        rows: example records, a text for each of the columns.
+        more: how many columns have no chart.
+    """
+
+    looked_at: int
+    figures: list[Figure]
+    columns: list[str]
+    rows: list[list[str]]
+    more: int = 0
+
+
+def shown(path: Path, schema: Schema) -> Shown:
+    """Charts and examples of the synthetic records in a Parquet file.
+
+    Args:
+        path: of the records.
+        schema: that they were decoded by.
+    """
+    if isinstance(schema, TableSchema):
+        return _of_table(path, schema)
+    if isinstance(schema, BasketSchema):
+        return _of_baskets(path, schema)
+    # Pictures and curves are shown as pictures.
+    labels = ["label"] if "label" in schema.arrow.names else []
+    table = _read(path, labels, schema.arrow)
+    names = getattr(schema, "classes", ()) if not isinstance(schema, ImageSchema) else schema.names or range(schema.classes)
+    return Shown(table.num_rows, [_labels(table, list(names))] if labels and table.num_rows else [], [], [])
+
+
+def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """The first `ROWS` records."""
+    kept = pa.schema([schema.field(name) for name in columns])
+    if not columns:
+        return kept.empty_table()
+    with pq.ParquetFile(path) as file:
+        batch = next(file.iter_batches(ROWS, columns=list(columns)), None)
+    return kept.empty_table() if batch is None else pa.Table.from_batches([batch]).select(list(columns))
+
+
+def _of_table(path: Path, schema: TableSchema) -> Shown:
+    modelled = [column for column in schema.modelled if column.choices or column.scaled]
+    # The label first: it is what most people look for.
+    modelled.sort(key=lambda column: column.name != schema.label)
+    across = schema.arrow.names[:ACROSS]
+    drawn = modelled[:CHARTS]
+    table = _read(path, list(dict.fromkeys([*across, *(column.name for column in drawn)])), schema.arrow)
+    first = table.select(across).slice(0, EXAMPLES).to_pylist()
+    rows = [[value_text(value, 24) for value in row.values()] for row in first]
+    figures = []
+    for column in drawn if table.num_rows else ():
+        note = "label" if column.name == schema.label else ""
+        figures.append(Figure(printable(column.name, 40), note, _column(column, table[column.name])))
+    return Shown(table.num_rows, figures, [printable(name, 30) for name in across], rows, len(modelled) - len(drawn))
+
+
+def _column(column: Modelled, values: pa.ChunkedArray) -> Markup:
+    if isinstance(column, Category):
+        return _most_frequent(dict(zip(*_counted(values), strict=True)), column.name, len(values))
+    codes, units = column.encode(values.combine_chunks(), True, Counter())
+    absent = codes == column.present if column.missing else np.zeros(len(codes), bool)
+    apart = [("missing", float(absent.mean()))] if column.missing else []
+    if column.scaled:
+        counts = np.histogram(units[~absent], bins=30, range=(0.0, 1.0))[0]
+    else:
+        counts = np.bincount(codes[~absent], minlength=column.present)
+        special = sorted(set(column.special)) if isinstance(column, Numeric) else []
+        regular = len(counts) - len(special)
+        alone = [(value_text(value), n / len(codes)) for value, n in zip(special, counts[regular:].tolist(), strict=True)]
+        apart, counts = alone[:2] + apart, _merged(counts[:regular])
+    low, high = (value_text(getattr(column, end, "")) for end in ("low", "high"))
+    most = int(counts.argmax()) + 1 if len(counts) else 0
+    said = f"shares of synthetic values from {low} to {high} in {len(counts)} bins; the highest is bin {most}"
+    return histogram(counts / len(codes), low, high, f"{printable(column.name, 40)}: {said}", apart)
+
+
+def _merged(counts: np.ndarray) -> np.ndarray:
+    """Neighbours together, so that there are not too many bars."""
+    several = -(-len(counts) // _BARS)
+    if several <= 1:
+        return counts
+    return np.add.reduceat(counts, np.arange(0, len(counts), several))
+
+
+def _counted(values: pa.ChunkedArray) -> tuple[list[Any], list[int]]:
+    found = pc.value_counts(values.combine_chunks())
+    return found.field("values").to_pylist(), found.field("counts").to_pylist()
+
+
+def _most_frequent(counts: dict[Any, int], name: str, total: int) -> Markup:
+    """The most frequent values in that order, the rest together."""
+    # Equal counts by name, so that the same records make the same page.
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0])))
+    first = ordered if len(ordered) <= _NAMES + 1 else ordered[:_NAMES]
+    names, shares = [value_text(value) for value, _ in first], [count / total for _, count in first]
+    if rest := len(ordered) - len(first):
+        names.append(f"{rest:,} others")
+        shares.append(1.0 - sum(shares))
+    said = ", ".join(f"{value} {percent(share)}" for value, share in zip(names, shares, strict=True))
+    return ranked(names, np.array(shares), f"{printable(name, 40)}: shares of synthetic values: {said}")
+
+
+def _labels(table: pa.Table, names: list[Any]) -> Figure:
+    counts = dict.fromkeys(names, 0) | dict(zip(*_counted(table["label"]), strict=True))
+    return Figure("label", "", _most_frequent(counts, "label", table.num_rows))
+
+
+def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
+    table = _read(path, schema.arrow.names, schema.arrow)
+    n = table.num_rows
+    columns = ["items", *schema.arrow.names[1:]]
+    rows = [[value_text(value) for value in row.values()] for row in table.slice(0, EXAMPLES).to_pylist()]
+    if not n:
+        return Shown(0, [], columns, rows)
+    items = table["items"].combine_chunks()
+    counts = dict(zip(*_counted(pa.chunked_array([items.flatten()])), strict=True))
+    top = sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0])))[:ITEMS]
+    names, shares = [value_text(item) for item, _ in top], np.array([count / n for _, count in top])
+    said = ", ".join(f"{name} {percent(share)}" for name, share in zip(names, shares, strict=True))
+    half = -(-len(names) // 2)
+    figures = [
+        Figure(title, "share of synthetic baskets", ranked(names[part], shares[part], f"{title}: {said}"))
+        for title, part in (("Most frequent items", slice(0, half)), ("and the next", slice(half, None)))
+        if names[part]
+    ]
+    sizes = np.bincount(pc.list_value_length(items).to_numpy(zero_copy_only=False).astype(np.int64))
+    # Very large ones are few: together at the end.
+    longest = max(1, min(len(sizes) - 1, int(np.searchsorted(np.cumsum(sizes), 0.99 * n)), _BARS - 1))
+    beyond = float(sizes[longest + 1 :].sum() / n)
+    apart = [(f">{longest}", beyond)] if beyond else []
+    mean = float(sizes @ np.arange(len(sizes)) / n)
+    said = f"sizes of synthetic baskets from 0 to {longest} items, {mean:.1f} on average"
+    drawn = histogram(sizes[: longest + 1] / n, "0 items", f"{longest} items", said, apart)
+    figures.append(Figure("Basket sizes", f"{mean:.1f} items on average", drawn))
+    return Shown(n, figures + ([_labels(table, list(schema.classes))] if schema.classes else []), columns, rows)

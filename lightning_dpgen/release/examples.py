@@ -1,0 +1,77 @@
+"""What a card says of any records of a kind: how to ask for some of them, and under which headings the Hub lists them."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_dpgen.data.categories import Category
+from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.table_schema import TableSchema
+
+# The categories of the Hub for the size of a data set.
+_SIZES = (
+    (1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"),
+    (100_000_000, "10M<n<100M"), (1_000_000_000, "100M<n<1B"), (math.inf, "1B<n<10B"),
+)  # fmt: skip
+_LETTERS = 60
+
+
+@dataclass(frozen=True)
+class Condition:
+    """That a label has a value, as an example.
+
+    Args:
+        argument: for a shell, quoted where it must be.
+        python: the same as a dictionary.
+    """
+
+    argument: str
+    python: str
+
+
+def example_condition(schema: Schema) -> Condition | None:
+    """How to ask for records with the last of the labels; None where there is no label, or none that can be shown.
+
+    Example:
+        >>> example_condition(ImageSchema(8, 8, levels=1, classes=10))
+        Condition(argument='label=9', python="{'label': 9}")
+    """
+    found = _label(schema)
+    if found is None or not all(str(part).isprintable() and 0 < len(str(part)) <= _LETTERS for part in found):
+        return None
+    name, value = found
+    return Condition(shlex.quote(f"{name}={str(value).lower() if value is True else value}"), repr({name: value}))
+
+
+def _label(schema: Schema) -> tuple[str, Any] | None:
+    if not isinstance(schema, TableSchema):
+        numbers = range(schema.classes) if isinstance(schema, ImageSchema) else ()
+        classes = (schema.names or numbers) if isinstance(schema, ImageSchema) else schema.classes
+        return ("label", classes[-1]) if classes else None
+    column = next((column for column in schema.columns if column.name == schema.label), None)
+    if isinstance(column, Category):
+        return column.name, column.values[-1]
+    return (column.name, column.high) if isinstance(column, Numeric) and not column.special else None
+
+
+def size_category(rows: int) -> str:
+    """The Hub's category for so many records.
+
+    Example:
+        >>> size_category(1500)
+        '1K<n<10K'
+    """
+    return next(name for most, name in _SIZES if rows < most)
+
+
+def tasks(schema: Schema) -> list[str]:
+    """The Hub's categories of tasks for which records of a kind serve; none for what the Hub has no name for."""
+    labelled = schema.layout.label is not None
+    if isinstance(schema, ImageSchema):
+        return ["unconditional-image-generation"] + ["image-classification"] * labelled
+    return ["tabular-classification"] if labelled and isinstance(schema, TableSchema) else []

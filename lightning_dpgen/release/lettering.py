@@ -1,0 +1,67 @@
+"""Names and values as a page, a picture or a card may show them, whatever they hold."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+# What means something to Markdown in the middle of a line.
+_MARKS = re.compile(r"([\\`*_\[\]|~#$])")
+
+
+def printable(text: Any, most: int = 24) -> str:
+    """Shortened, and without what is no letter in a picture.
+
+    Example:
+        >>> printable("marital-status" * 3, most=10), printable("a\\tb")
+        ('marital-s…', 'ab')
+    """
+    text = "".join(letter for letter in str(text) if letter.isprintable()).strip()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def listed(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
+    """The first few values in one line, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    named = ", ".join(value_text(value, letters) for value in values[:most])
+    return f"{named} and {len(values) - most:,} more" if len(values) > most else named
+
+
+def value_text(value: Any, letters: int = 40) -> str:
+    """One value of a record.
+
+    Example:
+        >>> value_text(None), value_text(True), value_text(0.1 + 0.2), value_text("")
+        ('missing', 'true', '0.3', '(empty)')
+    """
+    if value is None:
+        return "missing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return listed(value, letters=letters) or "(empty)"
+    return printable(value, letters) or "(empty)"
+
+
+def markdown(text: Any) -> str:
+    """Any text as a line of a Markdown page that holds it and nothing else.
+
+    Example:
+        >>> markdown("a|b <script>")
+        'a\\\\|b &lt;script&gt;'
+    """
+    line = " ".join(str(text).split())
+    return _MARKS.sub(r"\\\1", html.escape(line, quote=False))
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Those that are not empty, as one phrase."""
+    return "; ".join(part for part in parts if part)
