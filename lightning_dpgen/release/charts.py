@@ -21,8 +21,8 @@ def ranked(names: Sequence[str], shares: np.ndarray, said: str) -> Markup:
         shares: (names,) in [0, 1].
         said: what the chart shows, for those who do not see it.
     """
-    left, right = 118, 44
-    top = max(float(np.max(shares, initial=0.0)), 1e-12)
+    left, right = 130, 44
+    top = max(float(np.max(shares, initial=0.0)), 1e-12)  # of an item that no basket holds
     rows = Markup("").join(
         Markup(
             '<text class="name" x="{}" y="{}" text-anchor="end">{}</text>'
@@ -37,37 +37,30 @@ def ranked(names: Sequence[str], shares: np.ndarray, said: str) -> Markup:
     return _svg(_ROW * len(names) + 2, said, rows)
 
 
-def histogram(shares: np.ndarray, low: str, high: str, said: str, apart: Sequence[tuple[str, float]] = ()) -> Markup:
-    """Upright bars side by side, and a few that stand apart.
+def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
+    """Upright bars side by side.
 
     Args:
         shares: (bars,) in [0, 1].
         low, high: what is written under the first and the last bar.
         said: what the chart shows, for those who do not see it.
-        apart: names and shares of bars that are no part of the range, such as missing values.
     """
-    room = 46 * len(apart)
-    step = (_WIDTH - 40 - room) / max(1, len(shares))
-    top = max(float(np.max(shares, initial=0.0)), max((share for _, share in apart), default=0.0), 1e-12)
+    left, right = 36, _WIDTH - 4
+    step = (right - left) / max(1, len(shares))
     gap = 1.0 if step > 3 else 0.0
-    bars = [(36 + i * step, step - gap, float(share)) for i, share in enumerate(shares)]
-    lone = [(_WIDTH - room + 46 * i + 12, 22, share) for i, (_, share) in enumerate(apart)]
-    drawn = Markup("").join(
-        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"{}/>').format(
-            x, _BASE - _HIGH * share / top, width, _HIGH * share / top, Markup(' class="apart"') if i >= len(bars) else ""
+    top = float(np.max(shares, initial=0.0))
+    bars = Markup("").join(
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            left + i * step, _BASE - _HIGH * share / top, step - gap, _HIGH * share / top
         )
-        for i, (x, width, share) in enumerate(bars + lone)
-    )
-    words = [(36.0, "start", printable(low, 20)), (_WIDTH - 4.0 - room, "end", printable(high, 20))]
-    words += [(x + 11, "middle", printable(name, 8)) for (x, _, _), (name, _) in zip(lone, apart, strict=True)]
-    text = Markup("").join(
-        Markup('<text x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(x, _BASE + 15, anchor, word)
-        for x, anchor, word in words
+        for i, share in enumerate(shares.tolist())
+        if share
     )
     axis = Markup(
-        '<line class="grid" x1="36" x2="{0}" y1="{1}" y2="{1}"/><text x="30" y="{2}" text-anchor="end">{3}</text>'
-    )
-    return _svg(_BASE + 20, said, drawn + axis.format(_WIDTH - 4, _BASE, _BASE - _HIGH + 9, percent(top)) + text)
+        '<line class="grid" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/><text x="{3}" y="{4}" text-anchor="end">{5}</text>'
+        '<text x="{0}" y="{6}">{7}</text><text x="{1}" y="{6}" text-anchor="end">{8}</text>'
+    ).format(left, right, _BASE, left - 6, _BASE - _HIGH + 9, percent(top), _BASE + 15, printable(low), printable(high))
+    return _svg(_BASE + 20, said, bars + axis)
 
 
 def percent(share: float) -> str:

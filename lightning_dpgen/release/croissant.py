@@ -72,7 +72,7 @@ def write_croissant(folder: Path, schema: pa.Schema, *, name: str, description: 
                 "@id": SYNTHETIC,
                 "name": SYNTHETIC,
                 "contentUrl": SYNTHETIC,
-                "encodingFormat": "application/vnd.apache.parquet",
+                "encodingFormat": "application/x-parquet",
                 "sha256": file_hash(folder / SYNTHETIC),
             }
         ],

@@ -108,8 +108,8 @@ def _column(column: Column, label: bool) -> Described:
         return Described(name, kind, values, joined([choices, is_label]), note)
     if not isinstance(column, Numeric):
         return Described(name, type(column).__name__.lower(), missing, is_label, note)
-    special = f"or {listed(column.special)}" if column.special else ""
-    values = joined([f"{value_text(column.low)} to {value_text(column.high)} {special}".strip(), missing])
+    special = f"on their own: {listed(column.special)}" if column.special else ""
+    values = joined([f"{value_text(column.low)} to {value_text(column.high)}", special, missing])
     return Described(name, _numeric_type(column), values, joined([_cut(column), is_label]), note)
 
 

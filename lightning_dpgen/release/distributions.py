@@ -94,31 +94,32 @@ def _of_table(path: Path, schema: TableSchema) -> Shown:
     table = _read(path, list(dict.fromkeys([*across, *(column.name for column in drawn)])), schema.arrow)
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
-    figures = []
-    for column in drawn if table.num_rows else ():
-        note = "label" if column.name == schema.label else ""
-        figures.append(Figure(printable(column.name, 40), note, _column(column, table[column.name])))
+    figures = [_column(column, table[column.name]) for column in drawn] if table.num_rows else []
     return Shown(table.num_rows, figures, [printable(name, 30) for name in across], rows, len(modelled) - len(drawn))
 
 
-def _column(column: Modelled, values: pa.ChunkedArray) -> Markup:
+def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
+    name = printable(column.name, 40)
     if isinstance(column, Category):
-        return _most_frequent(dict(zip(*_counted(values), strict=True)), column.name, len(values))
+        return Figure(name, "", _most_frequent(dict(zip(*_counted(values), strict=True)), name, len(values)))
     codes, units = column.encode(values.combine_chunks(), True, Counter())
     absent = codes == column.present if column.missing else np.zeros(len(codes), bool)
-    apart = [("missing", float(absent.mean()))] if column.missing else []
+    apart = []
     if column.scaled:
         counts = np.histogram(units[~absent], bins=30, range=(0.0, 1.0))[0]
     else:
         counts = np.bincount(codes[~absent], minlength=column.present)
+        # Special values have the last choices.
         special = sorted(set(column.special)) if isinstance(column, Numeric) else []
-        regular = len(counts) - len(special)
-        alone = [(value_text(value), n / len(codes)) for value, n in zip(special, counts[regular:].tolist(), strict=True)]
-        apart, counts = alone[:2] + apart, _merged(counts[:regular])
-    low, high = (value_text(getattr(column, end, "")) for end in ("low", "high"))
+        counts, alone = _merged(counts[: len(counts) - len(special)]), counts[len(counts) - len(special) :]
+        apart = [(value_text(value), count / len(codes)) for value, count in zip(special, alone.tolist(), strict=True)]
+    # They would dwarf all others, so they are told in words.
+    apart = sorted(apart, key=lambda pair: -pair[1])[:3] + [("missing", float(absent.mean()))] * column.missing
+    note = ", ".join(f"{value} {percent(share)}" for value, share in apart)
+    low, high = value_text(getattr(column, "low", "")), value_text(getattr(column, "high", ""))
     most = int(counts.argmax()) + 1 if len(counts) else 0
     said = f"shares of synthetic values from {low} to {high} in {len(counts)} bins; the highest is bin {most}"
-    return histogram(counts / len(codes), low, high, f"{printable(column.name, 40)}: {said}", apart)
+    return Figure(name, note, histogram(counts / len(codes), low, high, f"{name}: {said}"))
 
 
 def _merged(counts: np.ndarray) -> np.ndarray:
@@ -174,9 +175,9 @@ def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
     # Very large ones are few: together at the end.
     longest = max(1, min(len(sizes) - 1, int(np.searchsorted(np.cumsum(sizes), 0.99 * n)), _BARS - 1))
     beyond = float(sizes[longest + 1 :].sum() / n)
-    apart = [(f">{longest}", beyond)] if beyond else []
+    larger = f", {percent(beyond)} larger" if beyond else ""
     mean = float(sizes @ np.arange(len(sizes)) / n)
     said = f"sizes of synthetic baskets from 0 to {longest} items, {mean:.1f} on average"
-    drawn = histogram(sizes[: longest + 1] / n, "0 items", f"{longest} items", said, apart)
-    figures.append(Figure("Basket sizes", f"{mean:.1f} items on average", drawn))
+    drawn = histogram(sizes[: longest + 1] / n, "0 items", f"{longest} items", said)
+    figures.append(Figure("Basket sizes", f"{mean:.1f} items on average{larger}", drawn))
     return Shown(n, figures + ([_labels(table, list(schema.classes))] if schema.classes else []), columns, rows)
