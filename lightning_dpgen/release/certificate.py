@@ -22,6 +22,7 @@ FORMAT_VERSION = 1
 # Names of the files of a release.
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
+FIGURE = "fidelity.json"
 REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 
 # Deltas of the curve, as powers of ten.

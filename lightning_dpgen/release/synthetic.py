@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.certificate import MODEL, SHEET, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described
@@ -30,15 +31,18 @@ class SyntheticContent:
         mixture: the trained mixture.
         rows: number of synthetic records, public.
         seed: of the synthetic records; public.
+        figure: how close they are to the real ones, bought with a share of the budget (`measure_fidelity`), if it was.
     """
 
     mixture: Mixture
     rows: int
     seed: int
+    figure: dict[str, float] | None = None
 
     @property
     def released(self) -> tuple[str, ...]:
-        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * (self._draw is not None)
+        pictured, measured = self._draw is not None, self.figure is not None
+        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * pictured + (FIGURE,) * measured
 
     @property
     def _draw(self) -> Callable[[Path, Release], None] | None:
@@ -54,6 +58,8 @@ class SyntheticContent:
         write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.schema.arrow)
         if self._draw is not None:
             self._draw(folder / SHEET, release)
+        if self.figure is not None:
+            (folder / FIGURE).write_text(json.dumps(self.figure, indent=2) + "\n", encoding="utf-8")
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         schema = self.mixture.network.schema
@@ -75,4 +81,5 @@ class SyntheticContent:
             where=example_condition(schema),
             size=size_category(self.rows),
             tasks=tasks(schema),
+            figure=self.figure,
         )

@@ -103,6 +103,26 @@ def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeyp
     assert dpgen("verify", tmp_path / "run/release")[0] == 0
 
 
+def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, monkeypatch):
+    from lightning_dpgen.cli import train
+
+    table, run = _visits(tmp_path), tmp_path / "run"
+    arguments = [*table, f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments, f"run_dir={run}")[0] == 130
+    before = (run / "private" / "fidelity.pt").read_bytes()
+    certificate, _, _ = _release(dpgen, tmp_path, *arguments)
+    assert (run / "private" / "fidelity.pt").read_bytes() == before
+    figure = json.loads((run / "release" / "fidelity.json").read_text())
+    assert 0.0 <= figure["distance of a column, mean"] <= 1.0
+    assert 0.0 <= figure["accuracy on real records, trained on synthetic"] <= 1.0
+    assert certificate["stages"][-1]["name"] == "fidelity" and certificate["epsilon"] <= 8.0
+    assert "fidelity.json" in certificate["released"] and certificate["declared"]["fidelity_share"] == 0.05
+    for page in ("report.html", "README.md"):
+        assert "accuracy on real records" in (run / "release" / page).read_text()
+
+
 def test_baskets(dpgen, tmp_path):
     random = np.random.default_rng(1)
     lines = [" ".join(map(str, random.choice(30, size=random.integers(0, 9), replace=False) + 1)) for _ in range(N)]
@@ -160,6 +180,7 @@ MISTAKES = {
     "no rows of a person": (["data.person=id", "data.max_rows=0"], "data.max_rows=0"),
     "a strange rule": (["data.outside=drop"], "data.outside=drop"),
     "nothing to be found": (["data.discovery_share=0.1"], "nothing here"),
+    "half of the budget for a figure": (["privacy.fidelity_share=0.5"], "privacy.fidelity_share=0.5"),
     "no bins": (["data.bins=0"], "data.bins=0"),
     "convolutions": (["model.network=conv"], "model.network=conv"),
     "a setting of pictures": (["data.height=3"], "data.height"),
