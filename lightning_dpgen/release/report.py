@@ -18,12 +18,12 @@ from lightning_dpgen.release.lettering import markdown, value_text
 _TEMPLATES = Path(__file__).parent / "templates"
 # What a curator gets for the budget, by the name of a stage.
 _BOUGHT = {
-    "count": "how many records there are, with noise",
-    "discovery": "what was not declared: bounds, categories or items, and how many records there are",
+    "first pass": "what was not declared: how many records there are, bounds, categories or items",
     "initial centre": "where the search for groups of similar records begins",
     "clustering": "groups of similar records, each of which gets a model of its own",
     "final pass": "how large the groups are, and what is typical of each",
     "training": "what the models know of the records of their group",
+    "fidelity": "figures of how close the synthetic records are to the real ones",
     "rows": "the projected rows",
     "clipped": "how many rows were pulled back to the radius",
 }
