@@ -13,26 +13,28 @@ _WIDTH, _ROW, _LETTERS = 300, 19, 17
 _HIGH, _BASE = 96, 112
 
 
-def ranked(names: Sequence[str], shares: np.ndarray, said: str) -> Markup:
+def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | None = None) -> Markup:
     """Horizontal bars, one below the other, each with its name and share.
 
     Args:
         names: of the bars, from the top.
         shares: (names,) in [0, 1].
         said: what the chart shows, for those who do not see it.
+        top: the share of the longest bar that there could be; None for the largest of these.
     """
     left, right = 130, 44
-    top = max(float(np.max(shares, initial=0.0)), 1e-12)  # of an item that no basket holds
+    top = float(np.max(shares, initial=0.0)) if top is None else top
     rows = Markup("").join(
         Markup(
             '<text class="name" x="{}" y="{}" text-anchor="end">{}</text>'
             '<rect x="{}" y="{}" width="{:.1f}" height="13" rx="1.5"/>'
             '<text x="{:.1f}" y="{}">{}</text>'
         ).format(
-            left - 7, 13 + _ROW * i, printable(name, _LETTERS), left, 3 + _ROW * i, _long(share / top, left, right),
-            left + _long(share / top, left, right) + 5, 13 + _ROW * i, percent(share),
+            left - 7, 13 + _ROW * i, printable(name, _LETTERS), left, 3 + _ROW * i, width, left + width + 5, 13 + _ROW * i,
+            percent(share),
         )
-        for i, (name, share) in enumerate(zip(names, shares, strict=True))
+        for i, (name, share) in enumerate(zip(names, shares.tolist(), strict=True))
+        for width in [max(0.6, share / top * (_WIDTH - left - right)) if share else 0.0]
     )  # fmt: skip
     return _svg(_ROW * len(names) + 2, said, rows)
 
@@ -73,10 +75,6 @@ def percent(share: float) -> str:
     if 0.0 < share < 0.001:
         return "<0.1%"
     return f"{share:.1%}" if 0.0 < share < 0.0095 else f"{share:.0%}"
-
-
-def _long(part: float, left: int, right: int) -> float:
-    return max(0.6, part * (_WIDTH - left - right)) if part > 0 else 0.0
 
 
 def _svg(height: int, said: str, inner: Markup) -> Markup:

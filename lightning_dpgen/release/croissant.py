@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from lightning_dpgen.release.certificate import CROISSANT, SYNTHETIC, file_hash
 
 _FORMAT = "http://mlcommons.org/croissant/1.0"
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 # The context that the specification gives, word for word.
 _CONTEXT = {
     "@language": "en",
@@ -23,6 +25,7 @@ _CONTEXT = {
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
+    "equivalentProperty": "cr:equivalentProperty",
     "examples": {"@id": "cr:examples", "@type": "@json"},
     "extract": "cr:extract",
     "field": "cr:field",
@@ -42,6 +45,7 @@ _CONTEXT = {
     "regex": "cr:regex",
     "repeated": "cr:repeated",
     "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
     "sc": "https://schema.org/",
     "separator": "cr:separator",
     "source": "cr:source",
@@ -91,11 +95,12 @@ def write_croissant(folder: Path, schema: pa.Schema, *, name: str, description: 
 
 
 def _field(number: int, field: pa.Field) -> dict[str, Any]:
-    """One column. Its identifier is its place, since a name may hold what an identifier may not."""
     several = pa.types.is_list(field.type)
+    # A name may hold what an identifier may not.
+    known = field.name if _PLAIN.fullmatch(field.name) else f"column:{number}"
     described = {
         "@type": "cr:Field",
-        "@id": f"records/{number}",
+        "@id": f"records/{known}",
         "name": field.name,
         "dataType": data_type(field.type.value_type if several else field.type),
         "source": {"fileObject": {"@id": SYNTHETIC}, "extract": {"column": field.name}},

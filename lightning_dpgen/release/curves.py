@@ -50,7 +50,7 @@ def write_curves(path: Path, release: Release, seed: int = 0) -> None:
                 _draw(panels[component * channels + channel], curves[:, :, channel], schema, component, channel)
         for panel in panels[components * channels :]:
             panel.set_axis_off()
-        figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
+        figure.savefig(path, format="png", dpi=110, metadata={"Software": None})
 
 
 def _curves(release: Release, component: int, seed: int) -> np.ndarray:

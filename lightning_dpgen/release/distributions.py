@@ -26,7 +26,7 @@ from lightning_dpgen.release.lettering import printable, value_text
 
 # Of the records that charts are made of, of the charts, bars and items, and of the example records and their columns.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
-_BARS, _NAMES = 48, 8
+_BARS, _NAMES = 48, 10
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,10 @@ def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
     counts = dict(zip(*_counted(pa.chunked_array([items.flatten()])), strict=True))
     top = sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0])))[:ITEMS]
     names, shares = [value_text(item) for item, _ in top], np.array([count / n for _, count in top])
-    said = ", ".join(f"{name} {percent(share)}" for name, share in zip(names, shares, strict=True))
     half = -(-len(names) // 2)
     figures = [
-        Figure(title, "share of synthetic baskets", ranked(names[part], shares[part], f"{title}: {said}"))
-        for title, part in (("Most frequent items", slice(0, half)), ("and the next", slice(half, None)))
+        Figure(title, note, ranked(names[part], shares[part], f"{title}: shares of synthetic baskets", shares[0]))
+        for title, note, part in (("Items", "of all baskets", slice(0, half)), ("and the next", "", slice(half, None)))
         if names[part]
     ]
     sizes = np.bincount(pc.list_value_length(items).to_numpy(zero_copy_only=False).astype(np.int64))

@@ -10,13 +10,21 @@ from PIL import Image
 
 from lightning_dpgen.release.sampler import Release
 
+_PIXELS = 2_000_000
 
-def sheet(release: Release, columns: int = 12, seed: int = 0) -> np.ndarray:
+
+def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.ndarray:
     """(rows, columns) of a grey picture or (rows, columns, 3): samples of each component side by side, a pixel between.
 
     Grey ones are shown dark on white.
+
+    Args:
+        columns: samples of each component; None for 12, or as many as make no file that a page could not carry.
+        seed: makes the same sheet again; each component's number is added to it.
     """
     schema, rows = release.schema, []
+    if columns is None:
+        columns = max(1, min(12, _PIXELS // (release.components * schema.height * schema.width)))
     for component in range(release.components):
         pictures = schema.pictures(release.sample_component(component, columns, seed + component)) / schema.layout.levels
         edges = ((1, 1), (1, 1), (0, 0))[: pictures[0].ndim]

@@ -1,0 +1,61 @@
+"""Releases of any schema: a network that has learned nothing, under an account that was paid."""
+
+import html.parser
+
+import torch
+
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.synthetic import SyntheticContent
+
+VOID = {"meta", "img", "br", "rect", "line", "polyline"}
+
+
+def account():
+    paid = Account(make_plan([Draft("training", {"gradient": 1.0}, 1, largest=1e3, rate=0.1)], epsilon=2.0, delta=1e-5))
+    with paid.open("training") as access:
+        gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
+    paid.settle()
+    return paid
+
+
+def released(folder, schema, *, rows=40, k=2, unit="one record of the data set", **declared):
+    """Writes a release of made-up records and gives its certificate."""
+    network = StackedVAE(schema, k, hidden=4, latent=2, generator=torch.Generator().manual_seed(0)).eval()
+    about = {"data": "table", "n": 90, "schema": schema.as_json(), "model": {"name": "a model"}, "rows": rows} | declared
+    content = SyntheticContent(Mixture(network, torch.ones(k)), rows, 0)
+    return write_release(folder, folder.with_name(f".{folder.name}"), content, account(), unit=unit, declared=about)
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would make of a page: tags, texts and labels; tags must match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.open, self.links = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+        self.text = " ".join(" ".join(self.texts).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
+        self.texts += [value for name, value in attrs if name in ("aria-label", "alt")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.texts += [value for name, value in attrs if name in ("aria-label", "alt")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)

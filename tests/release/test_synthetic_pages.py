@@ -1,0 +1,180 @@
+"""The page, the card and the Croissant description of a release, of each kind of records and with any names."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from release.released import Page, released
+
+from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.columns import column_of
+from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.release.distributions import CHARTS, shown
+from lightning_dpgen.release.verify import verify
+
+
+def table(label=None, **columns):
+    return TableSchema(tuple(column_of(name, fields) for name, fields in columns.items()), label=label, strip=False)
+
+
+PEOPLE = table(
+    label="income",
+    age={"type": "integer", "low": 17, "high": 90, "bins": 5, "missing": True, "description": "in years"},
+    wage={"type": "number", "low": 0, "high": 9, "decimals": 2, "bins": 70, "special": [0, 9.5], "transform": "log"},
+    share={"type": "number", "low": 0, "high": 1, "encoding": "scaled", "missing": True},
+    born={"type": "date", "low": "1900-01-01", "high": "2020-12-31", "bins": 4},
+    seen={"type": "datetime", "low": "2020-01-01T00:00", "high": "2020-12-31T00:00", "resolution": "hour", "bins": 4},
+    at={"type": "time", "resolution": "minute", "bins": 4},
+    member={"type": "boolean"},
+    city={"type": "category", "values": [f"city {i}" for i in range(14)], "missing": True},
+    income={"type": "category", "values": ["<=50K", ">50K"]},
+    one={"type": "category", "values": ["always"]},
+    id={"type": "fake", "fake": "uuid"},
+    name={"type": "drop"},
+)
+SCHEMAS = {
+    "table": (PEOPLE, ["How they are distributed", "17 to 90", "in years", "left out", "the label", "finer near 0.0 (log)",
+                       "income=>50K", "rows of 12 columns", "missing"]),
+    "grey pictures": (ImageSchema(3, 4, levels=16, classes=3), ["Samples", "grey pictures of 3 by 4", "label=2"]),
+    "colour pictures": (ImageSchema(4, 3, levels=255, channels=3), ["Samples", "colour pictures", "3 channels"]),
+    "named pictures": (ImageSchema(2, 2, levels=9, threshold=3, classes=2, names=("cat", "dog")), ["label=dog", "above 3"]),
+    "baskets": (BasketSchema(tuple(f"item {i}" for i in range(50)), max_items=5), ["Items", "and the next", "Basket sizes",
+                                                                                 "at most 5 of 50 items", "item 49"]),
+    "few items": (BasketSchema((7, 8), max_items=1, classes=(1, 2)), ["label=2", "7, 8"]),
+    "series": (SeriesSchema(5, 0.0, 9.5, classes=("day", "night"), decimals=1), ["Curves", "5 readings", "label=night"]),
+    "channels": (SeriesSchema(3, (0.0, -1.0), (1.0, 1.0), channels=("$x$", "y"), steps=("a", "b", "c")), ["a to c", "$x$"]),
+    "one reading": (SeriesSchema(1, 0.0, 1.0), ["Curves", "1 readings"]),
+}  # fmt: skip
+
+
+def page_of(folder):
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert not set(page.tags) & {"script", "iframe", "object", "embed", "link", "form", "a", "base"}
+    assert all(link.startswith("data:image/png;base64,") for link in page.links) and "url(" not in text
+    assert "http" not in text.replace("http-equiv", "") and "default-src 'none'" in text
+    return page
+
+
+def card_of(folder):
+    """The front matter and the rest."""
+    _, front, rest = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(front), rest
+
+
+@pytest.mark.parametrize(("schema", "words"), SCHEMAS.values(), ids=SCHEMAS)
+def test_each_kind_has_its_page_and_is_consistent(tmp_path, schema, words):
+    certificate = released(tmp_path / "r", schema)
+    assert verify(tmp_path / "r").problems == []
+    page = page_of(tmp_path / "r")
+    for word in [certificate["statement"], "What epsilon means here", "What the budget bought", "Nothing of this", *words]:
+        assert word in page.text, word
+    front, card = card_of(tmp_path / "r")
+    assert front["library_name"] == "lightning_dpgen" and front["size_categories"] == ["n<1K"] and "license" not in front
+    assert front["configs"][0]["data_files"] == [{"split": "train", "path": "synthetic.parquet"}]
+    titles = [line[3:] for line in card.splitlines() if line.startswith("## ")]
+    assert titles == ["Files", "Use", "Privacy", "Limits", "Assumed to be public"]
+    assert all(f"`{name}`" in card for name in certificate["released"])
+    assert not any(mark in card for mark in certificate["files"].values()), "a hash that the certificate takes of the card"
+    pictured = isinstance(schema, ImageSchema | SeriesSchema)
+    assert ("samples.png" in certificate["released"]) == pictured == any(page.links)
+
+
+@pytest.mark.parametrize("schema", [schema for schema, _ in SCHEMAS.values()], ids=SCHEMAS)
+def test_croissant_has_a_field_for_each_column(tmp_path, schema):
+    certificate = released(tmp_path / "r", schema)
+    described = json.loads((tmp_path / "r" / "croissant.json").read_text(encoding="utf-8"))
+    assert described["description"] == certificate["statement"]
+    (file,), (records,) = described["distribution"], described["recordSet"]
+    assert file["sha256"] == certificate["files"]["synthetic.parquet"]
+    columns = pq.read_schema(tmp_path / "r" / "synthetic.parquet")
+    assert [field["source"]["extract"]["column"] for field in records["field"]] == columns.names
+    assert [field.get("repeated", False) for field in records["field"]] == [name == "items" for name in columns.names]
+    assert len({field["@id"] for field in records["field"]}) == len(columns)
+
+
+@pytest.mark.parametrize("kind", ["table", "few items", "series"])
+def test_croissant_is_read_by_others(tmp_path, kind):
+    mlcroissant = pytest.importorskip("mlcroissant")
+    released(tmp_path / "r", SCHEMAS[kind][0])
+    found = mlcroissant.Dataset(jsonld=tmp_path / "r" / "croissant.json")
+    assert not found.metadata.issues.errors
+    assert len(list(found.records("records"))) == 40
+
+
+HOSTILE = ["<script>alert(1)</script>", "\"><img src=x onerror=y>", "a|b`c*_[d](http://e)", "</style><b>", "{{ 7 * 7 }}", "&lt;",
+           "$(rm -rf)'\"", "名前", "-"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["table", "baskets", "series", "pictures"])
+def test_any_names_are_shown_as_they_are(tmp_path, kind):
+    names = tuple(HOSTILE)
+    columns = {name: {"type": "category", "values": [*HOSTILE, "a\nb\x00"], "description": name} for name in HOSTILE}
+    schema = {
+        "table": table(label=HOSTILE[6], **columns, **{"a\nb\t\x01": {"type": "boolean"}}),
+        "baskets": BasketSchema(names, max_items=9, classes=names),
+        "series": SeriesSchema(2, 0.0, 1.0, channels=names, classes=names, steps=names[:2]),
+        "pictures": ImageSchema(1, 2, levels=1, classes=9, names=names),
+    }[kind]
+    folder = tmp_path / "r"
+    released(folder, schema, data="<i>|x|", unit="one <u>person</u>", discovered=[f"keys of {name}" for name in HOSTILE])
+    assert verify(folder).problems == []
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert not set(page.tags) & {"script", "i", "u", "a"} and all(link.startswith("data:") for link in page.links)
+    assert HOSTILE[0] in page.text and "49" not in page.text.replace("{{ 7 * 7 }}", "").split("keys of")[-1][:40]
+    assert {"b", "img"} >= set(page.tags) & {"b", "img"} and "onerror" not in " ".join(page.tags)
+    front, card = card_of(folder)
+    inside = "".join(card.split("```")[::2])
+    assert front["library_name"] and "<script>" not in inside and "<img" not in inside
+    rows = [line for line in inside.splitlines() if line.startswith("|")]
+    assert all(line.replace("\\|", "").count("|") in (3, 5) for line in rows)
+
+
+def test_a_wide_table_and_one_of_many_categories_make_small_pages(tmp_path):
+    many = {"type": "category", "values": [f"{i:07d}" * 5 for i in range(10_000)]}
+    released(tmp_path / "many", table(label=None, many=many, few={"type": "boolean"}), k=1)
+    wide = table(**{f"column {i}": {"type": "integer", "low": 0, "high": 99, "bins": 10} for i in range(300)})
+    released(tmp_path / "wide", wide, k=1)
+    released(tmp_path / "items", BasketSchema(tuple(f"item {i}" for i in range(16_470)), max_items=30), k=1)
+    for name in ("many", "wide", "items"):
+        folder = tmp_path / name
+        assert verify(folder).problems == []
+        assert (folder / "report.html").stat().st_size < 200_000 and (folder / "README.md").stat().st_size < 30_000
+    page = page_of(tmp_path / "wide")
+    assert page.tags.count("figure") == CHARTS and "276 more are in the file" in page.text and "And 240 more" in page.text
+    assert "9,988 more" in page_of(tmp_path / "many").text and "16,458 more" in page_of(tmp_path / "items").text
+
+
+@pytest.mark.parametrize(("schema", "_"), SCHEMAS.values(), ids=SCHEMAS)
+@pytest.mark.parametrize("rows", [0, 1])
+def test_few_synthetic_records_or_none_have_a_page(tmp_path, schema, _, rows):
+    released(tmp_path / "r", schema, rows=rows, k=1)
+    assert verify(tmp_path / "r").problems == [] and page_of(tmp_path / "r")
+
+
+def test_charts_show_the_synthetic_records(tmp_path):
+    """Shares on the page against those counted in the file by other means."""
+    released(tmp_path / "r", PEOPLE, rows=300)
+    path = tmp_path / "r" / "synthetic.parquet"
+    frame = pq.read_table(path).to_pandas()
+    drawn = {figure.name: figure for figure in shown(path, PEOPLE).figures}
+    assert list(drawn)[0] == "income" and "one" not in drawn and "id" not in drawn
+    for value, count in frame["income"].value_counts().items():
+        assert f">{count / 300:.0%}</text>" in drawn["income"].chart, value
+    assert f"missing {frame['age'].isna().mean():.0%}" in drawn["age"].note
+    bars = drawn["age"].chart.count("<rect")
+    assert bars == 5 and drawn["wage"].chart.count("<rect") <= 48 and "9.5 " in drawn["wage"].note
+    low, high = frame["age"].between(17, 31).mean(), frame["age"].value_counts(normalize=True).max()
+    assert 0 < low <= 1 and high <= 1
+
+
+@pytest.mark.parametrize("kind", ["baskets", "series", "table", "colour pictures"])
+def test_the_same_release_has_the_same_pages(tmp_path, kind):
+    for name in ("a", "b"):
+        released(tmp_path / name, SCHEMAS[kind][0])
+    for name in ("report.html", "README.md", "croissant.json", *["samples.png"][: kind in ("series", "colour pictures")]):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
