@@ -17,6 +17,7 @@ from lightning_dpgen.privacy.accountant import gaussian_mu, round_up, spent
 from lightning_dpgen.privacy.events import encode, stage_events
 from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import SECURE
+from lightning_dpgen.release.lettering import printable
 
 FORMAT_VERSION = 1
 # Names of the files of a release.
@@ -197,7 +198,7 @@ def found_privately(declared: dict[str, Any]) -> list[str]:
         ['bounds of age', 'keys of city']
     """
     names = declared.get("discovered")
-    return [str(name) for name in names] if isinstance(names, list) else []
+    return [printable(name, 80) for name in names] if isinstance(names, list) else []
 
 
 def _rows_of_a_person(declared: dict[str, Any]) -> int | None:

@@ -171,7 +171,7 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
     said = certificate["statement"]
     for name in sorted(set(ABOUT) & present & set(files)):
         text = (folder / name).read_bytes()[:_LARGEST_FILE].decode("utf-8", errors="replace")
-        if said not in text and said not in html.unescape(text):
+        if said not in text and said not in html.unescape(text) and json.dumps(said, ensure_ascii=False) not in text:
             verdict.problems.append(f"{name} does not hold the certificate's statement")
     if len(verdict.problems) == before:
         verdict.checks.append(f"all {len(files)} files have the hashes in the certificate, and there are no others")
