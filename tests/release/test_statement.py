@@ -38,6 +38,7 @@ def test_a_person_with_all_records_is_protected(tmp_path):
     assert verify(tmp_path / "r").problems == []
     page = Page((tmp_path / "r" / "report.html").read_text()).text
     assert "1 person" in page and "with at most 3 records" in page and "a certain person's records were" in page
+    assert "one person's records added or removed" in page and "one record" not in page
 
 
 def test_what_was_found_was_not_assumed(tmp_path):

@@ -40,7 +40,7 @@ PEOPLE = table(
 )
 SCHEMAS = {
     "table": (PEOPLE, ["How they are distributed", "17 to 90", "in years", "left out", "the label", "finer near 0 (log)",
-                       "income=>50K", "rows of 12 columns", "missing"]),
+                       "income=>50K", "rows of 11 columns", "missing"]),
     "grey pictures": (ImageSchema(3, 4, levels=16, classes=3), ["Samples", "grey pictures of 3 by 4", "label=2"]),
     "colour pictures": (ImageSchema(4, 3, levels=255, channels=3), ["Samples", "colour pictures", "3 channels"]),
     "named pictures": (ImageSchema(2, 2, levels=9, threshold=3, classes=2, names=("cat", "dog")), ["label=dog", "above 3"]),
