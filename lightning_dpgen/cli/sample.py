@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.sampler import Release, TooRare, load_release
 from lightning_dpgen.release.tables import FORMATS, write_table
 
 
@@ -22,6 +23,13 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("-n", type=whole_number, default=1000, help="how many records (1000)")
     parser.add_argument("-o", dest="output", default="synthetic.parquet", help="a new .parquet or .csv file")
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="only records with this value, drawn until there are enough; COLUMN= for a missing one; may be repeated",
+    )
     try:
         arguments = parser.parse_args(argv)
     except SystemExit:
@@ -41,14 +49,46 @@ def run(argv: Sequence[str]) -> int:
             f"{arguments.release} holds projected rows, one for each record, and no model to draw from: read "
             f"{arguments.release}/projected.parquet, or use load_release in Python"
         )
+    where = _conditions(release, arguments.where)
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
     part = output.with_name(f".{output.stem}.part{output.suffix}")
     try:
-        write_table(part, release.chunks(arguments.n, arguments.seed), release.schema.arrow)
+        write_table(part, release.chunks(arguments.n, arguments.seed, where), release.schema.arrow)
         os.replace(part, output)
+    except TooRare as error:
+        raise Mistake(str(error)) from None
     except OSError as error:
         raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None
     finally:
         part.unlink(missing_ok=True)
     print(f"{arguments.n:,} synthetic records in {output}")
     return 0
+
+
+def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:
+    """Columns and their values, as `Release.sample` takes them.
+
+    Raises:
+        Mistake: naming the condition that makes no sense.
+    """
+    where: dict[str, Any] = {}
+    for word in words:
+        column, equals, text = _cut(release, word)
+        if not equals:
+            raise Mistake(f"--where {word}: expected COLUMN=VALUE, as in --where label=3")
+        if column in where:
+            raise Mistake(f"--where {word}: there is a condition on {column} already; give one for each column")
+        where[column] = text or None
+        try:
+            release.check_conditions({column: where[column]})
+        except ValueError as error:
+            raise Mistake(f"--where {word}: {error}") from None
+    return where
+
+
+def _cut(release: Release, word: str) -> tuple[str, str, str]:
+    """Column, sign and value; names of columns may have the sign in them."""
+    for name in sorted(release.schema.arrow.names, key=len, reverse=True):
+        if word.startswith(f"{name}="):
+            return name, "=", word[len(name) + 1 :]
+    return word.partition("=")

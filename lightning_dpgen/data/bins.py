@@ -91,6 +91,12 @@ class Bins:
         """How many choices."""
         return len(self.starts) + len(self.special)
 
+    @property
+    def ranges(self) -> list[tuple[int, int] | tuple[float, float]]:
+        """The first and the last number of each bin; of real numbers, where the next begins."""
+        ends = np.append(self.starts[1:] - self.whole, self.high).tolist() if len(self.starts) else []
+        return list(zip(self.starts.tolist(), ends, strict=True))
+
     def alone(self, code: int) -> bool:
         """Whether a choice stands for one number only."""
         if code >= len(self.starts):

@@ -83,6 +83,10 @@ class Category(Modelled):
             what["other"] = self.other
         return what | self.missing_fields() | ({"description": self.description} if self.description else {})
 
+    @property
+    def present_names(self) -> list[str]:
+        return [str(value).lower() if self.kind is bool else str(value) for value in self.values]
+
     def alone(self, code: int) -> bool:
         return True
 

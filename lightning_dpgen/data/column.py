@@ -159,12 +159,24 @@ class Modelled(Column):
         units[rows] = scaled
         return codes, units
 
+    @property
+    @abstractmethod
+    def present_names(self) -> list[str]:
+        """What the choices of values that are not missing are called, for people."""
+
+    @property
+    def choice_names(self) -> list[str]:
+        """What all its choices are called."""
+        return self.present_names + ["missing"] * self.missing
+
     def choice(self, value: Any) -> int:
         """The choice that stands for a value and no other, the value as text or of the column's own type; None is missing.
 
         Raises:
             ValueError: if there is none.
         """
+        if value is None and not self.missing:
+            raise ValueError(f"column {self.name!r}: its schema lets no value be missing: expected a value")
         try:
             codes, _ = self.encode(pa.array([value]), False, Counter())
         except Misfit as misfit:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.records import Records
 
@@ -133,6 +134,19 @@ class ImageSchema:
     def pictures(self, encoded: Encoded) -> np.ndarray:
         """(N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
         return encoded.units.reshape(-1, *self.shape)
+
+    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
+        """What says that the label has a value; see `labels.label_is`."""
+        return label_is(self._classes, column, value)
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """What the choices of the label are called."""
+        return label_choices(self._classes)
+
+    @property
+    def _classes(self) -> tuple[str, ...] | tuple[int, ...]:
+        return self.names or tuple(range(self.classes))
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "names": list(self.names)}

@@ -129,6 +129,13 @@ class Numeric(Modelled):
                 what[key] = list(getattr(self, key))
         return what | self.missing_fields() | ({"description": self.description} if self.description else {})
 
+    @property
+    def present_names(self) -> list[str]:
+        if self.scaled:
+            return ["a number"]
+        ranges = [f"{self._shown(a)} to {self._shown(b)}" if a < b else self._shown(a) for a, b in self._bins.ranges]
+        return ranges + [self._shown(tick) for tick in self._special.tolist()]
+
     def alone(self, code: int) -> bool:
         return not self.scaled and self._bins.alone(code)
 
@@ -203,6 +210,10 @@ class Numeric(Modelled):
         if self.bins is None:
             raise BadSchema("expected how many, or a schema completed by TableSchema.completed", self.name, "bins")
         return Bins.cut(self._low, self._high, whole, self.bins, self.transform, self.scale.unit, self._special)
+
+    def _shown(self, tick: int | float) -> str:
+        value = self.scale.declared(tick)
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
 
     def _set(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)

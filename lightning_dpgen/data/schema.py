@@ -32,5 +32,20 @@ class Schema(Protocol):
     def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
         """Records as a table of `arrow`; what the encoding has merged is told apart at random."""
 
+    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
+        """The group of the layout, and those of its choices, that say that a column of `arrow` has a value.
+
+        Args:
+            column: its name.
+            value: as text, or of the column's own type; None for missing.
+
+        Raises:
+            ValueError: if no choice says just that.
+        """
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """Of each group of the layout, in their order: its column, and what its choices are called."""
+
     def as_json(self) -> dict[str, Any]:
         """All that it declares, `kind` too, for a release."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.names import Name, names_type, public_names, shown
 
@@ -149,6 +150,15 @@ class SeriesSchema:
         if self.classes:
             columns.append(pa.array(self.classes, names_type(self.classes)).take(pa.array(encoded.codes[:, 0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
+        """What says that the label has a value; see `labels.label_is`."""
+        return label_is(self.classes, column, value)
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """What the choices of the label are called."""
+        return label_choices(self.classes)
 
     def as_json(self) -> dict[str, Any]:
         """All that it declares."""

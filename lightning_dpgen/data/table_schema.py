@@ -236,6 +236,16 @@ class TableSchema:
         choice = found[column].choice(value)
         return self._groups.index(column), frozenset({choice})
 
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """What the choices of each column with a group are called.
+
+        Example:
+            >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"], "missing": True}),)).choices
+            {'sex': ['F', 'M', 'missing']}
+        """
+        return {column.name: column.choice_names for column in self.modelled if column.choices}
+
     def as_json(self) -> dict[str, Any]:
         about = {"kind": self.kind, "columns": [{"name": column.name, **column.fields()} for column in self.columns]}
         return about | self.table_fields()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series import SeriesSchema
 from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
@@ -34,6 +34,12 @@ _NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, Stack
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 # Sizes beyond it are of no use to anybody.
 _LARGEST = 2**24
+# Under conditions, so many records are drawn for each that is asked for, or so many in all, before it is given up.
+MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
+
+
+class TooRare(ValueError):
+    """The model makes too few records that fit the conditions."""
 
 
 class Release:
@@ -42,9 +48,14 @@ class Release:
     Args:
         mixture: the model.
 
+    Its methods take conditions, as in ``where={"sex": "Male", "occupation": None}`` (None is a missing value): records are
+    drawn until enough fit, so they have exactly the model's conditional distribution, and as they are functions of the
+    model they cost no privacy.
+
     Example:
         >>> release = load_release(folder)                       # doctest: +SKIP
         >>> pictures = release.sample(100, seed=1)               # doctest: +SKIP
+        >>> nines = release.sample(100, where={"label": 9})      # doctest: +SKIP
     """
 
     def __init__(self, mixture: Mixture) -> None:
@@ -58,32 +69,50 @@ class Release:
     def components(self) -> int:
         return self._mixture.network.k
 
-    def sample(self, n: int, seed: int | None = None) -> pd.DataFrame | np.ndarray:
+    def sample(
+        self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame | np.ndarray:
         """n synthetic records: a table; of pictures (n, height, width), whole numbers from 0 to ``schema.layout.levels``.
 
         Args:
             n: how many, 0 or more.
             seed: makes the draw repeatable; None draws anew each time.
+            where: the value that columns have in all of them, as text or of the column's own type; None for any.
+
+        Raises:
+            ValueError: for a condition on an unknown column, or a value that shares a bin with others.
+            TooRare: if not enough of `MOST_DRAWN_EACH` records for each that is asked for, and of `MOST_DRAWN`, fit.
         """
         if isinstance(self.schema, ImageSchema):
-            return np.concatenate([self.schema.pictures(part) for part in self._drawn(n, seed)])
-        return self.table(n, seed).to_pandas()
+            return np.concatenate([self.schema.pictures(part) for part in self._drawn(n, seed, where)])
+        return self.table(n, seed, where).to_pandas()
 
-    def table(self, n: int, seed: int | None = None) -> pa.Table:
+    def table(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pa.Table:
         """The same records as the columns of ``schema.arrow``."""
-        return pa.Table.from_batches(self.chunks(n, seed), self.schema.arrow)
+        return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow)
 
-    def chunks(self, n: int, seed: int | None = None) -> Iterator[pa.RecordBatch]:
+    def chunks(
+        self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The same, a chunk at a time."""
         random = np.random.default_rng(seed)
-        for part in self._drawn(n, seed):
+        for part in self._drawn(n, seed, where):
             yield self.schema.decode(part, random)
 
-    def encoded(self, n: int, seed: int | None = None) -> Encoded:
+    def encoded(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Encoded:
         """The same records, as they are encoded."""
-        return Encoded.joined(list(self._drawn(n, seed)))
+        return Encoded.joined(list(self._drawn(n, seed, where)))
 
-    def _drawn(self, n: int, seed: int | None) -> Iterator[Encoded]:
+    def check_conditions(self, where: Mapping[str, Any]) -> None:
+        """Refuse conditions that no record can be held to, before one is drawn.
+
+        Raises:
+            ValueError: naming the column.
+        """
+        for column, value in where.items():
+            self.schema.where(column, value)
+
+    def _drawn(self, n: int, seed: int | None, where: Mapping[str, Any] | None) -> Iterator[Encoded]:
         if n < 0:
             raise ValueError(f"n={n}: expected 0 or more records")
         generator = torch.Generator()
@@ -92,8 +121,35 @@ class Release:
         else:
             generator.manual_seed(seed)
         step = min(_CHUNK, max(1, _NUMBERS // self.schema.layout.width))
+        if where:
+            yield from self._fitting(n, step, where, generator)
+            return
         for start in range(0, max(n, 1), step):
             yield self._mixture.sample(min(step, n - start), generator)
+
+    def _fitting(self, n: int, step: int, where: Mapping[str, Any], generator: torch.Generator) -> Iterator[Encoded]:
+        """The first n records that fit, of as many as it takes; as they are drawn independently, by rejection."""
+        conditions = [self.schema.where(column, value) for column, value in where.items()]
+        found = drawn = waiting = 0
+        parts = [self._mixture.sample(0, generator)]
+        while found < n:
+            if drawn >= max(MOST_DRAWN, MOST_DRAWN_EACH * n):
+                raise TooRare(
+                    f"{_said(where)}: {found:,} of {drawn:,} records drawn fit, and {n:,} were asked for: expected more of "
+                    "them; ask for fewer records, or set fewer conditions"
+                )
+            part = self._mixture.sample(step, generator)
+            drawn += step
+            fits = np.ones(step, bool)
+            for group, choices in conditions:
+                fits &= np.isin(part.codes[:, group], list(choices))
+            kept = np.flatnonzero(fits)[: n - found]
+            found, waiting = found + len(kept), waiting + len(kept)
+            parts.append(part[kept])
+            if waiting >= step:
+                yield Encoded.joined(parts)
+                parts, waiting = parts[:1], 0
+        yield Encoded.joined(parts)
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:
         """n records of one component of the mixture."""
@@ -117,12 +173,18 @@ def write_model(folder: Path, mixture: Mixture) -> None:
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone, and this file is meant for others
 
 
-def load_release(path: str | Path) -> Release | ProjectedRows:
+def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
     """What a release holds, from its folder: a model to sample from, or projected rows.
+
+    Args:
+        path: the folder.
+        networks: classes of networks of somebody's own, for releases that were made with ``model=own``. What is not handed
+            over here is not loaded: nothing is imported by a name that stands in a file.
 
     Raises:
         NotARelease: if the folder does not hold a readable model.
     """
+    known = _NETWORKS | {network.kind: network for network in networks if network.kind not in _NETWORKS}
     folder = Path(path)
     if not folder.is_dir():
         raise NotARelease(f"{folder} is not a folder: expected a release")
@@ -133,7 +195,7 @@ def load_release(path: str | Path) -> Release | ProjectedRows:
         description = read_json(folder / MODEL)
         if description["model"] == KIND:
             return load_projected(folder)
-        return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS)))
+        return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS), known))
     except NotARelease:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -146,20 +208,40 @@ def _schema(fields: dict[str, Any]) -> Schema:
     return _SCHEMAS[fields["kind"]].from_json(fields)
 
 
-def _build(description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Mixture:
+def _said(where: Mapping[str, Any]) -> str:
+    return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+
+
+def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
+    module, colon, name = kind.partition(":") if isinstance(kind, str) else ("", "", "")
+    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+        return (
+            f"it is a {kind}, of somebody's own code, which is never imported by a name in a file: if you trust it, from "
+            f"{module} import {name}, and load_release(path, networks=[{name}])"
+        )
+    return f"model={kind!r}: expected one of {', '.join(sorted(networks))}"
+
+
+def _build(
+    description: dict[str, Any], tensors: dict[str, torch.Tensor], networks: Mapping[str, type[GenerativeNetwork]]
+) -> Mixture:
     description = dict(description)
     kind = description.pop("model")
-    if kind not in _NETWORKS:
-        raise ValueError(f"model={kind!r}: expected one of {', '.join(sorted(_NETWORKS))}")
+    if not isinstance(kind, str) or kind not in networks:
+        raise ValueError(_foreign(kind, networks))
     schema = _schema(description.pop("schema"))
     mixture_weights = description.pop("mixture_weights")
     for name, value in description.items():
-        sensible = value in ("dense", "conv") if name == "network" else type(value) is bool or 1 <= value <= _LARGEST
-        if not sensible or (type(value) is float):
+        # Of somebody's own network its class knows what makes sense.
+        sensible = kind not in _NETWORKS
+        if not sensible:
+            sensible = value in ("dense", "conv") if name == "network" else type(value) is bool or 1 <= value <= _LARGEST
+            sensible &= type(value) is not float
+        if not sensible:
             raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
     # Without memory of its own, so that sizes which the tensors do not have cost nothing.
     with torch.device("meta"):
-        network = _NETWORKS[kind](schema, **description)
+        network = networks[kind](schema, **description)
     network.load_state_dict(tensors, assign=True)
     for name, tensor in network.state_dict().items():
         if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
