@@ -35,6 +35,7 @@ _EXPORTS = {
     "projection.neighbourhood": ["Neighbourhood"],
     "projection.recovery": ["Recovery"],
     "projection.transformer": ["PrivateProjection"],
+    "release.against_real": ["evaluate"],
     "release.projected": ["ProjectedRows"],
     "release.sampler": ["Release", "load_release"],
     "release.verify": ["Verdict", "verify"],

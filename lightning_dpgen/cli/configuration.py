@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 import lightning_dpgen
@@ -224,6 +225,21 @@ def read_conf(overrides: Sequence[str]) -> Conf:
     return conf
 
 
+def read_data_conf(overrides: Sequence[str]) -> DataConf:
+    """Compose the settings of records alone, for a release whose schema is known: what is left out is None.
+
+    Raises:
+        Mistake: as `read_conf`, and for any setting that is not of the data.
+    """
+    for override in overrides:
+        name = override.partition("=")[0].lstrip("+~")
+        if name != "data" and not name.startswith("data.") and "=" in override:
+            raise Mistake(f"{override}: expected settings of the data alone, as in data=table data.path=FILE")
+    with _composed(overrides, "config", RECORDS, "dpgen project", ROWS) as composed:
+        given = {name: None if OmegaConf.is_missing(composed.data, name) else composed.data[name] for name in composed.data}
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConf(n=None)), OmegaConf.create(given)))
+
+
 def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
     """Compose the configuration of a projection; see `read_conf`."""
     conf = _compose(overrides, "project", ProjectConf, ROWS, "dpgen train", RECORDS)
@@ -234,6 +250,13 @@ def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
 
 def _compose(overrides: Sequence[str], name: str, schema: type, sources, other: str, others):
     """A configuration of that name and type, whose data are one of `sources` and not what another command is for."""
+    with _composed(overrides, name, sources, other, others) as composed:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), composed))
+
+
+@contextmanager
+def _composed(overrides: Sequence[str], name: str, sources, other: str, others) -> Iterator[DictConfig]:
+    """The same before it has a type; within it, whatever Hydra and OmegaConf find wrong becomes a Mistake."""
     for override in overrides:
         if override in ("-m", "--multirun"):
             raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
@@ -250,7 +273,7 @@ def _compose(overrides: Sequence[str], name: str, schema: type, sources, other: 
         source = OmegaConf.select(composed, "data.source")
         if source in others:
             raise Mistake(f"data={source}: is for {other}; expected one of {', '.join(sources)}")
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), composed))
+        yield composed
     except (HydraException, OmegaConfBaseException) as error:
         raise Mistake(_explain(error)) from None
     finally:

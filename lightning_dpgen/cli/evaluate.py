@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import warnings
+import argparse
+import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
-import torch
-from sklearn.exceptions import ConvergenceWarning
+from typing import Any
 
 from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.cli.configuration import DataConf, read_data_conf
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.cli.settings import read_settings
-from lightning_dpgen.data.records import Records
-from lightning_dpgen.metrics.labels import LabelDistance, TrainOnSynthetic
-from lightning_dpgen.metrics.moments import MomentDistance
+from lightning_dpgen.cli.table import aligned
+from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
+from lightning_dpgen.release.certificate import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import Release, load_release
+from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.verify import read_certificate
 
-BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
-_CLASSIFIER_ROWS = 20_000
+# How the training has read the records, where the command does not say otherwise.
+_AS_TRAINED = ("person", "max_rows", "outside")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -32,74 +32,103 @@ def run(argv: Sequence[str]) -> int:
         "private/, and never into it.",
     )
     parser.add_argument("release", help="the folder of a release")
-    parser.add_argument("data", nargs="*", help="the real data, as for train: data=mnist, data=images data.path=F ...")
+    parser.add_argument(
+        "data",
+        nargs="*",
+        help="the real data: data=mnist, data=table data.path=F, data=images data.path=F ...; what describes them publicly "
+        "is in the release",
+    )
+    parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
+    parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
     try:
-        arguments = parser.parse_args(argv)
+        arguments = parser.parse_intermixed_args(argv)
     except SystemExit:
         return 0
+    if arguments.rows == 0:
+        raise Mistake("--rows 0: expected 1 or more, or nothing can be compared")
+    # The seed of classifiers has 32 bits.
+    if arguments.seed >= 2**32:
+        raise Mistake(f"--seed {arguments.seed}: expected a number below 2^32")
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
         raise Mistake(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
-    conf = read_settings([*arguments.data, "privacy=off"]).conf.data
-    schema = release.schema
-    real, _ = kinds.records_of(conf, schema)
-    held_out = kinds.records_of(conf, schema, held_out=True)[0] if kinds.KINDS[conf.source].held_out else None
-    if not len(real):
-        raise Mistake("the real data hold no record: nothing to compare with")
-    scores = compare(release, real, held_out, seed=arguments.seed)
-    text = json.dumps({"warning": BANNER, "data": conf.source, **scores}, indent=2)
-    output = Path(arguments.release).resolve().parent / "private" / "evaluation.json"
-    try:
-        output.parent.mkdir(mode=0o700, exist_ok=True)
-        output.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise Mistake(f"{output}: cannot be written ({error.strerror})") from None
+    certificate = _certificate(Path(arguments.release))
+    conf = _data(arguments.data, certificate)
+    real, counted = kinds.records_of(conf, release.schema)
+    held_out = None
+    if kinds.KINDS[conf.source].held_out:
+        held_out, _ = kinds.records_of(conf, release.schema, held_out=True)
     print(BANNER)
-    for name, value in scores.items():
-        print(f"  {name:<44}{value:.4f}")
-    print(f"written to {output}")
+    for what, count in counted.items():
+        print(f"reading: {what}: {count:,}")
+    evaluation = evaluate(
+        release,
+        real,
+        held_out=held_out,
+        rows=arguments.rows,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        progress=lambda part: print(f"  {part} ...", file=sys.stderr, flush=True),
+    )
+    folder = Path(arguments.release).resolve().parent / "private"
+    facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
+    try:
+        write_evaluation(folder, evaluation, release.schema, data=conf.source, facts=facts)
+    except OSError as error:
+        raise Mistake(f"{folder}: cannot be written ({error.strerror or error})") from None
+    print(table(evaluation))
+    print(f"written to {folder}; open {folder / REPORT} in a browser")
     return 0
 
 
-def compare(release: Release, real: Records, held_out: Records | None, *, seed: int) -> dict[str, float]:
-    """Scores of as many synthetic records as there are real ones; keys say what they are. Private."""
-    layout = real.schema.layout
-    synthetic = Records(real.schema, release.encoded(len(real), seed))
-    moments = MomentDistance(layout.units)
-    for records, is_real in ((real, True), (synthetic, False)):
-        for rows in _written(records):
-            moments.update(rows[:, : layout.units], real=is_real)
-    distances = moments.compute()
-    scores = {
-        "pixel means, rms difference": float(distances["means"]),
-        "pixel covariances, rms difference": float(distances["covariances"]),
-    }
-    if layout.label is not None:
-        labels = LabelDistance(layout.groups[layout.label])
-        labels.update(_labels(real), real=True)
-        labels.update(_labels(synthetic), real=False)
-        scores["labels, total variation"] = float(labels.compute())
-        if held_out is not None:
-            scores["accuracy on held-out, trained on synthetic"] = _accuracy(synthetic, held_out)
-            scores["accuracy on held-out, trained on real"] = _accuracy(real, held_out)
-    return scores
+def table(evaluation: Evaluation) -> str:
+    """Every score beside that of held-out real records in the place of synthetic ones. Private.
+
+    Example:
+        >>> scores = {"columns": {"one column, mean": 0.25}}
+        >>> print(table(Evaluation("table", scores, {}, {"curves": "none here"}, {}, "", {})))
+        score                      synthetic  held-out real
+        -------------------------  ---------  -------------
+        columns: one column, mean  0.2500
+        <BLANKLINE>
+        curves: none here
+    """
+    rows = [("score", "synthetic", "held-out real")]
+    for section, scores in evaluation.scores.items():
+        reference = evaluation.reference.get(section, {})
+        for name, value in scores.items():
+            rows.append((f"{section}: {name}", f"{value:.4f}", f"{reference[name]:.4f}" if name in reference else ""))
+    notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
+    return "\n".join([aligned(rows), *([""] if notes else []), *notes])
 
 
-def _written(records: Records) -> list[torch.Tensor]:
-    return [records.take(rows) for rows in np.array_split(np.arange(len(records)), max(1, len(records) // 4096))]
+def _data(words: Sequence[str], certificate: dict[str, Any]) -> DataConf:
+    """Where the real data are, and how they are read."""
+    conf = read_data_conf(words)
+    declared = certificate.get("declared", {})
+    settings = kinds.KINDS[conf.source].settings
+    for name in _AS_TRAINED:
+        # Of another kind of data, what the training has done says nothing.
+        if name in settings and getattr(conf, name) is None and declared.get("data") == conf.source:
+            setattr(conf, name, declared.get(name))
+    kinds.check(conf)
+    return conf
 
 
-def _labels(records: Records) -> torch.Tensor:
-    return torch.from_numpy(records.encoded.codes[:, records.schema.layout.label].astype(np.int64))
+def _certificate(folder: Path) -> dict[str, Any]:
+    """The release's own; nothing where there is none, since a model can be evaluated without."""
+    try:
+        return read_certificate(folder)
+    except NotARelease:
+        return {}
 
 
-def _accuracy(train: Records, test: Records) -> float:
-    units, metric = train.schema.layout.units, TrainOnSynthetic()
-    rows = np.arange(min(len(train), _CLASSIFIER_ROWS))
-    metric.update(train.take(rows)[:, :units], _labels(train)[: len(rows)], test=False)
-    metric.update(test.take(np.arange(len(test)))[:, :units], _labels(test), test=True)
-    with warnings.catch_warnings():
-        # A classifier that has not fully converged after 200 rounds is part of the protocol.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return float(metric.compute())
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number of seconds")
+    return value

@@ -203,8 +203,8 @@ def _pictures(conf: DataConf) -> ImageSchema:
 
 
 def _read_pictures(conf: DataConf, schema: ImageSchema, held_out: bool) -> Reading:
-    given = _given(conf, "channels", "classes", "fit", "high")
-    images, labels = read_pictures(conf.path, schema.height, schema.width, **given)
+    form = {"channels": schema.channels, "classes": list(schema.names) or schema.classes}
+    images, labels = read_pictures(conf.path, schema.height, schema.width, **form, **_given(conf, "fit", "high"))
     return Reading(schema.encode(images, labels), None, {})
 
 

@@ -1,0 +1,153 @@
+"""A release compared with real records. What comes of it is private, and is written beside the release, never into it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables import read_table
+from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
+from lightning_dpgen.release.private_report import write_private_report
+from lightning_dpgen.release.projected import ProjectedRows
+from lightning_dpgen.release.sampler import Release, load_release
+
+BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
+EVALUATION, REPORT = "evaluation.json", "report.html"
+
+# A table in memory or in a file, or records that are encoded already.
+Real = Records | Encoded | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+
+
+def evaluate(
+    release: Release | str | Path,
+    records: Real,
+    *,
+    held_out: Real | None = None,
+    rows: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    person: str | None = None,
+    max_rows: int | None = None,
+    outside: str = "refuse",
+    progress: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Compare a release with real records. PRIVATE: no noise is in the result, and no certificate covers it.
+
+    Args:
+        release: the release, or its folder.
+        records: what it was made from: `Records`, or an `Encoded` of the release's schema; where that describes a table,
+            a DataFrame, a table of Arrow or the path of a file, too.
+        held_out: records that it was not made from, likewise; None to put a third of `records` aside.
+        rows: synthetic records to draw; None for as many as there are real ones, at most as many as are looked at.
+        seconds: parts that would start later than this are left out and noted; None without a limit.
+        seed: of the synthetic records, and of what the evaluation draws.
+        person, max_rows: of a table: the column that says whose a row is, and how many rows of a person are looked at.
+        outside: of a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
+        progress: told each part before it starts.
+
+    Raises:
+        BadRecords: for records that are not of the release's schema, or none at all.
+        ValueError: for projected rows, or a wrong argument.
+        NotARelease, MissingData: if there is nothing at a path.
+
+    Example:
+        >>> found = evaluate("runs/mine/release", frame)                    # doctest: +SKIP
+        >>> found.scores["columns"]["one column, worst"]                    # doctest: +SKIP
+        0.031
+    """
+    if isinstance(release, str | Path):
+        release = load_release(release)
+    if not isinstance(release, Release):
+        what = "projected rows: their report says how well distances are recovered"
+        raise ValueError(what if isinstance(release, ProjectedRows) else f"release={release!r}: expected a release")
+    if rows is not None and (type(rows) is not int or rows < 1):
+        raise ValueError(f"rows={rows!r}: expected a whole number, 1 or more")
+    schema = release.schema
+    as_read = {"person": person, "max_rows": max_rows, "outside": outside}
+    real = _encoded(records, schema, **as_read)
+    aside = None if held_out is None else _encoded(held_out, schema, **as_read)
+    for name, encoded in (("records", real), ("held_out", aside)):
+        if encoded is not None and not len(encoded):
+            raise BadRecords(f"{name} hold no record: nothing to compare with")
+    synthetic = release.encoded(min(len(real), ROWS) if rows is None else rows, seed)
+    return evaluate_encoded(
+        real,
+        synthetic,
+        schema.layout,
+        list(schema.choices),
+        kind=schema.kind,
+        held_out=aside,
+        seed=seed,
+        seconds=seconds,
+        progress=progress,
+    )
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, data: str, facts: dict[str, Any]) -> None:
+    """Write an evaluation as JSON and as a page, both of which say that they are private.
+
+    Args:
+        folder: a private one, made if it is not there.
+        evaluation: of records of the schema.
+        schema: of the release.
+        data: what the real records are.
+        facts: of the release, such as its epsilon.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The page draws grey pictures alone.
+    grey = isinstance(schema, ImageSchema) and schema.channels == 1
+    page, text = folder / f".{REPORT}.part", folder / f".{EVALUATION}.part"
+    try:
+        write_private_report(
+            page,
+            evaluation,
+            title=data,
+            choices=list(schema.choices.values()),
+            shape=(schema.height, schema.width) if grey else None,
+            facts=facts,
+        )
+        told = {"warning": BANNER, "data": data, **facts, **evaluation.as_json()}
+        text.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        # Both are those of one evaluation, or of the one before.
+        os.replace(page, folder / REPORT)
+        os.replace(text, folder / EVALUATION)
+    finally:
+        page.unlink(missing_ok=True)
+        text.unlink(missing_ok=True)
+
+
+def _encoded(records: Real, schema: Schema, *, person: str | None, max_rows: int | None, outside: str) -> Encoded:
+    if isinstance(records, Records):
+        if records.schema != schema:
+            raise BadRecords("the records are of another schema than the release: encode them by release.schema")
+        return records.encoded
+    if isinstance(records, Encoded):
+        # Checked against the layout.
+        return Records(schema, records).encoded
+    if not isinstance(schema, TableSchema):
+        raise BadRecords(
+            f"records are a {type(records).__name__}, and the release is of {schema.kind}: expected Records, or an Encoded "
+            "of release.schema"
+        )
+    if (person is None) != (max_rows is None):
+        raise ValueError(f"person={person!r} with max_rows={max_rows!r}: expected both, or neither")
+    reading = read_table(records, schema, outside=outside, person=person)
+    if person is None:
+        return reading.encoded
+    return reading.encoded[bounded(reading.encoded, reading.persons, max_rows)]
