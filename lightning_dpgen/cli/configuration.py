@@ -50,7 +50,7 @@ class DataConf:
     channels: Any = None
     classes: Any = None
     # Tables.
-    schema: str | None = None
+    schema: Any = None
     bins: int | None = None
     # Baskets.
     items: Any = None
@@ -69,6 +69,8 @@ class DataConf:
     label: str | None = None
     # What was found privately: never set by hand.
     found: Any = None
+    # Records that are in memory; never a setting.
+    memory: Any = None
 
 
 @dataclass
@@ -215,6 +217,7 @@ def read_conf(overrides: Sequence[str]) -> Conf:
         Mistake: naming the argument, its value and what was expected.
     """
     conf = _compose(overrides, "config", Conf, RECORDS, "dpgen project", ROWS)
+    _refuse_memory(conf.data)
     if conf.data.n is not None and conf.data.n_share is not None:
         raise Mistake(
             f"data.n={conf.data.n} and data.n_share={conf.data.n_share:g}: declare the number of records, or buy it with "
@@ -237,7 +240,8 @@ def read_data_conf(overrides: Sequence[str]) -> DataConf:
             raise Mistake(f"{override}: expected settings of the data alone, as in data=table data.path=FILE")
     with _composed(overrides, "config", RECORDS, "dpgen project", ROWS) as composed:
         given = {name: None if OmegaConf.is_missing(composed.data, name) else composed.data[name] for name in composed.data}
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConf(n=None)), OmegaConf.create(given)))
+        merged = OmegaConf.merge(OmegaConf.structured(DataConf(n=None)), OmegaConf.create(given))
+        return _refuse_memory(OmegaConf.to_object(merged))
 
 
 def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
@@ -245,6 +249,12 @@ def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
     conf = _compose(overrides, "project", ProjectConf, ROWS, "dpgen train", RECORDS)
     if conf.privacy.delta is None:
         conf.privacy.delta = default_delta(conf.data.n)
+    return conf
+
+
+def _refuse_memory(conf: DataConf) -> DataConf:
+    if conf.memory is not None:
+        raise Mistake(f"there is no setting 'data.memory'; all are listed in {conf_dir()}")
     return conf
 
 

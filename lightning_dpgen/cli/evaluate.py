@@ -22,7 +22,7 @@ from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
 
 # How the training has read the records, where the command does not say otherwise.
-_AS_TRAINED = ("person", "max_rows", "outside")
+_AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -106,12 +106,13 @@ def table(evaluation: Evaluation) -> str:
 def _data(words: Sequence[str], certificate: dict[str, Any]) -> DataConf:
     """Where the real data are, and how they are read."""
     conf = read_data_conf(words)
-    declared = certificate.get("declared", {})
+    declared = certificate.get("declared")
     settings = kinds.KINDS[conf.source].settings
-    for name in _AS_TRAINED:
-        # Of another kind of data, what the training has done says nothing.
-        if name in settings and getattr(conf, name) is None and declared.get("data") == conf.source:
-            setattr(conf, name, declared.get(name))
+    # Of another kind of data, what the training has done says nothing.
+    if isinstance(declared, dict) and declared.get("data") == conf.source:
+        for name, kind in _AS_TRAINED.items():
+            if name in settings and getattr(conf, name) is None and type(declared.get(name)) is kind:
+                setattr(conf, name, declared[name])
     kinds.check(conf)
     return conf
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.cli import kinds
-from lightning_dpgen.cli.configuration import Conf
+from lightning_dpgen.cli.configuration import Conf, DataConf
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_draft, make_schema
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.held import Held
@@ -123,6 +123,7 @@ def with_bought(conf: Conf, bought: Bought) -> Settings:
     Raises:
         Mistake: as `settings.fill`.
     """
-    conf = copy.deepcopy(conf)
+    # Records in memory are not copied.
+    copied = copy.deepcopy(replace(conf, data=DataConf()))
     n = conf.data.n if bought.n is None else bought.n
-    return fill(replace(conf, data=replace(conf.data, n=n, found=bought.parts or None)))
+    return fill(replace(copied, data=replace(conf.data, n=n, found=bought.parts or None)))

@@ -28,7 +28,8 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_file import read_schema
 from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.tables import read_open_columns, read_table
+from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.universe import read_items
 
 # What every kind has.
@@ -50,6 +51,7 @@ class Kind:
         find: the files, for training or held out, none of them read.
         read: their records, which it may count what it had to change of.
         held_out: whether there are records that no training sees.
+        in_memory: the records as bytes, for a fingerprint, where they are in no file.
     """
 
     settings: tuple[str, ...]
@@ -57,6 +59,7 @@ class Kind:
     find: Callable[[DataConf, bool], list[Path]]
     read: Callable[[DataConf, Schema, bool], Reading]
     held_out: bool = False
+    in_memory: Callable[[DataConf], Iterator[np.ndarray]] | None = None
 
 
 def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
@@ -76,8 +79,11 @@ def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tup
 
 
 def contents(conf: DataConf) -> Iterator[np.ndarray]:
-    """The bytes of the files, for a fingerprint."""
-    for file in KINDS[conf.source].find(conf, False):
+    """The bytes of the files, or of what is in memory, for a fingerprint."""
+    kind = KINDS[conf.source]
+    if conf.memory is not None:
+        yield from kind.in_memory(conf)
+    for file in kind.find(conf, False):
         yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
 
 
@@ -106,7 +112,7 @@ def open_parts(conf: DataConf) -> dict[str, Part]:
         return {}
     return {
         column.name: Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
-        for column in read_schema(conf.schema).open
+        for column in _described(conf).open
     }
 
 
@@ -117,7 +123,7 @@ def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None, int]:
         MissingData, BadRecords: as the readers of the data.
     """
     if conf.source == "table":
-        return read_open_columns(conf.path, read_schema(conf.schema), person=conf.person)
+        return read_open_columns(_table_source(conf), _described(conf), person=conf.person)
     form = BasketForm(**_given(conf, "form", "separator", "columns"), label=conf.label or bool(conf.classes))
     keys = basket_keys(conf.path, form=form)
     return {"items": (keys.indptr, keys.ids, keys.names)}, None, len(keys.indptr) - 1
@@ -132,8 +138,8 @@ def check(conf: DataConf) -> None:
     kind = KINDS[conf.source]
     has = {*_ALWAYS, *kind.settings}
     for field in dataclasses.fields(conf):
-        value = getattr(conf, field.name)
-        if value is not None and field.name not in has and field.name != "found":
+        value = None if field.name in ("found", "memory") else getattr(conf, field.name)
+        if value is not None and field.name not in has:
             raise Mistake(f"data.{field.name}={value}: data={conf.source} has no such setting")
     if (conf.person is None) != (conf.max_rows is None):
         raise Mistake(
@@ -172,6 +178,8 @@ def _needed(conf: DataConf, *names: str) -> None:
 
 
 def _file(conf: DataConf, held_out: bool) -> list[Path]:
+    if conf.memory is not None:
+        return []
     if not conf.path:
         raise MissingData(f"data={conf.source} needs data.path=..., the place of its records")
     path = Path(conf.path)
@@ -214,9 +222,21 @@ def _table(conf: DataConf) -> Schema:
             "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
             "drafts one"
         )
-    schema = read_schema(conf.schema)
+    schema = _described(conf)
     # Before anything was found, any will do.
     return schema.filled(conf.found or {c.name: [0, 1] if c.find == BOUNDS else ["a"] for c in schema.open})
+
+
+def _described(conf: DataConf) -> TableSchema:
+    return conf.schema if isinstance(conf.schema, TableSchema) else read_schema(conf.schema)
+
+
+def _table_source(conf: DataConf) -> Any:
+    return conf.path if conf.memory is None else conf.memory
+
+
+def _read_table(conf: DataConf, schema: TableSchema, held_out: bool) -> Reading:
+    return read_table(_table_source(conf), schema, **_given(conf, "outside", "person"))
 
 
 def _baskets(conf: DataConf) -> BasketSchema:
@@ -244,7 +264,8 @@ KINDS = {
         ("path", "schema", "bins", "discovery_share", *_PERSONS),
         _table,
         _file,
-        lambda conf, schema, _: read_table(conf.path, schema, **_given(conf, "outside", "person")),
+        _read_table,
+        in_memory=lambda conf: table_bytes(conf.memory, conf.schema, conf.person),
     ),
     "baskets": Kind(
         ("path", "items", "max_items", "classes", "discovery_share", *_PERSONS, *_BASKETS),

@@ -12,6 +12,7 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings
 from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -56,8 +57,10 @@ def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
     return with_bought(conf, bought)
 
 
-def restore(account: Account, data: PrivateSplitDataModule, module: PrivateMixture, folder: RunFolder) -> Path | None:
-    """Say to the account from which state the run goes on, and print the plan that follows.
+def restore(
+    account: Account, data: PrivateSplitDataModule, module: PrivateMixture, folder: RunFolder, telling: Telling
+) -> Path | None:
+    """Say to the account from which state the run goes on, and tell the plan that follows.
 
     Gives the checkpoint that the fit has to start from, if there is one. Of a run whose training is complete the module is
     restored here, for there is no fit.
@@ -79,8 +82,8 @@ def restore(account: Account, data: PrivateSplitDataModule, module: PrivateMixtu
             "nothing to release; start a new run, whose cost adds to what this one has spent"
         )
     steps = done.get("training", 0)
-    print(f"going on with the run in {folder.root} after {steps:,} training steps; its plan is now:")
-    print(budget_table(account.plan), flush=True)
+    telling.say(f"going on with the run in {folder.root} after {steps:,} training steps; its plan is now:")
+    telling.say(budget_table(account.plan))
     if path is not None and not account.remaining("training"):
         module.load_state_dict(checkpoint["state_dict"])
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -71,13 +72,19 @@ def choose(run_dir: str | None) -> RunFolder:
     Raises:
         Mistake: if it holds a release already, or is no folder.
     """
-    root = Path(run_dir) if run_dir else Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    root = Path(run_dir) if run_dir else _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     folder = RunFolder(root)
     if folder.release.exists():
         raise Mistake(f"run_dir={root}: holds a finished release already; choose another run_dir")
     if root.exists() and not root.is_dir():
         raise Mistake(f"run_dir={root}: is a file; expected a folder to be created")
     return folder
+
+
+def _fresh(root: Path) -> Path:
+    """The folder itself, or one beside it where there is one already, from a run of the same second."""
+    beside = (root.with_name(f"{root.name}_{number}") for number in itertools.count(2))
+    return root if not root.exists() else next(path for path in beside if not path.exists())
 
 
 def take(folder: RunFolder) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytorch_lightning as pl
 import torch
@@ -17,7 +18,7 @@ from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.settings import Settings, delta_warning, fill, seed_warning
 from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.warn import warn
+from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.plugins.accountant import MomentsAccountant
@@ -56,24 +57,36 @@ def run(argv: Sequence[str]) -> int:
         return 0
     conf = read_conf(argv)
     folder = run_folder.choose(conf.run_dir)
-    certificate = guarded("train", argv, folder, lambda interrupts: _run(conf, folder, interrupts))
+    certificate = guarded("train", argv, folder, lambda interrupts: train(conf, folder, interrupts, Terminal()))
     _tell(certificate, folder)
     return 0
 
 
-def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
+def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling) -> dict:
+    """Train, or go on with the training of that folder, and write its release; gives the certificate.
+
+    Args:
+        conf: composed; its values are checked here, before anything is spent.
+        folder: of the run.
+        interrupts: what the user has asked for by signals.
+        telling: hears what there is to say.
+
+    Raises:
+        Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+        OSError: from the disk.
+    """
     kinds.check(conf.data)
     # Where something is to be bought first, that is all that can be planned before.
     settings, plan = (None, first_pass.first_plan(conf)) if _buys(conf) else (fill(conf), None)
     kinds.KINDS[conf.data.source].find(conf.data, False)
-    warn(seed_warning(conf))
+    telling.warn(seed_warning(conf))
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     if folder.unfinished:
-        return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts)
+        return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts, telling)
     if plan is None:
-        plan = _planned(settings)
+        plan = _planned(settings, telling)
     # Read before anything is spent.
-    seen = first_pass.look(conf) if settings is None else _records(settings)
+    seen = first_pass.look(conf) if settings is None else _records(settings, telling)
     run_folder.take(folder)
     about = same_run.about_records(kinds.contents(conf.data))
     if settings is not None:
@@ -83,19 +96,22 @@ def _run(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts) -> di
         if settings is None:
             bought = first_pass.buy(conf, seen, account)
             durable.save(folder.bought, {"head": account.ledger.head, "n": bought.n, "parts": bought.parts})
-            settings, seen = _extended(conf, bought, account), None
-        return _train(settings, seen or _records(settings), account, folder, interrupts)
+            settings = _extended(conf, bought, account, telling)
+            seen = _records(settings, telling)
+        return _train(settings, seen, account, folder, interrupts, telling)
     finally:
         account.ledger.close()
 
 
-def _go_on(conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict:
+def _go_on(
+    conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling
+) -> dict:
     try:
         if "settings" not in account.ledger.about:
-            _extended(conf, resume.bought(account, folder), account)
+            _extended(conf, resume.bought(account, folder), account, telling)
         settings = resume.settings_of(conf, account.ledger.about)
         same_run.check(account.ledger.about, settings.asked(), kinds.contents(conf.data), folder)
-        return _train(settings, _records(settings), account, folder, interrupts)
+        return _train(settings, _records(settings, telling), account, folder, interrupts, telling)
     finally:
         account.ledger.close()
 
@@ -104,34 +120,39 @@ def _buys(conf: Conf) -> bool:
     return conf.data.n is None or bool(kinds.open_parts(conf.data))
 
 
-def _extended(conf: Conf, bought: first_pass.Bought, account: Account) -> Settings:
+def _extended(conf: Conf, bought: first_pass.Bought, account: Account, telling: Telling) -> Settings:
     """The settings that follow from what was bought, and the account with the rest of their plan."""
     settings = first_pass.with_bought(conf, bought)
     if bought.n is not None:
-        print(f"counted, with noise: {bought.n:,} records")
+        telling.say(f"counted, with noise: {bought.n:,} records")
     for name, value in bought.parts.items():
-        print(f"found, with noise: {name}: {value if len(value) < 8 else f'{len(value):,} of them'}")
+        telling.say(f"found, with noise: {name}: {value if len(value) < 8 else f'{len(value):,} of them'}")
     asked = same_run.about_settings(settings.asked(), settings.conf.data.n, bought.parts)
-    account.extend(_planned(settings), asked)
+    account.extend(_planned(settings, telling), asked)
     return settings
 
 
-def _records(settings: Settings) -> Records:
+def _records(settings: Settings, telling: Telling) -> Records:
     records, counted = kinds.records_of(settings.conf.data, settings.schema)
     for what, count in counted.items():
-        print(f"reading (private, stays here): {what}: {count:,}")
+        telling.say(f"reading (private, stays here): {what}: {count:,}")
     return records
 
 
-def _planned(settings: Settings) -> Plan:
-    warn(delta_warning(settings.conf))
+def _planned(settings: Settings, telling: Telling) -> Plan:
+    telling.warn(delta_warning(settings.conf))
     plan = settings.plan()
-    print(budget_table(plan), flush=True)
+    telling.say(budget_table(plan))
     return plan
 
 
 def _train(
-    settings: Settings, records, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts
+    settings: Settings,
+    records: Records,
+    account: Account,
+    folder: run_folder.RunFolder,
+    interrupts: Interrupts,
+    telling: Telling,
 ) -> dict:
     conf = settings.conf
     if conf.trainer.threads is not None:
@@ -146,10 +167,10 @@ def _train(
         after_access=interrupts.stop_here,
     )
     module = make_module(conf, settings.schema, settings.clipping, account)
-    checkpoint = resume.restore(account, data, module, folder) if account.resumed else None
+    checkpoint = resume.restore(account, data, module, folder, telling) if account.resumed else None
     if account.remaining("training"):
-        with interrupts.patient():
-            _fit(settings, module, data, account, folder, interrupts, checkpoint)
+        with interrupts.patient(), _quiet_lightning():
+            _fit(settings, module, data, account, folder, interrupts, telling.bar, checkpoint)
         interrupts.stop_here()
     elif account.finished:
         account.settle()
@@ -178,18 +199,17 @@ def _fidelity(
     return figure
 
 
-def _fit(settings: Settings, module, data, account, folder, interrupts: Interrupts, checkpoint) -> None:
+def _fit(settings: Settings, module, data, account, folder, interrupts: Interrupts, bar: bool, checkpoint) -> None:
     options = settings.conf.trainer
     accountant = MomentsAccountant(account)
     every = options.checkpoint_every or max(1, account.plan.stage("training").count // 50)
     callbacks = [
         accountant,
-        PrivateProgress(accountant),
+        *([PrivateProgress(accountant)] if bar else []),
         Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: interrupts.asked),
     ]
     if options.previews_every:
         callbacks.append(Previews(options.previews_every))
-    _quiet_lightning()
     trainer = pl.Trainer(
         accelerator=options.accelerator,
         devices=1,
@@ -199,6 +219,7 @@ def _fit(settings: Settings, module, data, account, folder, interrupts: Interrup
         plugins=[DurableCheckpointIO()],
         enable_checkpointing=False,
         enable_model_summary=False,
+        enable_progress_bar=bar,
     )
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
@@ -207,18 +228,28 @@ def _fit(settings: Settings, module, data, account, folder, interrupts: Interrup
         raise KeyboardInterrupt from None
 
 
-def _quiet_lightning() -> None:
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
     """Silence Lightning's banner and its advice on dataloaders and logging, none of which concerns this program."""
-    for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning")
-    warnings.filterwarnings("ignore", module="lightning_fabric")
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="pytorch_lightning")
+            warnings.filterwarnings("ignore", module="lightning_fabric")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _tell(certificate: dict, folder: run_folder.RunFolder) -> None:
     print()
     if certificate["private"]:
-        print(f"done: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, one record added or removed")
+        unit = "one person" if "max_rows" in certificate["declared"] else "one record"
+        print(f"done: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, {unit} added or removed")
     else:
         print(f"done, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
     print(f"  release (may be published{'' if certificate['private'] else ': NO'}):  {folder.release}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,26 @@ def read_open_columns(
         for column in schema.open
     }
     return raw, None if person is None else _codes(persons), done
+
+
+def table_bytes(
+    frame: pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, person: str | None = None
+) -> Iterator[np.ndarray]:
+    """What `read_table` reads of a table in memory, as bytes (n,) a block at a time: for a fingerprint.
+
+    Columns that are not there are left out, so a table that cannot be read has one too.
+
+    Raises:
+        BadRecords: if it is no table, or a column holds values of several types.
+    """
+    reader = table_source(frame.combine_chunks() if isinstance(frame, pa.Table) else frame, schema)
+    there = set(reader.columns())
+    wanted = [name for name in dict.fromkeys([*(column.name for column in schema.modelled), person]) if name in there]
+    for batch in reader.batches(wanted) if wanted else ():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield np.frombuffer(sink.getvalue(), np.uint8)
 
 
 def _check_columns(reader: TableSource, schema: TableSchema, person: str | None, title: str) -> None:

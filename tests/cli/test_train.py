@@ -81,14 +81,6 @@ def test_odd_settings_make_true_certificates(dpgen, tmp_path, odd):
     assert dpgen("verify", tmp_path / "run" / "release")[0] == 0
 
 
-def test_evaluate_writes_beside_the_release_and_says_so(dpgen, trained, tmp_path):
-    status, out, _ = dpgen("evaluate", trained / "release", "data=digits")
-    assert status == 0 and out.startswith("PRIVATE")
-    result = json.loads((trained / "private" / "evaluation.json").read_text())
-    assert result["warning"].startswith("PRIVATE") and 0 <= result["labels, total variation"] <= 1
-    assert dpgen("verify", trained / "release")[0] == 0
-
-
 @pytest.mark.parametrize("which, after", [(signal.SIGINT, 1.0), (signal.SIGTERM, 0.3)])
 def test_interruption_before_anything_is_spent(tmp_path, which, after):
     script = "import sys, lightning_dpgen.cli.main as m; print('up', flush=True); sys.exit(m.main(sys.argv[1:]))"

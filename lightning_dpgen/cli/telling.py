@@ -1,0 +1,55 @@
+"""Who hears what a run has to say: the person at a terminal, or the program that called."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Protocol
+
+from lightning_dpgen.cli.warn import warn
+
+
+class Telling(Protocol):
+    """Hears what a run says.
+
+    Attributes:
+        bar: whether to show a bar of progress on standard error.
+    """
+
+    bar: bool
+
+    def say(self, text: str) -> None:
+        """Something worth knowing: the plan, what was read."""
+
+    def warn(self, text: str | None) -> None:
+        """Something to be changed perhaps; nothing where it is None."""
+
+
+class Terminal:
+    """Prints."""
+
+    bar = True
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def warn(self, text: str | None) -> None:
+        warn(text)
+
+
+class Program:
+    """Logs to ``lightning_dpgen``, and warns as Python does; prints nothing.
+
+    Args:
+        bar: whether to show a bar of progress.
+    """
+
+    def __init__(self, bar: bool) -> None:
+        self.bar = bar
+
+    def say(self, text: str) -> None:
+        logging.getLogger("lightning_dpgen").info(text)
+
+    def warn(self, text: str | None) -> None:
+        if text:
+            warnings.warn(text, stacklevel=2)

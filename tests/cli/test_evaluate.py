@@ -1,0 +1,99 @@
+"""`dpgen evaluate`: needs no more than the real records; what it finds stays beside the release, and says what it is."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lightning_dpgen import fit
+
+from .test_fit import QUICK, SCHEMA, frame_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BRIEF = ["--seconds", "0.001"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A run on a table whose rows are of persons, and its file."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    frame = frame_of().assign(who=np.arange(300) // 3)
+    frame.to_csv(folder / "f.csv", index=False)
+    fit(folder / "f.csv", SCHEMA, run_dir=folder / "run", person="who", max_rows=2, **QUICK)
+    return folder
+
+
+def test_it_writes_beside_the_release_and_says_so(dpgen, trained):
+    before = sorted((trained / "release").iterdir())
+    status, out, err = dpgen("evaluate", trained / "release", "data=digits", *BRIEF, "--rows", 40)
+    assert status == 0 and out.startswith("PRIVATE") and "pictures ..." in err
+    told = json.loads((trained / "private" / "evaluation.json").read_text())
+    assert told["warning"].startswith("PRIVATE") and told["kind"] == "images" and told["epsilon"] <= 4
+    assert told["rows"] == {"real": [1500, 1500], "synthetic": [40, 40], "held out": [297, 297]}
+    assert 0 <= told["scores"]["pictures"]["labels, total variation"] <= 1 and "skipped" in told["notes"]["columns"]
+    page = (trained / "private" / "report.html").read_text()
+    assert "PRIVATE" in page.upper() and "digits" in page and "<script" not in page
+    assert sorted((trained / "release").iterdir()) == before and dpgen("verify", trained / "release")[0] == 0
+
+
+def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
+    """Neither schema, nor n, nor the bound of a person's rows are asked for again."""
+    status, out, err = dpgen("evaluate", table / "run/release", "data=table", f"data.path={table / 'f.csv'}", *BRIEF)
+    assert status == 0, err
+    assert "more than max_rows of a person: 100" in out and "columns: one column, mean" in out
+    told = json.loads((table / "run/private/evaluation.json").read_text())
+    assert told["rows"]["real"][0] + told["rows"]["held out"][0] == 200
+    page = (table / "run/private/report.html").read_text()
+    assert "sex" in page and "cook" in page and "missing" in page
+
+
+def test_repeatable_by_its_seed_and_without_a_certificate(dpgen, table, tmp_path):
+    release = shutil.copytree(table / "run/release", tmp_path / "release")
+    (release / "privacy.json").unlink()
+    frame = frame_of(100, seed=1)
+    frame.assign(age=200).to_csv(tmp_path / "g.csv", index=False)
+    words = [release, "data=table", f"data.path={tmp_path / 'g.csv'}", *BRIEF]
+    assert "above high" in dpgen("evaluate", *words)[2] and not (tmp_path / "private").exists()
+    found = []
+    for seed in (1, 1, 2):
+        assert dpgen("evaluate", *words, "data.outside=clamp", "--seed", seed)[0] == 0
+        found.append(json.loads((tmp_path / "private/evaluation.json").read_text())["scores"])
+    assert found[0] == found[1] != found[2]
+
+
+BAD = {
+    "nothing": ([], "data"),
+    "no path": (["data=table"], "data.path"),
+    "no file": (["data=table", "data.path=nowhere.csv"], "nowhere.csv"),
+    "other data": (["data=digits"], "units of shape|columns|encoded"),
+    "another setting": (["data=table", "privacy.epsilon=3"], "of the data alone"),
+    "an unknown setting": (["data=table", "data.nosuch=3"], "nosuch"),
+    "unknown data": (["data=nosuch"], "nosuch"),
+    "rows of a projection": (["data=blobs"], "dpgen project"),
+    "a setting of others": (["data=table", "data.path=x.csv", "data.height=3"], "no such setting"),
+    "memory": (["data=table", "data.memory=x"], "memory"),
+    "no number": (["data=table", "--rows", "few"], "few"),
+    "no rows": (["data=table", "--rows", "0"], "--rows 0"),
+    "no time": (["data=table", "--seconds", "0"], "seconds"),
+    "a seed": (["data=table", "--seed", 2**40], "2^32"),
+    "an option": (["--nosuch"], "nosuch"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD.keys())
+def test_mistakes(dpgen, table, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    release = shutil.copytree(table / "run/release", tmp_path / "release")
+    status, out, err = dpgen("evaluate", release, *words)
+    assert status == 2 and len(err.splitlines()) == 1 and err.startswith("dpgen: "), err
+    assert any(word in err for word in said.split("|")), err
+    assert not out and [path.name for path in tmp_path.iterdir()] == ["release"]
+
+
+def test_no_record_at_all(dpgen, table, tmp_path):
+    pd.read_csv(table / "f.csv")[:0].to_csv(tmp_path / "none.csv", index=False)
+    status, _, err = dpgen("evaluate", table / "run/release", "data=table", f"data.path={tmp_path / 'none.csv'}")
+    assert status == 2 and "no record" in err and len(err.splitlines()) == 1

@@ -1,0 +1,208 @@
+"""`fit`: what `dpgen train data=table` does, from Python; wrong arguments are one line and cost nothing."""
+
+import json
+import logging
+import threading
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import lightning_dpgen
+from lightning_dpgen import BadRecords, BudgetTooSmall, Fitted, evaluate, fit, load_release, verify
+from lightning_dpgen.cli import train as training
+from lightning_dpgen.data.schema_file import parse_schema
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SCHEMA = {
+    "label": "sex",
+    "columns": {
+        "sex": {"type": "category", "values": ["F", "M"]},
+        "age": {"type": "integer", "low": 0, "high": 99, "bins": 5},
+        "job": {"type": "category", "values": ["cook", "vet"], "missing": True},
+    },
+}
+TEXT = json.dumps(SCHEMA)
+SHORT = [
+    "model.steps=4", "model.rate=0.1", "model.hidden=8", "split.k=2", "split.iterations=2", "split.features=16", "rows=20",
+    "trainer.accelerator=cpu",
+]  # fmt: skip
+QUICK = {"epsilon": 3.0, "n": 300, "overrides": SHORT, "progress": False}
+
+
+def frame_of(rows=300, seed=0):
+    random = np.random.default_rng(seed)
+    job = np.array(["cook", "vet", None], object)
+    return pd.DataFrame({
+        "sex": random.choice(["F", "M"], rows),
+        "age": random.integers(0, 100, rows),
+        "job": job[random.integers(0, 3, rows)],
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    return fit(frame_of(), SCHEMA, run_dir=tmp_path_factory.mktemp("fit") / "run", **QUICK)
+
+
+def test_what_is_fitted(fitted, capfd):
+    assert isinstance(fitted, Fitted) and verify(fitted.folder / "release").good
+    assert fitted.certificate["private"] and fitted.certificate["epsilon"] <= 3.0
+    assert fitted.certificate["declared"]["n"] == 300 and fitted.report.is_file()
+    found = fitted.sample(50, seed=1)
+    assert list(found.columns) == ["sex", "age", "job"] and found["age"].between(0, 99).all()
+    assert found.equals(load_release(fitted.folder / "release").sample(50, seed=1))
+    assert (fitted.sample(9, where={"sex": "F", "job": None})["sex"] == "F").all()
+    assert "epsilon=" in repr(fitted) and str(fitted.folder) in repr(fitted)
+    page = fitted._repr_html_()
+    assert "epsilon 3" in page and "differentially private" in page and "<script" not in page
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_is_what_the_command_does(dpgen, tmp_path):
+    """One seed, one release: from a frame, a table of Arrow, a file, and by the command line."""
+    frame = frame_of()
+    frame.to_parquet(tmp_path / "f.parquet")
+    (tmp_path / "f.schema.yaml").write_text(TEXT)
+    seeded = QUICK | {"overrides": [*SHORT, "debug.private_seed=7"]}
+    sources = {
+        "frame": (frame, parse_schema(TEXT)),
+        "arrow": (pa.Table.from_pandas(frame), SCHEMA),
+        "file": (tmp_path / "f.parquet", tmp_path / "f.schema.yaml"),
+    }
+    made = {name: fit(*given, run_dir=tmp_path / name, **seeded).sample(40, seed=3) for name, given in sources.items()}
+    words = [f"data.path={tmp_path / 'f.parquet'}", f"data.schema={tmp_path / 'f.schema.yaml'}", "data.n=300"]
+    words += ["privacy.epsilon=3", "debug.private_seed=7", f"run_dir={tmp_path / 'command'}"]
+    assert dpgen("train", "data=table", *SHORT, *words)[0] == 0
+    expected = load_release(tmp_path / "command" / "release").sample(40, seed=3)
+    assert all(found.equals(expected) for found in made.values())
+
+
+def test_persons_and_a_bought_number(tmp_path, caplog):
+    frame = frame_of().assign(who=np.arange(300) // 5)
+    with caplog.at_level(logging.INFO, "lightning_dpgen"):
+        fitted = fit(
+            frame, SCHEMA, epsilon=8.0, n_share=0.1, person="who", max_rows=2, run_dir=tmp_path / "r",
+            overrides=SHORT, progress=False,
+        )  # fmt: skip
+    assert "counted, with noise" in caplog.text and "more than max_rows of a person: 180" in caplog.text
+    declared = fitted.certificate["declared"]
+    assert declared["n_share"] == 0.1 and declared["max_rows"] == 2 and "2 records" in fitted.certificate["unit"]
+    assert verify(fitted.folder / "release").good
+    assert fitted.evaluate(frame, seconds=1e-3).rows["real"][0] == 80
+    told = json.loads((fitted.folder / "private" / "evaluation.json").read_text())
+    assert told["warning"].startswith("PRIVATE") and told["epsilon"] == fitted.certificate["epsilon"]
+
+
+def test_the_twin_without_privacy(tmp_path):
+    fitted = fit(
+        frame_of(), SCHEMA, epsilon=None, n=300, run_dir=tmp_path / "r", progress=False, overrides=[*SHORT, "privacy=off"]
+    )
+    assert "NOT PRIVATE" in repr(fitted) and "NOT A PRIVATE" in fitted._repr_html_() and "must NOT" in fitted._repr_html_()
+
+
+def test_off_the_main_thread_into_a_fresh_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fit(frame_of(), SCHEMA, **QUICK)))
+    thread.start()
+    thread.join()
+    assert found[0].folder.parent == tmp_path / "runs" and found[0].report.is_file()
+    monkeypatch.chdir("/")
+    assert len(found[0].sample(3)) == 3
+
+
+def test_an_interrupted_run_goes_on_with_the_same_records_alone(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_release", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="call fit again with run_dir="):
+            fit(frame_of(), SCHEMA, run_dir=run, **QUICK)
+    ledger = (run / "private" / "ledger.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="on other records"):
+        fit(frame_of(seed=1), SCHEMA, run_dir=run, **QUICK)
+    with pytest.raises(ValueError, match="on other records"):
+        fit(frame_of().drop(columns="job"), SCHEMA, run_dir=run, **QUICK)
+    with pytest.raises(ValueError, match="other settings"):
+        fit(frame_of(), SCHEMA, run_dir=run, **QUICK | {"epsilon": 2.0})
+    fitted = fit(frame_of(), SCHEMA, run_dir=run, **QUICK)
+    assert verify(run / "release").good and len(fitted.sample(5)) == 5
+    assert (run / "private" / "ledger.jsonl").read_bytes().startswith(ledger)
+    with pytest.raises(ValueError, match="finished release"):
+        fit(frame_of(), SCHEMA, run_dir=run, **QUICK)
+
+
+BAD = {
+    "no n": ({"n": None}, ValueError, r"never taken from len\(frame\).*n_share"),
+    "n and a share": ({"n_share": 0.1}, ValueError, "declare the number of records, or buy it"),
+    "n of half": ({"n": 1.5}, ValueError, "data.n"),
+    "n as text": ({"n": "300"}, ValueError, "n='300': expected a number"),
+    "n below 1": ({"n": 0}, ValueError, "data.n=0"),
+    "no epsilon": ({"epsilon": None}, ValueError, "privacy=off"),
+    "epsilon nan": ({"epsilon": float("nan")}, ValueError, "privacy.epsilon=nan"),
+    "epsilon true": ({"epsilon": True}, ValueError, "expected a number"),
+    "a small budget": ({"epsilon": 1e-4}, BudgetTooSmall, "would do"),
+    "delta 1": ({"delta": 1.0}, ValueError, "privacy.delta"),
+    "a person alone": ({"person": "who"}, ValueError, "data.max_rows"),
+    "an odd person": ({"person": 3, "max_rows": 2}, ValueError, "person=3"),
+    "no such person": ({"person": "who", "max_rows": 2}, BadRecords, "who"),
+    "outside": ({"outside": "maybe"}, ValueError, "data.outside=maybe"),
+    "a setting that is none": ({"overrides": ["model.nosuch=3"]}, ValueError, "nosuch"),
+    "overrides as text": ({"overrides": "model.steps=3"}, ValueError, "expected a list"),
+    "other data": ({"overrides": ["data=digits"]}, ValueError, "arguments of fit"),
+    "other data, hidden": ({"overrides": ["experiment=dpgm_mnist"]}, ValueError, "data=mnist"),
+    "memory": ({"overrides": ["data.memory=3"]}, ValueError, "memory"),
+    "a number twice": ({"overrides": ["data.n=5"]}, ValueError, "arguments of fit"),
+    "no schema": ({"schema": None}, ValueError, "schema=None"),
+    "a schema without columns": ({"schema": {"label": "sex"}}, ValueError, "columns"),
+    "a bad column": ({"schema": {"columns": {"sex": {"type": "categories"}}}}, ValueError, "did you mean"),
+    "no file": ({"frame": "nowhere.csv"}, FileNotFoundError, "nowhere.csv"),
+    "a list": ({"frame": [1, 2]}, BadRecords, "DataFrame"),
+    "a column too few": ({"frame": frame_of().drop(columns="age")}, BadRecords, "lacks age"),
+    "a column too many": ({"frame": frame_of().assign(x=1)}, BadRecords, "has x"),
+    "a value beyond": ({"frame": frame_of().assign(age=100)}, BadRecords, "above high"),
+    "an accelerator": ({"overrides": ["trainer.accelerator=foo"]}, ValueError, "foo"),
+}
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), BAD.values(), ids=BAD.keys())
+def test_mistakes_cost_nothing(tmp_path, monkeypatch, change, kind, words):
+    monkeypatch.chdir(tmp_path)
+    given = {"frame": frame_of(), "schema": SCHEMA, "run_dir": tmp_path / "run", **QUICK} | change
+    with pytest.raises(kind, match=words) as error:
+        fit(given.pop("frame"), given.pop("schema"), **given)
+    assert len(str(error.value).splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+BAD_EVALUATIONS = {
+    "no release": (lambda f: ("nowhere", frame_of()), {}, "nowhere"),
+    "not even a path": (lambda f: (5, frame_of()), {}, "release=5"),
+    "no records": (lambda f: (f.release, frame_of()[:0]), {}, "no record"),
+    "no held-out records": (lambda f: (f.release, frame_of()), {"held_out": frame_of()[:0]}, "held_out hold no record"),
+    "other columns": (lambda f: (f.release, frame_of().drop(columns="age")), {}, "lacks age"),
+    "beyond": (lambda f: (f.release, frame_of().assign(age=-1)), {}, "below low"),
+    "a person alone": (lambda f: (f.release, frame_of()), {"person": "sex"}, "max_rows"),
+    "rows": (lambda f: (f.release, frame_of()), {"rows": 0}, "rows=0"),
+    "seconds": (lambda f: (f.release, frame_of()), {"seconds": -1}, "seconds=-1"),
+}
+
+
+@pytest.mark.parametrize(("given", "options", "words"), BAD_EVALUATIONS.values(), ids=BAD_EVALUATIONS.keys())
+def test_bad_evaluations(fitted, given, options, words):
+    with pytest.raises(ValueError, match=words) as error:
+        evaluate(*given(fitted), **options)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_evaluations_of_records_in_any_form(fitted):
+    frame, release = frame_of(60, seed=4), fitted.release
+    encoded = release.schema.encode(pa.RecordBatch.from_pandas(frame, preserve_index=False))
+    forms = [frame, pa.Table.from_pandas(frame), encoded, lightning_dpgen.Records(release.schema, encoded)]
+    found = [evaluate(release, form, held_out=form, seconds=1e-3).scores for form in forms]
+    assert all(scores == found[0] for scores in found)
+    assert evaluate(release, frame.assign(age=500), outside="clamp", seconds=1e-3, rows=7).rows["synthetic"] == (7, 7)
