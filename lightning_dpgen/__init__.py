@@ -12,6 +12,9 @@ _EXPORTS = {
     "data.records": ["Records"],
     "data.image_schema": ["ImageSchema", "encode_images"],
     "data.stores": ["Store", "check_finite", "store_of"],
+    "data.baskets": ["BasketSchema"],
+    "data.series": ["SeriesSchema"],
+    "data.table_schema": ["TableSchema"],
     "gradients.clipping": [
         "Decay", "DPNorm", "Fixed", "Normalised", "PerComponent", "PerLayer", "Quantile", "Schedule", "Smoothed",
     ],
@@ -21,6 +24,7 @@ _EXPORTS = {
     "optim.draft": ["training_draft"],
     "optim.private": ["PrivateOptimizer"],
     "plugins.accountant": ["MomentsAccountant"],
+    "plugins.mixture": ["PrivateMixture"],
     "plugins.progress": ["PrivateProgress"],
     "plugins.split": ["PrivateSplitDataModule"],
     "plugins.rbm": ["RBM"],
@@ -39,6 +43,7 @@ _EXPORTS = {
     "release.against_real": ["evaluate"],
     "release.projected": ["ProjectedRows"],
     "release.sampler": ["Release", "load_release"],
+    "release.certificate": ["NotARelease"],
     "release.verify": ["Verdict", "verify"],
     "release.weights": ["release_weights"],
 }

@@ -51,6 +51,11 @@ def _overrides() -> list[list[str]]:
         case = [f"{path.parent.name}={path.stem}"]
         if path.stem in ("blobs", "array", "pure"):
             continue
+        if path.stem == "own":
+            case += {
+                "data": ["data.target=example_package.people", "data.n=5000"],
+                "model": ["model.target=example_package.Independents"],
+            }[path.parent.name]
         case += {
             "images": ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"],
             "table": ["data.path=x.csv", "data.n=5000", f"data.schema={PACKAGE / 'data/bundled/adult.schema.yaml'}"],

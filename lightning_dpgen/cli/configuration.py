@@ -22,7 +22,7 @@ _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experime
 # Sources of records that a network learns, and of rows that a projection releases.
 RECORDS = (
     "digits", "mnist", "fashion_mnist", "images", "adult", "mushroom", "table", "retail", "bms_webview1", "baskets",
-    "uk_demand", "powercons", "ausgrid", "series",
+    "uk_demand", "powercons", "ausgrid", "series", "own",
 )  # fmt: skip
 ROWS = ("blobs", "array")
 
@@ -67,6 +67,9 @@ class DataConf:
     separator: str | None = None
     columns: Any = None
     label: str | None = None
+    # Of somebody's own.
+    target: str | None = None
+    options: Any = None
     # What was found privately: never set by hand.
     found: Any = None
     # Records that are in memory; never a setting.
@@ -88,6 +91,8 @@ class ModelConf:
     chains: int | None = None
     penalty: float | None = None
     critic_steps: int | None = None
+    target: str | None = None
+    options: Any = None
     bias: str = "means"
     lr: float | None = None
     rate: float | None = None

@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     if isinstance(release, ProjectedRows):
         raise Mistake(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
     certificate = _certificate(Path(arguments.release))
-    conf = _data(arguments.data, certificate)
+    conf = _data(arguments.data, certificate, release.schema.kind)
     real, counted = kinds.records_of(conf, release.schema)
     held_out = None
     if kinds.KINDS[conf.source].held_out:
@@ -103,9 +103,14 @@ def table(evaluation: Evaluation) -> str:
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
 
 
-def _data(words: Sequence[str], certificate: dict[str, Any]) -> DataConf:
-    """Where the real data are, and how they are read."""
+def _data(words: Sequence[str], certificate: dict[str, Any], of: str) -> DataConf:
+    """Where the real data are, and how they are read; `of` is the kind of the release's schema."""
     conf = read_data_conf(words)
+    if kinds.KINDS[conf.source].of not in (None, of):
+        raise Mistake(
+            f"data={conf.source}: the release is of {of}, and these are {kinds.KINDS[conf.source].of}: expected the data "
+            f"that it was made from, as in data={of} data.path=FILE"
+        )
     declared = certificate.get("declared")
     settings = kinds.KINDS[conf.source].settings
     # Of another kind of data, what the training has done says nothing.
@@ -114,6 +119,7 @@ def _data(words: Sequence[str], certificate: dict[str, Any]) -> DataConf:
             if name in settings and getattr(conf, name) is None and type(declared.get(name)) is kind:
                 setattr(conf, name, declared[name])
     kinds.check(conf)
+    kinds.KINDS[conf.source].find(conf, False)
     return conf
 
 

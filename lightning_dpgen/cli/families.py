@@ -10,6 +10,7 @@ from typing import Any
 from lightning_dpgen.cli.configuration import Conf, ModelConf
 from lightning_dpgen.cli.defaults import Defaults
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.own_model import check_own, make_own
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.optim.draft import training_draft
@@ -51,6 +52,12 @@ FAMILIES = {
         ("network", "hidden", "latent", "divergence", "divergence_weight"),
         lambda d: {"network": "dense", "hidden": d.hidden, "latent": d.latent, "lr": d.lr},
     ),
+    "own": Family(
+        "a model of somebody's own",
+        make_own,
+        ("target", "options"),
+        lambda d: {"lr": d.lr},
+    ),
     "rbm": Family(
         "mixture of restricted Boltzmann machines",
         RBM,
@@ -83,6 +90,8 @@ def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open:
     if model.name not in FAMILIES:
         raise Mistake(f"model.name={model.name}: expected one of {', '.join(FAMILIES)}")
     family = FAMILIES[model.name]
+    if model.name == "own":
+        check_own(model)
     if model.divergence not in (None, *_DIVERGENCE):
         raise Mistake(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
     has = {*_ALWAYS, *family.settings, *_DIVERGENCE.get(model.divergence, ())}

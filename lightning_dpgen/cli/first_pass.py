@@ -45,11 +45,21 @@ def first_plan(conf: Conf) -> Plan:
     """
     check_privacy(conf)
     draft = first_draft(conf)
-    # Any number that delta allows.
-    with_bought(conf, Bought(max(1, int(0.1 / conf.privacy.delta)) if conf.data.n is None else None, {}))
+    for_any_find(conf)
     epsilon = math.inf if conf.privacy.noise == "off" else conf.privacy.epsilon
     stage = Stage(draft.access(draft.noise or 0.0), 1, draft.share)
     return Plan((stage,), epsilon, conf.privacy.delta, max_rows=conf.data.max_rows or 1)
+
+
+def for_any_find(conf: Conf) -> Settings:
+    """The settings for a number of records that delta allows, before what is found is known.
+
+    Raises:
+        Mistake: as `settings.fill`.
+    """
+    # Whatever is read for the schema is read once.
+    make_schema(conf)
+    return with_bought(conf, Bought(max(1, int(0.1 / conf.privacy.delta)) if conf.data.n is None else None, {}))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

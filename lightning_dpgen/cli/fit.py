@@ -15,7 +15,7 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from lightning_dpgen.cli import run_folder
-from lightning_dpgen.cli.configuration import Conf, read_conf
+from lightning_dpgen.cli.configuration import read_conf
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.telling import Program
@@ -32,8 +32,8 @@ from lightning_dpgen.release.verify import read_certificate
 Table = pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
 # What has an argument of its own.
 _ARGUMENTS = (
-    "data", "data.path", "data.schema", "data.n", "data.n_share", "data.person", "data.max_rows", "data.outside",
-    "privacy.epsilon", "privacy.delta", "run_dir",
+    "data", "data.source", "data.path", "data.schema", "data.n", "data.n_share", "data.person", "data.max_rows",
+    "data.outside", "privacy.epsilon", "privacy.delta", "run_dir",
 )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def fit(
         "data.n": n, "data.n_share": n_share, "data.max_rows": max_rows, "privacy.epsilon": epsilon, "privacy.delta": delta,
     }.items()]  # fmt: skip
     try:
-        conf = _conf([*words, *_checked(overrides)])
+        conf = read_conf(["data=table", "data.path=given", "data.schema=given", *words, *_checked(overrides)])
         if person is not None and not isinstance(person, str):
             raise ValueError(f"person={shortened(person)}: expected the name of a column")
         in_file = isinstance(frame, str | Path)
@@ -199,13 +199,6 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
     if not isinstance(columns, Mapping):
         raise BadSchema(f"{shortened(columns)}: expected a dict of names and what is declared of each", key="columns")
     return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
-
-
-def _conf(words: list[str]) -> Conf:
-    conf = read_conf(["data=table", "data.path=given", "data.schema=given", *words])
-    if conf.data.source != "table":
-        raise Mistake(f"overrides: they choose data={conf.data.source}: expected settings that go with a table")
-    return conf
 
 
 def _number(name: str, value: Any) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from lightning_dpgen.cli.configuration import DataConf
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.own_data import own_bytes, own_data, read_own
 from lightning_dpgen.data.basket_files import BasketForm
 from lightning_dpgen.data.basket_keys import basket_keys
 from lightning_dpgen.data.baskets import BasketSchema
@@ -46,6 +47,7 @@ class Kind:
     """A kind of data.
 
     Args:
+        of: the kind of its schema; None if that may be any.
         settings: names of its settings in the group ``data``, besides those that all have.
         declare: the schema, from what is declared alone.
         find: the files, for training or held out, none of them read.
@@ -54,6 +56,7 @@ class Kind:
         in_memory: the records as bytes, for a fingerprint, where they are in no file.
     """
 
+    of: str | None
     settings: tuple[str, ...]
     declare: Callable[[DataConf], Schema]
     find: Callable[[DataConf, bool], list[Path]]
@@ -188,8 +191,11 @@ def _file(conf: DataConf, held_out: bool) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
-def _public(settings: tuple[str, ...], *, varied: Callable[[DataConf, Schema], Schema] = lambda _, schema: schema) -> Kind:
+def _public(
+    of: str, settings: tuple[str, ...] = (), *, varied: Callable[[DataConf, Schema], Schema] = lambda _, schema: schema
+) -> Kind:
     return Kind(
+        of,
         settings,
         declare=lambda conf: varied(conf, public_set(conf.source).schema),
         find=lambda conf, held_out: find_public_set(conf.source, held_out=held_out),
@@ -254,13 +260,30 @@ def _series(conf: DataConf) -> SeriesSchema:
 
 
 KINDS = {
-    **{name: _public(("classes", "threshold"), varied=_varied_pictures) for name in ("digits", "mnist", "fashion_mnist")},
-    **{name: _public(("bins",)) for name in ("adult", "mushroom")},
-    **{name: _public(()) for name in ("retail", "bms_webview1", "uk_demand", "powercons", "ausgrid")},
+    **{
+        name: _public("images", ("classes", "threshold"), varied=_varied_pictures)
+        for name in ("digits", "mnist", "fashion_mnist")
+    },
+    **{name: _public("table", ("bins",)) for name in ("adult", "mushroom")},
+    **{name: _public("baskets") for name in ("retail", "bms_webview1")},
+    **{name: _public("series") for name in ("uk_demand", "powercons", "ausgrid")},
     "images": Kind(
-        ("path", "height", "width", "channels", "classes", "threshold", "fit", "high"), _pictures, _file, _read_pictures
+        "images",
+        ("path", "height", "width", "channels", "classes", "threshold", "fit", "high"),
+        _pictures,
+        _file,
+        _read_pictures,
+    ),
+    "own": Kind(
+        None,
+        ("target", "options", "bins", *_PERSONS),
+        lambda conf: own_data(conf).schema,
+        lambda conf, held_out: [],
+        lambda conf, schema, _: read_own(conf, schema),
+        in_memory=own_bytes,
     ),
     "table": Kind(
+        "table",
         ("path", "schema", "bins", "discovery_share", *_PERSONS),
         _table,
         _file,
@@ -268,12 +291,14 @@ KINDS = {
         in_memory=lambda conf: table_bytes(conf.memory, conf.schema, conf.person),
     ),
     "baskets": Kind(
+        "baskets",
         ("path", "items", "max_items", "classes", "discovery_share", *_PERSONS, *_BASKETS),
         _baskets,
         _file,
         lambda conf, schema, _: read_baskets(conf.path, schema, **_given(conf, "outside", "person", *_BASKETS)),
     ),
     "series": Kind(
+        "series",
         ("path", "length", "low", "high", "channels", "classes", "decimals", *_PERSONS, *_SERIES),
         _series,
         _file,

@@ -38,7 +38,7 @@ _RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that a certificate shows beside n and the schema.
-_OF_DATA = ("n_share", "discovery_share", "person", "max_rows", "outside")
+_OF_DATA = ("target", "options", "n_share", "discovery_share", "person", "max_rows", "outside")
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Settings:
         """Everything that the certificate assumes to be public."""
         asked = dataclasses.asdict(self.conf.model)
         title = FAMILIES[asked.pop("name")].title
+        asked |= asked.pop("options") or {}
         # The number of steps may be open, where it is solved for.
         model = {name: value for name, value in asked.items() if value is not None or name in ("steps", "noise")}
         return {

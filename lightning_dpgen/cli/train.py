@@ -16,6 +16,7 @@ from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, delta_warning, fill, seed_warning
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
@@ -85,6 +86,7 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
         return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts, telling)
     if plan is None:
         plan = _planned(settings, telling)
+    _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
     # Read before anything is spent.
     seen = first_pass.look(conf) if settings is None else _records(settings, telling)
     run_folder.take(folder)
@@ -101,6 +103,13 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
         return _train(settings, seen, account, folder, interrupts, telling)
     finally:
         account.ledger.close()
+
+
+def _rehearse(settings: Settings, plan: Plan) -> None:
+    """Make a module of somebody's own once before anything is spent, and see that it can be released."""
+    if settings.conf.model.name == "own":
+        module = make_module(settings.conf, settings.schema, settings.clipping, Account(plan))
+        rehearse(module, settings.conf.model.target)
 
 
 def _go_on(

@@ -160,17 +160,23 @@ class Release:
 def write_model(folder: Path, mixture: Mixture) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
-    description = {
-        "model": network.kind,
-        "schema": network.schema.as_json(),
-        "k": network.k,
-        **network.settings,
-        "mixture_weights": mixture.weights.tolist(),
-    }
+    description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     safetensors.torch.save_file(tensors, folder / WEIGHTS)
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone, and this file is meant for others
+
+
+def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
+    """The network as a reader of its release has it.
+
+    Raises:
+        ValueError: if it cannot be released, or is not made again by ``type(network)(schema, k, **settings)``.
+    """
+    described = json.loads(json.dumps(_described(network), allow_nan=False))
+    tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    weights = {"mixture_weights": [1.0] * network.k}
+    return _build(described | weights, tensors, {network.kind: type(network)}).network
 
 
 def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
@@ -206,6 +212,13 @@ def _schema(fields: dict[str, Any]) -> Schema:
     if fields.get("kind") not in _SCHEMAS:
         raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
     return _SCHEMAS[fields["kind"]].from_json(fields)
+
+
+def _described(network: GenerativeNetwork) -> dict[str, Any]:
+    own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
+    if taken := sorted({*own, "mixture_weights"} & set(network.settings)):
+        raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
+    return own | network.settings
 
 
 def _said(where: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
     told = json.loads((table / "run/private/evaluation.json").read_text())
     assert told["rows"]["real"][0] + told["rows"]["held out"][0] == 200
     page = (table / "run/private/report.html").read_text()
-    assert "sex" in page and "cook" in page and "missing" in page
+    assert "job" in page and "age" in page
 
 
 def test_repeatable_by_its_seed_and_without_a_certificate(dpgen, table, tmp_path):
@@ -68,12 +68,12 @@ BAD = {
     "nothing": ([], "data"),
     "no path": (["data=table"], "data.path"),
     "no file": (["data=table", "data.path=nowhere.csv"], "nowhere.csv"),
-    "other data": (["data=digits"], "units of shape|columns|encoded"),
+    "other data": (["data=digits"], "the release is of table"),
     "another setting": (["data=table", "privacy.epsilon=3"], "of the data alone"),
     "an unknown setting": (["data=table", "data.nosuch=3"], "nosuch"),
     "unknown data": (["data=nosuch"], "nosuch"),
     "rows of a projection": (["data=blobs"], "dpgen project"),
-    "a setting of others": (["data=table", "data.path=x.csv", "data.height=3"], "no such setting"),
+    "a setting of others": (["data=table", "data.path=x.csv", "data.height=3"], "data.height"),
     "memory": (["data=table", "data.memory=x"], "memory"),
     "no number": (["data=table", "--rows", "few"], "few"),
     "no rows": (["data=table", "--rows", "0"], "--rows 0"),
@@ -89,7 +89,7 @@ def test_mistakes(dpgen, table, tmp_path, monkeypatch, words, said):
     release = shutil.copytree(table / "run/release", tmp_path / "release")
     status, out, err = dpgen("evaluate", release, *words)
     assert status == 2 and len(err.splitlines()) == 1 and err.startswith("dpgen: "), err
-    assert any(word in err for word in said.split("|")), err
+    assert said in err, err
     assert not out and [path.name for path in tmp_path.iterdir()] == ["release"]
 
 

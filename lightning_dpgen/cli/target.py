@@ -1,0 +1,69 @@
+"""Code of somebody's own, by the name that a person has written on the command line: never by one found in a release."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_dpgen.cli.mistake import Mistake
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
+def named(setting: str, target: str | None) -> Any:
+    """What a dotted name stands for, such as ``package.module.function``; also of a module in the working directory.
+
+    Args:
+        setting: that holds the name, for messages.
+        target: the name.
+
+    Raises:
+        Mistake: if there is no such thing, or its module cannot be imported.
+
+    Example:
+        >>> named("data.target", "json.loads").__name__
+        'loads'
+    """
+    if not target:
+        raise Mistake(f"{setting}: must be given, as in {setting}=package.name")
+    if not _NAME.fullmatch(target):
+        raise Mistake(f"{setting}={target}: expected a module and a name in it, as in package.name")
+    module, _, name = target.rpartition(".")
+    # As `python -m` would find it; last, so that it hides nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise Mistake(f"{setting}={target}: {module} cannot be imported ({said(error)})") from None
+    if not hasattr(found, name):
+        raise Mistake(f"{setting}={target}: the module {module} has no {name}")
+    return getattr(found, name)
+
+
+def options_of(setting: str, options: Any) -> dict[str, Any]:
+    """Options as keyword arguments: plain values, since a certificate shows them.
+
+    Raises:
+        Mistake: for anything else.
+
+    Example:
+        >>> options_of("data.options", {"rows": 5})
+        {'rows': 5}
+    """
+    options = {} if options is None else options
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) and name.isidentifier() for name in options):
+        raise Mistake(f"{setting}={options}: expected names and values, as in {setting}='{{width: 3}}'")
+    for name, value in options.items():
+        if not isinstance(value, str | bool | int | float | None):
+            raise Mistake(f"{setting}.{name}={value}: expected text, a number, true or false")
+    return dict(options)
+
+
+def said(error: BaseException) -> str:
+    """An error of somebody's code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,44 @@
+"""Records of people, drawn at random, in every form that `data=own` takes."""
+
+import numpy as np
+import pandas as pd
+
+from lightning_dpgen import Encoded, Records, TableSchema
+from lightning_dpgen.data.columns import column_of
+
+SCHEMA = TableSchema((
+    column_of("sex", {"type": "category", "values": ["F", "M"]}),
+    column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 5}),
+), label="sex")  # fmt: skip
+# How often `people` has been called.
+called = []
+
+
+def codes(rows=300, seed=0):
+    random = np.random.default_rng(seed)
+    return np.stack([random.integers(0, 2, rows), random.integers(0, 5, rows)], axis=1).astype(np.uint8)
+
+
+def encoded(rows=300, seed=0):
+    """A pair of schema and `Encoded`."""
+    return SCHEMA, Encoded(np.zeros((rows, 0), np.float32), codes(rows, seed))
+
+
+def people(rows=300, seed=0):
+    """A pair of schema and `Records`."""
+    called.append(rows)
+    schema, records = encoded(rows, seed)
+    return schema, Records(schema, records)
+
+
+def owned(rows=300):
+    """The same, of persons with three records each."""
+    schema, records = encoded(rows)
+    return schema, Records(schema, records, np.arange(rows) // 3)
+
+
+def frame(rows=300):
+    """A pair of frame and schema."""
+    chosen = codes(rows)
+    sexes = np.array(["F", "M"])[chosen[:, 0]]
+    return pd.DataFrame({"sex": sexes, "age": 20 * chosen[:, 1], "who": np.arange(rows) // 3}), SCHEMA
