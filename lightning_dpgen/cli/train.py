@@ -86,7 +86,8 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
         return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts, telling)
     if plan is None:
         plan = _planned(settings, telling)
-    _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
+    if conf.model.name == "own":
+        _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
     # Read before anything is spent.
     seen = first_pass.look(conf) if settings is None else _records(settings, telling)
     run_folder.take(folder)
@@ -107,9 +108,8 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
 
 def _rehearse(settings: Settings, plan: Plan) -> None:
     """Make a module of somebody's own once before anything is spent, and see that it can be released."""
-    if settings.conf.model.name == "own":
-        module = make_module(settings.conf, settings.schema, settings.clipping, Account(plan))
-        rehearse(module, settings.conf.model.target)
+    module = make_module(settings.conf, settings.schema, settings.clipping, Account(plan))
+    rehearse(module, settings.conf.model.target)
 
 
 def _go_on(

@@ -3,7 +3,7 @@
 import json
 import sys
 
-import example_package.people as people
+import example_package.records as people
 import numpy as np
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """Data and a model of somebody's own, as `data=own` and `model=own` take them."""
 
 from example_package.model import Independent, Independents
-from example_package.people import codes, encoded, frame, owned, people
+from example_package.records import codes, encoded, frame, owned, people
 
 __all__ = ["Independent", "Independents", "codes", "encoded", "frame", "owned", "people"]
