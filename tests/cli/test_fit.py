@@ -30,6 +30,7 @@ SHORT = [
     "trainer.accelerator=cpu",
 ]  # fmt: skip
 QUICK = {"epsilon": 3.0, "n": 300, "overrides": SHORT, "progress": False}
+OFF = {"epsilon": None, "overrides": [*SHORT, "privacy=off"]}
 
 
 def frame_of(rows=300, seed=0):
@@ -91,7 +92,7 @@ def test_persons_and_a_bought_number(tmp_path, caplog):
     declared = fitted.certificate["declared"]
     assert declared["n_share"] == 0.1 and declared["max_rows"] == 2 and "2 records" in fitted.certificate["unit"]
     assert verify(fitted.folder / "release").good
-    assert fitted.evaluate(frame, seconds=1e-3).rows["real"][0] == 80
+    assert fitted.evaluate(frame, seconds=0.02).rows["real"][0] == 80
     told = json.loads((fitted.folder / "private" / "evaluation.json").read_text())
     assert told["warning"].startswith("PRIVATE") and told["epsilon"] == fitted.certificate["epsilon"]
 
@@ -150,7 +151,7 @@ BAD = {
     "delta 1": ({"delta": 1.0}, ValueError, "privacy.delta"),
     "a person alone": ({"person": "who"}, ValueError, "data.max_rows"),
     "an odd person": ({"person": 3, "max_rows": 2}, ValueError, "person=3"),
-    "no such person": ({"person": "who", "max_rows": 2}, BadRecords, "who"),
+    "no such person": ({"person": "who", "max_rows": 2, **OFF}, BadRecords, "who"),
     "outside": ({"outside": "maybe"}, ValueError, "data.outside=maybe"),
     "a setting that is none": ({"overrides": ["model.nosuch=3"]}, ValueError, "nosuch"),
     "overrides as text": ({"overrides": "model.steps=3"}, ValueError, "expected a list"),
@@ -204,6 +205,6 @@ def test_evaluations_of_records_in_any_form(fitted):
     frame, release = frame_of(60, seed=4), fitted.release
     encoded = release.schema.encode(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     forms = [frame, pa.Table.from_pandas(frame), encoded, lightning_dpgen.Records(release.schema, encoded)]
-    found = [evaluate(release, form, held_out=form, seconds=1e-3).scores for form in forms]
+    found = [evaluate(release, form, held_out=form, seconds=0.02).scores for form in forms]
     assert all(scores == found[0] for scores in found)
-    assert evaluate(release, frame.assign(age=500), outside="clamp", seconds=1e-3, rows=7).rows["synthetic"] == (7, 7)
+    assert evaluate(release, frame.assign(age=500), outside="clamp", seconds=0.02, rows=7).rows["synthetic"] == (7, 7)
