@@ -76,8 +76,9 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
     (epsilon, delta)-privacy). Empty where nothing is promised of who is in the data.
 
     Example:
-        >>> attacks({"private": True, "relation": "add_or_remove_one", "epsilon": 0.0, "delta": 0.0})
-        [(0.001, 0.001), (0.01, 0.01), (0.1, 0.1)]
+        >>> found = attacks({"private": True, "relation": "add_or_remove_one", "epsilon": 1.0, "delta": 1e-6})
+        >>> [(wrongly, round(rightly, 4)) for wrongly, rightly in found]
+        [(0.001, 0.0027), (0.01, 0.0272), (0.1, 0.2718)]
     """
     if not certificate["private"] or certificate["relation"] == REPLACE_ONE:
         return []
