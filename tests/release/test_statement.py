@@ -11,7 +11,7 @@ from release.released import Page, released
 from lightning_dpgen.data.columns import column_of
 from lightning_dpgen.data.table_schema import TableSchema
 from lightning_dpgen.release.certificate import statement
-from lightning_dpgen.release.report import attacks
+from lightning_dpgen.release.report import attacks, write_pages
 from lightning_dpgen.release.verify import verify
 
 SCHEMA = TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),))
@@ -49,6 +49,14 @@ def test_what_was_found_was_not_assumed(tmp_path):
     page = Page((tmp_path / "r" / "report.html").read_text()).text
     assert "this was not assumed but found" in page and "Nothing of this description" not in page
     assert "but for what was found" in released(tmp_path / "s", SCHEMA, discovery_share=0.05)["statement"]
+
+
+def test_a_page_without_privacy_promises_nothing(certificate, tmp_path):
+    public = certificate | {"private": False, "epsilon": None, "delta": None, "also": None}
+    public["statement"] = statement(public)
+    write_pages(tmp_path, public, "weights", architecture="a network", parameters=1)
+    page = Page((tmp_path / "report.html").read_text()).text
+    assert "THIS IS NOT A PRIVATE RELEASE" in page and "What epsilon means" not in page
 
 
 def test_another_person_or_fewer_records_are_found_out(certificate, tmp_path):
