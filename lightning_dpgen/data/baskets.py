@@ -66,7 +66,8 @@ class BasketSchema:
         groups = (len(self.classes),) if self.classes else ()
         # No record within the declared size is longer.
         norm = math.sqrt(self.max_items + len(groups))
-        return Layout(len(self.items), levels=1, groups=groups, label=0 if groups else None, norm=norm)
+        label = 0 if groups else None
+        return Layout(len(self.items), levels=1, groups=groups, label=label, norm=norm, most=self.max_items)
 
     @property
     def arrow(self) -> pa.Schema:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
+# A record with one number in so many at 1 is kept as the places of these.
+_FEW = 16
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -22,6 +25,7 @@ class Layout:
         groups: how many choices each group has.
         label: which of the groups is the record's label; None without one.
         norm: the L2 bound of a record's numbers within which most records lie: the default of where they are clipped.
+        most: how many units of a record are 1 at most, where all others are 0; None where they are not few.
 
     Example:
         >>> layout = Layout(units=2, levels=1, groups=(3, 2), label=1)
@@ -34,11 +38,19 @@ class Layout:
     groups: tuple[int, ...] = ()
     label: int | None = None
     norm: float | None = None
+    most: int | None = None
 
     @property
     def width(self) -> int:
         """How many numbers a record is."""
         return self.units + sum(self.groups)
+
+    @property
+    def ones(self) -> int | None:
+        """How many of a record's numbers are 1 at most, where all others are 0 and few are 1; None where they are not."""
+        most = self.most if self.units else 0
+        few = most is not None and _FEW * (most + len(self.groups)) <= self.width
+        return most + len(self.groups) if few else None
 
     @property
     def spans(self) -> list[slice]:

@@ -59,6 +59,12 @@ class Records(Store):
         for block in np.array_split(values, max(1, values.size // _AT_ONCE)):
             if not ((block >= 0) & (block <= (layout.levels or 1))).all():
                 raise BadRecords("the records hold NaN, or values outside [0, 1]: replace or drop those records first")
+        # Entries of one place would be added up.
+        if scipy.sparse.issparse(units) and not units.has_canonical_format and _repeats(units):
+            raise BadRecords("encoded units hold a place twice in one record: call sum_duplicates() on them first")
+        if layout.most is not None and scipy.sparse.issparse(units) and len(codes):
+            if np.diff(units.indptr).max() > layout.most:
+                raise BadRecords(f"a record has more units at 1 than the {layout.most} that its schema allows: cut it to them")
         fit = codes.dtype.kind in "ui"
         if not fit or (len(codes) and ((codes.min(axis=0) < 0) | (codes.max(axis=0) >= layout.groups)).any()):
             raise BadRecords("encoded codes: expected whole numbers below the number of choices of their group")
@@ -114,3 +120,9 @@ class Records(Store):
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]
+
+
+def _repeats(units: scipy.sparse.csr_array) -> bool:
+    summed = units.copy()
+    summed.sum_duplicates()
+    return summed.nnz != units.nnz

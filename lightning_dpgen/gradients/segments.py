@@ -67,6 +67,14 @@ def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: S
     return torch.cat(parts) if parts else x.new_empty(0, weight.shape[1])
 
 
+def wide_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int]) -> Tensor:
+    """As `segmented_product`, each segment written to its place: for outputs so wide that copies of them would be dear."""
+    out = x.new_empty(len(x), weight.shape[1])
+    for c, start, end in segments(offsets):
+        torch.addmm(bias[c], x[start:end], weight[c].T, out=out[start:end])
+    return out
+
+
 def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
     """(component, start, end) of the components that have records."""
     return [(c, start, end) for c, (start, end) in enumerate(itertools.pairwise(offsets)) if end > start]

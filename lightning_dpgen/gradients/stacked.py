@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.forms import Form, Product, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
+from lightning_dpgen.gradients.sparse import OnesProduct
 
 
 class StackedLinear(nn.Module):
@@ -47,12 +48,15 @@ def layer_forms(
 ) -> dict[nn.Parameter, Form]:
     """The gradients of a layer that was called once, from those of its outputs (B, o) and its inputs (B, n).
 
-    With (B, r, o) and (B, r, n) they are sums of r outer products.
+    With (B, r, o) and (B, r, n) they are sums of r outer products. Inputs may be the places of ones, (B, ones) int64.
     """
     shape, single = tuple(layer.weight.shape[1:]), gradient.dim() == 2
     forms: dict[nn.Parameter, Form] = {}
     if layer.weight.requires_grad:
-        own = Product(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
+        if not inputs.is_floating_point():
+            own = OnesProduct(gradient, inputs, shape)
+        else:
+            own = Product(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
         forms[layer.weight] = Segmented(own, offsets)
     if layer.bias is not None and layer.bias.requires_grad:
         forms[layer.bias] = Segmented(Whole(gradient if single else gradient.sum(dim=1)), offsets)

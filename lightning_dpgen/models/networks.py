@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form
-from lightning_dpgen.gradients.segments import segmented_product
+from lightning_dpgen.gradients.segments import segmented_product, wide_product
+from lightning_dpgen.gradients.sparse import ones_product
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_forms
 
 # Channels of the two convolutions of a network for pictures.
@@ -64,12 +65,21 @@ class StackedMLP(nn.Module):
             v = layer.back(v * sign, offsets)
         return v
 
-    def run(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """As `forward`, outside any graph, for rectifiers without a slope; and the inputs of each layer, for `back`."""
+    def run(self, x: Tensor, offsets: Sequence[int], bias: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """As `forward`, outside any graph, for rectifiers without a slope; and the inputs of each layer, for `back`.
+
+        Args:
+            x: (B, n); of networks of two layers and more also (B, ones) int64, the places of a record's ones.
+            offsets: of the components.
+            bias: (k, o) of the last layer, where it has none of its own.
+        """
         inputs = [x]
         for layer in self.layers[:-1]:
-            inputs.append(segmented_product(inputs[-1], layer.weight, layer.bias, offsets).relu_())
+            product = segmented_product if inputs[-1].is_floating_point() else ones_product
+            inputs.append(product(inputs[-1], layer.weight, layer.bias, offsets).relu_())
         last = self.layers[-1]
+        if bias is not None:
+            return wide_product(inputs[-1], last.weight, bias, offsets), inputs
         return segmented_product(inputs[-1], last.weight, last.bias, offsets), inputs
 
     def back(

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.ones import places_of
 
 
 def means(logits: Tensor, layout: Layout) -> Tensor:
@@ -37,12 +38,27 @@ def cross_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
 
 
 def cross_entropy_gradient(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
-    """(B, width) the gradient of `cross_entropy` with respect to the logits."""
+    """(B, width) the gradient of `cross_entropy` with respect to the logits.
+
+    For records as the places of their ones (B, ones) it takes the place of the logits, which are many then.
+    """
+    if not x.is_floating_point():
+        gradient = _means_in_place(logits, layout)
+        gradient.index_put_(places_of(x, layout.width), gradient.new_tensor(-1.0), accumulate=True)
+        return gradient
     gradient = torch.sigmoid(logits)
     for span in layout.spans:
         group = x[:, span]
         torch.mul(torch.softmax(logits[:, span], dim=1), group.sum(dim=1, keepdim=True), out=gradient[:, span])
     return gradient.sub_(x)
+
+
+def _means_in_place(logits: Tensor, layout: Layout) -> Tensor:
+    """`means` where the logits are."""
+    logits[:, : layout.units].sigmoid_()
+    for span in layout.spans:
+        logits[:, span] = torch.softmax(logits[:, span], dim=1)
+    return logits
 
 
 def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Tensor:

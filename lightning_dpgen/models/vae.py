@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.ones import written
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.segments import components, of_component
+from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP
@@ -95,7 +96,7 @@ class StackedVAE(nn.Module):
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Mean and log variance (B, latent) of the code of each record."""
-        return self.encoder(x, offsets).chunk(2, dim=1)
+        return self.encoder(written(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) numbers for `outputs.means`."""
@@ -108,7 +109,8 @@ class StackedVAE(nn.Module):
         return self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
 
     def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-        loss = cross_entropy(logits, x, self.schema.layout)
+        layout = self.schema.layout
+        loss = cross_entropy(logits, written(x, layout.width, logits.dtype), layout)
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
         return loss + kl
 
@@ -116,14 +118,17 @@ class StackedVAE(nn.Module):
     def closed_forms(
         self, lot: Lot, noise: Tensor, encoded: Encoded | None = None
     ) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
-        """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out."""
+        """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out.
+
+        Records may be the places of their ones, (B, ones) int64; their losses are then those of the parameters as they are
+        when somebody asks.
+        """
         x, offsets = lot.records, lot.offsets
         code, kept = encoded or self.encoder.run(x, offsets)
         mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
         z = torch.addcmul(mean, deviation, noise)
-        logits, decoded = self.decoder.run(z, offsets)
-        logits += of_component(self.output_bias, offsets)
+        logits, decoded = self.decoder.run(z, offsets, self.output_bias)
 
         d_logits = cross_entropy_gradient(logits, x, self.schema.layout)
         forms, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
@@ -131,7 +136,9 @@ class StackedVAE(nn.Module):
         forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
         if not self.fixed_bias:
             forms[self.output_bias] = Segmented(Whole(d_logits), offsets)
-        return forms, lambda: self._losses(x, logits, mean, log_variance)
+        if x.is_floating_point():
+            return forms, lambda: self._losses(x, logits, mean, log_variance)
+        return forms, lambda: self._losses(x, self.decode(z, offsets), mean, log_variance).detach()
 
     @property
     def term(self) -> PerRecord:

@@ -66,6 +66,11 @@ class PrivateMixture(pl.LightningModule):
         return self.network
 
     @property
+    def takes_ones(self) -> bool:
+        """Whether lots may hold wide records as the places of their ones."""
+        return False
+
+    @property
     def steps_taken(self) -> int:
         """Steps that have left their mark on the network."""
         return self.account.done.get("training", 0)

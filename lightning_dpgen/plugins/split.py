@@ -13,6 +13,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.clustering.kmeans import Split, SplitSettings, SplitState, private_split
 from lightning_dpgen.data.lots import LotBlocks, PoissonLots, block_of
+from lightning_dpgen.data.ones import OnesStore
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy import durable
@@ -124,6 +125,9 @@ class PrivateSplitDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> LotBlocks:
         clusters = self.make_split().clusters
-        lots = PoissonLots(self._records, self.account, clusters=clusters, k=self.settings.k)
+        module = None if self.trainer is None else self.trainer.lightning_module
+        as_ones = getattr(module, "takes_ones", False) and OnesStore.possible(self._records)
+        records = OnesStore(self._records) if as_ones else self._records
+        lots = PoissonLots(records, self.account, clusters=clusters, k=self.settings.k)
         steps = self.account.remaining("training")
         return LotBlocks(lots, steps, self.block or block_of(steps))

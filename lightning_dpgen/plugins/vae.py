@@ -95,6 +95,10 @@ class VAE(PrivateMixture):
         self.divergence = divergence
         self._embedding = CodeEmbedding(latent, divergence.features, generator) if embedded else None
 
+    @property
+    def takes_ones(self) -> bool:
+        return self.network.network == "dense" and self.divergence is None
+
     def gradients(self, lot: Lot) -> tuple:
         if self.divergence is None:
             return super().gradients(lot)
