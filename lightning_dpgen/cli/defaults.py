@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lightning_dpgen.clustering.kmeans import default_radius
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.accountant import gaussian_mu
+
+# Numbers that a lot holds when it is written out.
+_NUMBERS = 5e7
 
 
 @dataclass(frozen=True)
@@ -46,19 +50,34 @@ def defaults(n: int, layout: Layout, epsilon: float | None, delta: float, max_ro
     # Noise is that of all records of a person.
     strength = n * _mu(epsilon, delta) / max_rows
     share = _between(0.3 * math.sqrt(1400 / strength), 0.05, 0.3)
+    # The noise of all means beside what a record holds: that of a picture, of which a fifth is at 1, is the measure.
+    of_means = strength * min(1.0, default_radius(layout) / (0.45 * math.sqrt(layout.width)))
     return Defaults(
-        hidden=2 ** round(math.log2(_between(math.sqrt(strength) / 2.6, 16, 256))),
+        hidden=default_hidden(strength, layout),
         latent=4 if strength < 5000 else 8,
         lr=3e-3,
-        rate=min(0.5, 3000 / n),
+        rate=min(0.5, _between(_NUMBERS / layout.width, 500, 3000) / n),
         steps=round(_between(60 * math.sqrt(strength / 1400), 40, 2000)),
         features=2 * round(_between(strength / 40, 16, 200) / 2),
         iterations=round(_between(math.log2(strength) - 5, 3, 10)),
         label_weight=2.0,
         lloyd_share=share,
-        means_share=share,
+        means_share=_between(0.3 * math.sqrt(1400 / of_means), 0.05, 0.3),
         c_max=2.0 * _output_norm(layout),
     )
+
+
+def default_hidden(strength: float, layout: Layout) -> int:
+    """Units of a hidden layer: noise grows with the number of parameters, two for each number of a record.
+
+    The second bound is for wide records: a component's weights at most so many times the strength.
+
+    Example:
+        >>> default_hidden(30_000, Layout(units=784)), default_hidden(67_000, Layout(units=16_470))
+        (64, 8)
+    """
+    narrow = _between(math.sqrt(strength) / 2.6, 16, 256)
+    return 2 ** round(math.log2(max(4.0, min(narrow, 1.7 * strength / layout.width))))
 
 
 def default_delta(n: int | None) -> float:

@@ -24,7 +24,8 @@ CENTRE, LLOYD, FINAL = "initial centre", "clustering", "final pass"
 _SPREAD = 0.1
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 22
-_BETWEEN = 0.3
+# What is held in all varies over clusters by about this share of itself; a column by at most so many times its own spread.
+_OF_TOTAL, _MOST_BETWEEN = 0.5, 1.0
 # Share of the counts in the inverse squared noise of the final pass; the means get the rest.
 _COUNTS = 0.1
 # A kernel beyond these scales sees no difference between records, or nothing else.
@@ -85,12 +86,12 @@ class SplitSettings:
     def fitted(self, layout: Layout) -> SplitSettings:
         """With a gamma and a radius for records of that layout, where there are none.
 
-        Records of a known norm are kept whole, and a kernel of one over its square tells apart those with little in common.
-        Of others, such as pictures, those with a fifth of their numbers at 1 are kept whole.
+        Records within a known norm are kept whole (`default_radius`), and a kernel of one over its square tells apart those
+        with little in common.
         """
         m, norm = layout.width, layout.norm
         gamma = 4.0 / m if norm is None else 1.0 / norm**2
-        radius = 0.45 * math.sqrt(m) + 1.0 if norm is None else norm
+        radius = default_radius(layout)
         return replace(
             self,
             gamma=gamma if self.gamma is None else self.gamma,
@@ -162,6 +163,21 @@ class Split:
     def weights(self) -> Tensor:
         """(k,) mixture weights: noisy counts, normalised. Public."""
         return self.counts / self.counts.sum()
+
+
+def default_radius(layout: Layout) -> float:
+    """The L2 bound to which records are clipped for the means.
+
+    Where a record is one choice of each group, its length is known. Of other records without a known norm, such as pictures,
+    those with a fifth of their numbers at 1 are kept whole.
+
+    Example:
+        >>> default_radius(Layout(units=0, groups=(3, 40, 2, 9))), default_radius(Layout(units=100))
+        (2.0, 5.5)
+    """
+    if layout.norm is not None:
+        return layout.norm
+    return 0.45 * math.sqrt(layout.width) + 1.0 if layout.units else math.sqrt(len(layout.groups))
 
 
 def private_split(
@@ -242,13 +258,33 @@ def private_split(
 def _shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     """Noisy means, drawn to the mean of all where the noise is large: post-processing of released numbers.
 
-    A column's mean over clusters is taken to vary by `_BETWEEN`; its noise has standard deviation ``deviation / count``.
-    The weight of a cluster's own mean is the share of the first variance in both (the linear Bayes estimate).
+    A cluster is expected to hold the mean p of all records, times how much its own records hold in all. Columns vary about
+    that over clusters in proportion to ``sqrt(p (1 - p))``, by a factor that is found from how much more the noisy means vary
+    than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the share of
+    the first variance in both (the linear Bayes estimate).
     """
+    own, noise = sums / counts[:, None], deviation / counts[:, None]
     overall = sums.sum(dim=0) / counts.sum()
-    noise = (deviation / counts[:, None]) / _BETWEEN
-    weight = 1.0 / (1.0 + noise.square())
-    return (weight * sums / counts[:, None] + (1.0 - weight) * overall).clamp(0.0, 1.0)
+    total = overall.sum().clamp(min=1e-6)
+    overall = _non_negative(overall[None], total[None])[0].clamp(max=1.0)
+    # What is held in all has more noise than a column by the root of the width, and varies by about a half.
+    believed = 1.0 / (1.0 + (noise[:, 0] / (_OF_TOTAL * total)).square() * sums.shape[1])
+    totals = (believed * own.sum(dim=1) + (1.0 - believed) * total).clamp(min=0.0)
+    expected = overall * (totals / total)[:, None]
+    spread = overall * (1.0 - overall)
+    beyond = ((own - expected).square() - noise.square()) * believed[:, None]
+    factor = beyond.sum() / (believed.sum() * spread.sum()).clamp(min=1e-9)
+    between = factor.clamp(0.0, _MOST_BETWEEN**2) * spread
+    weight = between / (between + noise.square()).clamp(min=1e-12)
+    return _non_negative(weight * own + (1.0 - weight) * expected, totals).clamp(max=1.0)
+
+
+def _non_negative(rows: Tensor, totals: Tensor) -> Tensor:
+    """The nearest rows without a negative number that add up to these totals: each number less the same, or 0."""
+    descending = rows.sort(dim=1, descending=True).values
+    excess = (descending.cumsum(dim=1) - totals[:, None]) / torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    kept = (descending > excess).sum(dim=1, keepdim=True).clamp(min=1)
+    return (rows - excess.gather(1, kept - 1)).clamp(min=0.0)
 
 
 def _assigned(features: FourierFeatures, store: Store, centres: Tensor) -> Tensor:

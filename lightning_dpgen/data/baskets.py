@@ -64,8 +64,8 @@ class BasketSchema:
     @cached_property
     def layout(self) -> Layout:
         groups = (len(self.classes),) if self.classes else ()
-        # No record within the declared size is longer.
-        norm = math.sqrt(self.max_items + len(groups))
+        # max_items is for the largest; in half of it most baskets find room, and noise grows with what is kept whole.
+        norm = math.sqrt(max(1.0, self.max_items / 2) + len(groups))
         label = 0 if groups else None
         return Layout(len(self.items), levels=1, groups=groups, label=label, norm=norm, most=self.max_items)
 

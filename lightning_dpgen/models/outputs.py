@@ -23,9 +23,21 @@ def means(logits: Tensor, layout: Layout) -> Tensor:
 
 
 def logits(means: Tensor, layout: Layout, least: float = 0.005) -> Tensor:
-    """Numbers of which `means` gives these, as far as they are between `least` and 1 - `least`."""
-    units, shares = means[..., : layout.units], means[..., layout.units :]
-    return torch.cat([torch.logit(units.clamp(least, 1.0 - least)), torch.log(shares.clamp(least, 1.0))], dim=-1)
+    """Numbers of which `means` gives these, as far as they are between `least` and 1 - `least`.
+
+    Of many numbers of which few are 1, the least is so much smaller that all of them together stay a small part of a record:
+    where at most m of n units are 1, ``least m / n``; of a group of more than 10 choices, 10 n-ths.
+
+    Example:
+        >>> layout = Layout(units=1000, levels=1, most=10)
+        >>> round(float(means(logits(torch.zeros(1, 1000), layout), layout).sum()), 4)
+        0.05
+    """
+    low = least if layout.most is None else least * layout.most / layout.units
+    parts = [torch.logit(means[..., : layout.units].clamp(low, 1.0 - least))]
+    for shares in _groups(means, layout):
+        parts.append(torch.log(shares.clamp(least * min(1.0, 10.0 / shares.shape[-1]), 1.0)))
+    return torch.cat(parts, dim=-1)
 
 
 def cross_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
