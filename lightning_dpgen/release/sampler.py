@@ -28,8 +28,8 @@ from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.strict_json import read_json
 
-# Records that are drawn at a time, and numbers that they are.
-_CHUNK, _NUMBERS = 10_000, 1 << 24
+# Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
+_CHUNK, _NUMBERS = 10_000, 1 << 22
 _NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator)}
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 # Sizes beyond it are of no use to anybody.
