@@ -52,17 +52,19 @@ def defaults(n: int, layout: Layout, epsilon: float | None, delta: float, max_ro
     share = _between(0.3 * math.sqrt(1400 / strength), 0.05, 0.3)
     # The noise of all means beside what a record holds: that of a picture, of which a fifth is at 1, is the measure.
     of_means = strength * min(1.0, default_radius(layout) / (0.45 * math.sqrt(layout.width)))
+    # Of many items, each rare, means carry nearly all, and of a network's many parameters each learns little.
+    rare = layout.most is not None
     return Defaults(
         hidden=default_hidden(strength, layout),
         latent=4 if strength < 5000 else 8,
         lr=3e-3,
         rate=min(0.5, _between(_NUMBERS / layout.width, 500, 3000) / n),
-        steps=round(_between(60 * math.sqrt(strength / 1400), 40, 2000)),
+        steps=round(_between(60 * math.sqrt((of_means if rare else strength) / 1400), 40, 2000)),
         features=2 * round(_between(strength / 40, 16, 200) / 2),
         iterations=round(_between(math.log2(strength) - 5, 3, 10)),
         label_weight=2.0,
         lloyd_share=share,
-        means_share=_between(0.3 * math.sqrt(1400 / of_means), 0.05, 0.3),
+        means_share=_between((0.6 if rare else 0.3) * math.sqrt(1400 / of_means), 0.05, 0.5 if rare else 0.3),
         c_max=2.0 * _output_norm(layout),
     )
 

@@ -25,8 +25,8 @@ def means(logits: Tensor, layout: Layout) -> Tensor:
 def logits(means: Tensor, layout: Layout, least: float = 0.005) -> Tensor:
     """Numbers of which `means` gives these, as far as they are between `least` and 1 - `least`.
 
-    Of many numbers of which few are 1, the least is so much smaller that all of them together stay a small part of a record:
-    where at most m of n units are 1, ``least m / n``; of a group of more than 10 choices, 10 n-ths.
+    Of many numbers of which few are 1, the least is so much smaller that all together stay a small part of a record: where
+    at most m of n units are 1 ``least m / n``, and of a group of n choices, more than 10, ``least 10 / n``.
 
     Example:
         >>> layout = Layout(units=1000, levels=1, most=10)
