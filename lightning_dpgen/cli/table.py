@@ -45,6 +45,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def _total(plan: Plan) -> str:
     if not plan.private or math.isinf(plan.epsilon):
         return "total: NOT PRIVATE (privacy=off): no noise, no bound; do not publish what this makes"
-    how = "one record replaced" if plan.relation == REPLACE_ONE else "one record added or removed"
+    unit = "record" if plan.max_rows == 1 else "person"
+    how = f"one {unit} replaced" if plan.relation == REPLACE_ONE else f"one {unit} added or removed"
     by = _METHODS[plan.spent.method] if plan.delta else "a sum"
     return f"total: epsilon {round_up(plan.epsilon):g} of {plan.target_epsilon:g} at delta {plan.delta:g}, {how} ({by})"

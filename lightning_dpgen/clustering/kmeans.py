@@ -168,8 +168,8 @@ class Split:
 def default_radius(layout: Layout) -> float:
     """The L2 bound to which records are clipped for the means.
 
-    Where a record is one choice of each group, its length is known. Of other records without a known norm, such as pictures,
-    those with a fifth of their numbers at 1 are kept whole.
+    Where a record is one choice of each group, its length is known. Of other records without a known norm, such as
+    pictures, those with a fifth of their numbers at 1 are kept whole.
 
     Example:
         >>> default_radius(Layout(units=0, groups=(3, 40, 2, 9))), default_radius(Layout(units=100))
@@ -239,7 +239,7 @@ def private_split(
             )
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the
         # largest one. This and the division look at noisy numbers only.
-        empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"])
+        empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"] * access.max_rows)
         centres = (sums / counts.clamp(min=1.0)[:, None]).float()
         centres[empty] = centres[counts.argmax()] + _SPREAD * directions[empty]
         state = reached(iterations=state.iterations + 1, centres=centres)
@@ -250,7 +250,8 @@ def private_split(
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
             if "means" in access.access.multipliers:
                 sums = gaussian(access, "means", clipped_sums(store, radius, clusters, settings.k), sensitivity=radius)
-                means = _shrunk_means(sums.float(), counts, access.access.multipliers["means"] * radius)
+                deviation = access.access.multipliers["means"] * radius * access.max_rows
+                means = _shrunk_means(sums.float(), counts, deviation)
         state = reached(counts=counts, means=means)
     return Split(clusters, state.counts, state.means)
 
@@ -259,9 +260,9 @@ def _shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     """Noisy means, drawn to the mean of all where the noise is large: post-processing of released numbers.
 
     A cluster is expected to hold the mean p of all records, times how much its own records hold in all. Columns vary about
-    that over clusters in proportion to ``sqrt(p (1 - p))``, by a factor that is found from how much more the noisy means vary
-    than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the share of
-    the first variance in both (the linear Bayes estimate).
+    that over clusters in proportion to ``sqrt(p (1 - p))``, by a factor that is found from how much more the noisy means
+    vary than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the share
+    of the first variance in both (the linear Bayes estimate).
     """
     own, noise = sums / counts[:, None], deviation / counts[:, None]
     overall = sums.sum(dim=0) / counts.sum()

@@ -62,9 +62,9 @@ class Records(Store):
         # Entries of one place would be added up.
         if scipy.sparse.issparse(units) and not units.has_canonical_format and _repeats(units):
             raise BadRecords("encoded units hold a place twice in one record: call sum_duplicates() on them first")
-        if layout.most is not None and scipy.sparse.issparse(units) and len(codes):
-            if np.diff(units.indptr).max() > layout.most:
-                raise BadRecords(f"a record has more units at 1 than the {layout.most} that its schema allows: cut it to them")
+        sparse = scipy.sparse.issparse(units) and len(codes)
+        if sparse and layout.most is not None and np.diff(units.indptr).max() > layout.most:
+            raise BadRecords(f"a record has more units at 1 than the {layout.most} of its schema: cut it to them")
         fit = codes.dtype.kind in "ui"
         if not fit or (len(codes) and ((codes.min(axis=0) < 0) | (codes.max(axis=0) >= layout.groups)).any()):
             raise BadRecords("encoded codes: expected whole numbers below the number of choices of their group")
