@@ -15,7 +15,7 @@ from lightning_dpgen.cli.configuration import Conf, DataConf
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_draft, make_schema
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.held import Held
-from lightning_dpgen.data.open_columns import BOUNDS
+from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian

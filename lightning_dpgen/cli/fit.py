@@ -20,10 +20,10 @@ from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.telling import Program
 from lightning_dpgen.cli.train import train
-from lightning_dpgen.data.column import BadSchema, shortened
-from lightning_dpgen.data.columns import column_of
-from lightning_dpgen.data.schema_file import read_schema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.sampler import Release, load_release

@@ -13,25 +13,25 @@ import numpy as np
 from lightning_dpgen.cli.configuration import DataConf
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.own_data import own_bytes, own_data, read_own
-from lightning_dpgen.data.basket_files import BasketForm
-from lightning_dpgen.data.basket_keys import basket_keys
-from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.baskets.files import BasketForm
+from lightning_dpgen.data.baskets.keys import basket_keys
+from lightning_dpgen.data.baskets.reading import read_baskets
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.open_columns import BOUNDS, KEYS, PRIVATE
 from lightning_dpgen.data.persons import bounded
-from lightning_dpgen.data.pictures import read_pictures
+from lightning_dpgen.data.pictures.reading import read_pictures
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
-from lightning_dpgen.data.read_baskets import read_baskets
-from lightning_dpgen.data.read_series import read_series
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.schema_file import read_schema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.data.tables import read_open_columns, read_table, table_bytes
-from lightning_dpgen.data.universe import read_items
+from lightning_dpgen.data.series.reading import read_series
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE
+from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import read_schema
 
 # What every kind has.
 _ALWAYS = ("source", "n", "n_share")

@@ -12,17 +12,17 @@ import pyarrow as pa
 from lightning_dpgen.cli.configuration import DataConf
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.target import named, options_of, said
-from lightning_dpgen.data.baskets import BasketSchema
-from lightning_dpgen.data.column import BadSchema
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.data.tables import read_table, table_bytes
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.reading import read_table, table_bytes
+from lightning_dpgen.data.tables.schema import TableSchema
 
 _SCHEMAS = (ImageSchema, TableSchema, BasketSchema, SeriesSchema)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.data.column import BadSchema
-from lightning_dpgen.data.importers import read_domain, read_sdv
-from lightning_dpgen.data.schema_draft import OPEN, draft_of_file, draft_text
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.draft import OPEN, draft_of_file, draft_text
+from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 

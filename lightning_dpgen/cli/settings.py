@@ -16,13 +16,13 @@ from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.kmeans import SplitSettings
-from lightning_dpgen.data.column import BadSchema
 from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.open_columns import BOUNDS, KEYS
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.metrics.fidelity import fidelity_draft
 from lightning_dpgen.privacy.calibration import Draft, make_plan

@@ -261,8 +261,8 @@ def _shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
 
     A cluster is expected to hold the mean p of all records, times how much its own records hold in all. Columns vary about
     that over clusters in proportion to ``sqrt(p (1 - p))``, by a factor that is found from how much more the noisy means
-    vary than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the share
-    of the first variance in both (the linear Bayes estimate).
+    vary than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the
+    share of the first variance in both (the linear Bayes estimate).
     """
     own, noise = sums / counts[:, None], deviation / counts[:, None]
     overall = sums.sum(dim=0) / counts.sum()

@@ -21,7 +21,7 @@ class OnesStore(Store):
         records: kept sparse, of a layout that says how many ones a record has at most (`Layout.ones`).
 
     Example:
-        >>> from lightning_dpgen.data.baskets import BasketSchema
+        >>> from lightning_dpgen.data.baskets.schema import BasketSchema
         >>> from lightning_dpgen.data.layout import Encoded
         >>> schema = BasketSchema(tuple(range(40)), max_items=2)
         >>> units = scipy.sparse.csr_array(([1, 1, 1], ([0, 0, 2], [3, 30, 7])), shape=(3, 40), dtype=np.uint8)

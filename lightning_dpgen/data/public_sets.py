@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.baskets.reading import read_baskets
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.idx_files import read_idx
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.read_baskets import read_baskets
-from lightning_dpgen.data.read_series import read_series
+from lightning_dpgen.data.pictures.idx import read_idx
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.schema_file import read_schema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.tables import read_table
-from lightning_dpgen.data.universe import read_items
+from lightning_dpgen.data.series.reading import read_series
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_file import read_schema
 
 _BUNDLED = Path(__file__).parent / "bundled"
 _HALF_HOURS = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(0, 1440, 30))

@@ -34,7 +34,7 @@ class Records(Store):
         BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
 
     Example:
-        >>> from lightning_dpgen.data.image_schema import ImageSchema
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> schema = ImageSchema(1, 2, levels=4, classes=2)
         >>> records = Records(schema, Encoded(np.array([[0, 4]], np.uint8), np.array([[1]], np.uint8)))
         >>> records.take(np.array([0]))

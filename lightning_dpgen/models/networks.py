@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form
 from lightning_dpgen.gradients.segments import segmented_product, wide_product
 from lightning_dpgen.gradients.sparse import ones_product

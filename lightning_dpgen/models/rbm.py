@@ -35,7 +35,7 @@ class StackedRBM(nn.Module):
         generator: public generator of initial weights and chains.
 
     Example:
-        >>> from lightning_dpgen.data.image_schema import ImageSchema
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> machine = StackedRBM(ImageSchema(2, 2, levels=1), k=3, hidden=5, chains=4)
         >>> machine.free_energy(torch.zeros(2, 4), (0, 1, 1, 2)).shape
         torch.Size([2])

@@ -44,7 +44,7 @@ class StackedVAE(nn.Module):
         ValueError: for another network, or pictures that it does not take.
 
     Example:
-        >>> from lightning_dpgen.data.image_schema import ImageSchema
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> network = StackedVAE(ImageSchema(2, 2, levels=1), k=3, hidden=4, latent=2)
         >>> network.decode(torch.zeros(5, 2), (0, 2, 2, 5)).shape
         torch.Size([5, 4])

@@ -35,7 +35,7 @@ class StackedGenerator(nn.Module):
         ValueError: for another network, or pictures that it does not take.
 
     Example:
-        >>> from lightning_dpgen.data.image_schema import ImageSchema
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> network = StackedGenerator(ImageSchema(2, 2, levels=1, classes=3), k=2, hidden=4, latent=2)
         >>> network(torch.zeros(3, 2), (0, 1, 3)).shape
         torch.Size([3, 7])
@@ -95,7 +95,7 @@ class StackedCritic(nn.Module):
         generator: public generator of the initial weights.
 
     Example:
-        >>> from lightning_dpgen.data.image_schema import ImageSchema
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> schema = ImageSchema(2, 2, levels=1)
         >>> critic = StackedCritic(StackedGenerator(schema, k=1, hidden=4, latent=2), hidden=4)
         >>> critic(torch.zeros(5, 4), (0, 5)).shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytorch_lightning as pl
 
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release
 

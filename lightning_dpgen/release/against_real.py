@@ -12,13 +12,13 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.data.tables import read_table
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
 from lightning_dpgen.release.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows

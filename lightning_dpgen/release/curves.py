@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.release.lettering import printable
 from lightning_dpgen.release.sampler import Release
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_dpgen.data.baskets import BasketSchema
-from lightning_dpgen.data.categories import Category
-from lightning_dpgen.data.column import Column
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.data.unmodelled import Dropped, Fake
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Column
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.release.lettering import joined, listed, printable, value_text
 
 # Columns and channels that a page lists; the certificate has them all.

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
-from lightning_dpgen.data.baskets import BasketSchema
-from lightning_dpgen.data.categories import Category
-from lightning_dpgen.data.column import Modelled
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.charts import histogram, percent, ranked
 from lightning_dpgen.release.lettering import printable, value_text
 

@@ -7,11 +7,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_dpgen.data.categories import Category
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.numeric import Numeric
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.schema import TableSchema
 
 # The categories of the Hub for the size of a data set.
 _SIZES = (

@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from lightning_dpgen.data.baskets import BasketSchema
-from lightning_dpgen.data.image_schema import ImageSchema
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE

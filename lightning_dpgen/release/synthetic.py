@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant

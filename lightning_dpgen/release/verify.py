@@ -234,9 +234,11 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
+        declared = certificate["declared"]
+        unit = "one person" if isinstance(declared, dict) and "max_rows" in declared else "one record"
         verdict.checks.append(
             f"epsilon recomputed from the event tree: {round_up(verdict.epsilon):g} at delta {delta:g} "
-            f"(stated: {epsilon:g}), one record {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
+            f"(stated: {epsilon:g}), {unit} {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
         )
         verdict.notes.append(_second_opinion(event, delta, relation))
 

@@ -6,8 +6,8 @@ import json
 import pandas as pd
 import pytest
 
-from lightning_dpgen.data.schema_file import read_schema
-from lightning_dpgen.data.tables import read_table
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_file import read_schema
 
 FRAME = pd.DataFrame({
     "n": [10707, 20808], "x": [1.2345, None], "day": ["2011-09-08", "2012-01-30"],

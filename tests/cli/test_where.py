@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lightning_dpgen.data.baskets import BasketSchema
-from lightning_dpgen.data.columns import column_of
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release import sampler
 from lightning_dpgen.release.sampler import Release, TooRare

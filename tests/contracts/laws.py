@@ -26,8 +26,8 @@ from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
 from lightning_dpgen.data.discovery import find_bounds, find_keys
 from lightning_dpgen.data.held import Held
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot, PoissonLots
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients import clipping, deferred, privatize
 from lightning_dpgen.gradients.clipping import (
     Decay,

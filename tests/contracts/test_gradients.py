@@ -5,8 +5,8 @@ import torch
 from contracts import laws
 from torch import nn
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.functional import functional_gradients

@@ -7,8 +7,8 @@ import torch
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.ghost import ghost_gradients

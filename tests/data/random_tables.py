@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import assume
 
-from lightning_dpgen.data.columns import column_of
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=8).map(str.strip)
 _DAY = datetime.date(1970, 1, 1)

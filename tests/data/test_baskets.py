@@ -12,13 +12,13 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.basket_files import BasketForm
-from lightning_dpgen.data.basket_keys import basket_keys
-from lightning_dpgen.data.baskets import MOST_ITEMS, BasketSchema
+from lightning_dpgen.data.baskets.files import BasketForm
+from lightning_dpgen.data.baskets.keys import basket_keys
+from lightning_dpgen.data.baskets.reading import CUT_COUNTED, OUTSIDE_COUNTED, read_baskets
+from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
+from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.read_baskets import CUT_COUNTED, OUTSIDE_COUNTED, read_baskets
-from lightning_dpgen.data.universe import read_items
 
 NAMES = ("bread", "milk", "tea", "gin", "öl", "NA", "12")
 FOREIGN = "caviar"
@@ -161,9 +161,9 @@ def test_persons_and_labels_belong_to_baskets():
 
 
 def test_rows_of_a_basket_may_stand_anywhere_and_in_many_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.data.row_files._ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("lightning_dpgen.data.row_files._BYTES_AT_ONCE", 64)
-    monkeypatch.setattr("lightning_dpgen.data.basket_files._BYTES_AT_ONCE", 8)
+    monkeypatch.setattr("lightning_dpgen.data.files.rows._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("lightning_dpgen.data.files.rows._BYTES_AT_ONCE", 64)
+    monkeypatch.setattr("lightning_dpgen.data.baskets.files._BYTES_AT_ONCE", 8)
     schema = BasketSchema(tuple(range(50)), max_items=50)
     baskets = [[i, (i * 7) % 50] for i in range(50)]
     # Every basket begins in the first fifty rows.

@@ -10,9 +10,9 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 
-from lightning_dpgen.data.bins import TRANSFORMS, Bins
-from lightning_dpgen.data.column import BadSchema
-from lightning_dpgen.data.columns import column_of
+from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.columns import column_of
 
 SOME = settings(max_examples=100, deadline=None)
 WHOLE = st.tuples(st.integers(-300, 300), st.integers(0, 400), st.integers(1, 40), st.sampled_from(TRANSFORMS),

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.public_sets import NAMES, find_public_set, load_public_set, public_set
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 
 
 @cache

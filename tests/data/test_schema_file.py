@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from random_tables import schemas
 
-from lightning_dpgen.data.column import BadSchema
-from lightning_dpgen.data.importers import read_domain, read_sdv
-from lightning_dpgen.data.schema_file import parse_schema, read_schema, schema_text, value_text, write_schema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.importers import read_domain, read_sdv
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, schema_text, value_text, write_schema
 
 WILD = st.text(max_size=12) | st.sampled_from([
     "yes", "no", "null", "~", "1e5", "010", "0x1f", "12:30", "2020-01-01", "???", "TODO", "", "=", "<<", "- a", "a: b", "#",
@@ -94,7 +94,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         read_schema(file)
     file.write_bytes("\ufeffcolumns: {a: {type: boolean}}".encode())
     assert read_schema(file).arrow.names == ["a"]
-    monkeypatch.setattr("lightning_dpgen.data.schema_file._LARGEST_FILE", 3)
+    monkeypatch.setattr("lightning_dpgen.data.tables.schema_file._LARGEST_FILE", 3)
     with pytest.raises(BadSchema, match="larger than 3 bytes"):
         read_schema(file)
 

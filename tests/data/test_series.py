@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.read_series import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
-from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.series.reading import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
+from lightning_dpgen.data.series.schema import SeriesSchema
 
 quick = settings(max_examples=25, deadline=None)
 RANDOM = np.random.default_rng(0)
@@ -240,7 +240,7 @@ def test_persons():
 
 
 def test_blocks_are_put_together(tmp_path, monkeypatch):
-    for name in ("row_files._ROWS_AT_ONCE", "row_files._BYTES_AT_ONCE", "read_series._NUMBERS_AT_ONCE"):
+    for name in ("files.rows._ROWS_AT_ONCE", "files.rows._BYTES_AT_ONCE", "series.reading._NUMBERS_AT_ONCE"):
         monkeypatch.setattr(f"lightning_dpgen.data.{name}", 40)
     schema = SeriesSchema(3, 0, 1000)
     readings = np.arange(300.0).reshape(100, 3)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from random_tables import records, schemas
 
-from lightning_dpgen.data.column import BadSchema
-from lightning_dpgen.data.columns import column_of
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.schema_file import parse_schema
-from lightning_dpgen.data.table_schema import BadValue, TableSchema
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import BadValue, TableSchema
+from lightning_dpgen.data.tables.schema_file import parse_schema
 
 SOME = settings(max_examples=60, deadline=None)
 ROWS, SEEDS = st.integers(0, 12), st.integers(0, 2**32)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_dpgen import Encoded, Records, TableSchema
-from lightning_dpgen.data.columns import column_of
+from lightning_dpgen.data.tables.columns import column_of
 
 SCHEMA = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),

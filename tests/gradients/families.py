@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.rbm import StackedRBM

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_dpgen.data.image_schema import ImageSchema
 from lightning_dpgen.data.lots import Draw, Lot
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.parts import Parts

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from release.released import Page, released
 
-from lightning_dpgen.data.columns import column_of
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.certificate import statement
 from lightning_dpgen.release.report import attacks, write_pages
 from lightning_dpgen.release.verify import verify

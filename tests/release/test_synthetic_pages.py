@@ -10,11 +10,11 @@ import pytest
 import yaml
 from release.released import Page, released
 
-from lightning_dpgen.data.baskets import BasketSchema
-from lightning_dpgen.data.columns import column_of
-from lightning_dpgen.data.image_schema import ImageSchema
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.distributions import CHARTS, shown
 from lightning_dpgen.release.verify import verify
 

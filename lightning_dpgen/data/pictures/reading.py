@@ -11,8 +11,8 @@ from PIL import Image, ImageOps
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.data.picture_arrays import read_arrays
-from lightning_dpgen.data.picture_form import PictureForm
+from lightning_dpgen.data.pictures.arrays import read_arrays
+from lightning_dpgen.data.pictures.form import PictureForm
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 # More than cameras take; a file of a few bytes may claim far more.

@@ -19,8 +19,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.files.text import Utf8Bytes, decoded, opened
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.data.text_files import Utf8Bytes, decoded, opened
 
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}

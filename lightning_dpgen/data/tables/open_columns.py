@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.arrays import Misfit, plain
-from lightning_dpgen.data.column import BadSchema, Modelled
-from lightning_dpgen.data.numeric import scale_of
-from lightning_dpgen.data.scales import Scale
+from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.column import BadSchema, Modelled
+from lightning_dpgen.data.tables.numeric import scale_of
+from lightning_dpgen.data.tables.scales import Scale
 
 # What stands in a schema in the place of what is to be found.
 PRIVATE = "private"
@@ -109,6 +109,8 @@ def open_column(name: str, fields: Mapping[str, Any]) -> Open | None:
         >>> open_column("age", {"type": "integer", "low": "private", "high": "private"}).find
         'bounds'
     """
+    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+        return None
     where = [key for key, value in fields.items() if isinstance(value, str) and value == PRIVATE]
     about = {key: fields[key] for key in ("description", "missing", "missing_values") if fields.get(key) is not None}
     if fields.get("type") in _REFERENCES and sorted(where) == ["high", "low"]:

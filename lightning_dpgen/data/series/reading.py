@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.array_files import ENDINGS, load_arrays
 from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
+from lightning_dpgen.data.files.rows import UNREADABLE, RowFile
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import (
@@ -23,9 +24,8 @@ from lightning_dpgen.data.reading import (
     one_each,
     only_counted,
 )
-from lightning_dpgen.data.row_files import UNREADABLE, RowFile
-from lightning_dpgen.data.series import SeriesSchema
-from lightning_dpgen.data.series_files import SeriesBlock, SeriesForm, long_series, wide_series
+from lightning_dpgen.data.series.files import SeriesBlock, SeriesForm, long_series, wide_series
+from lightning_dpgen.data.series.schema import SeriesSchema
 
 CLAMPED = "readings: outside the bounds, moved to them"
 INCOMPLETE = "series: with a missing reading, left out"

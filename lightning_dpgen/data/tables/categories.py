@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.arrays import Misfit, first, shown, wrong_type
-from lightning_dpgen.data.column import Modelled, is_text
-from lightning_dpgen.data.scales import Integers
+from lightning_dpgen.data.tables.arrays import Misfit, first, shown, wrong_type
+from lightning_dpgen.data.tables.column import Modelled, is_text
+from lightning_dpgen.data.tables.scales import Integers
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
 _LARGEST = 2**53

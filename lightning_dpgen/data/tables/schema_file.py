@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from lightning_dpgen.data.column import BadSchema, shortened
-from lightning_dpgen.data.columns import column_of
-from lightning_dpgen.data.table_schema import TableSchema
+from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
 
 # What a draft holds where a person has to decide.
 UNFILLED = ("???", "TODO")
@@ -126,9 +126,9 @@ def parse_schema(text: str, source: str = "the schema") -> TableSchema:
     Example:
         >>> parse_schema("columns: {sex: {type: category, values: [F, M]}}").arrow.names
         ['sex']
-        >>> parse_schema("columns:\\n  age: {type: integer, low: 0, high: x}", "F")
+        >>> parse_schema("columns:\\n  age: {type: integer, low: 0, high: x}", "F")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        lightning_dpgen.data.column.BadSchema: F, line 2: column 'age': high: 'x': expected a whole number, at most 2^53
+        lightning_dpgen.data.tables.column.BadSchema: F, line 2: column 'age': high: 'x': expected a whole number...
     """
     node, fields = _parsed(text, source)
     if not isinstance(fields.get("columns"), dict):

@@ -60,7 +60,7 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
     Example:
         >>> parsed(pa.array(["1", "x", "3"]), pa.int64(), "a whole number")
         Traceback (most recent call last):
-        lightning_dpgen.data.arrays.Misfit: 'x': expected a whole number
+        lightning_dpgen.data.tables.arrays.Misfit: 'x': expected a whole number
     """
     try:
         return values.cast(kind)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.arrays import Misfit, first, shown
-from lightning_dpgen.data.bins import TRANSFORMS, Bins
-from lightning_dpgen.data.column import BadSchema, Modelled
-from lightning_dpgen.data.moments import RESOLUTIONS, Dates, Datetimes, Times
-from lightning_dpgen.data.scales import Integers, Numbers, Scale
+from lightning_dpgen.data.tables.arrays import Misfit, first, shown
+from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
+from lightning_dpgen.data.tables.column import BadSchema, Modelled
+from lightning_dpgen.data.tables.moments import RESOLUTIONS, Dates, Datetimes, Times
+from lightning_dpgen.data.tables.scales import Integers, Numbers, Scale
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000

@@ -11,14 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.arrays import Misfit, plain
-from lightning_dpgen.data.column import Modelled, shortened
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.open_columns import KEYS
 from lightning_dpgen.data.reading import Reading
-from lightning_dpgen.data.table_schema import BadValue, TableSchema, listed
-from lightning_dpgen.data.table_sources import TableSource, table_source
+from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.column import Modelled, shortened
+from lightning_dpgen.data.tables.open_columns import KEYS
+from lightning_dpgen.data.tables.schema import BadValue, TableSchema, listed
+from lightning_dpgen.data.tables.sources import TableSource, table_source
 
 
 def read_table(
@@ -44,7 +44,7 @@ def read_table(
         ValueError: for another `outside`, or a schema with undecided columns.
 
     Example:
-        >>> from lightning_dpgen.data.schema_file import parse_schema
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
         >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}}")
         >>> frame = pd.DataFrame({"age": [7, 142], "who": ["a", "b"]})
         >>> read = read_table(frame, schema, outside="clamp", person="who")

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
+from lightning_dpgen.data.files.text import decoded, opened
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbers, one_each
-from lightning_dpgen.data.row_files import UNREADABLE, RowFile, damaged
-from lightning_dpgen.data.text_files import decoded, opened
 
 LINES = (".dat", ".txt", ".baskets")
 ROWS = (".csv", ".tsv", ".parquet")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.column import BadSchema, Column, is_text
+from lightning_dpgen.data.tables.column import BadSchema, Column, is_text
 
 FAKES = ("row_number", "uuid", "name", "email")
 _FIRST = (

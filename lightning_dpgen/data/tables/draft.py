@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.arrays import Misfit
-from lightning_dpgen.data.categories import Category
-from lightning_dpgen.data.column import shortened
-from lightning_dpgen.data.columns import KINDS
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.moments import Dates, Datetimes, Times
-from lightning_dpgen.data.scales import Integers, Numbers, Scale
-from lightning_dpgen.data.schema_file import UNFILLED, value_text
-from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.data.table_sources import table_source
-from lightning_dpgen.data.text_tables import TextTable
+from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.columns import KINDS
+from lightning_dpgen.data.tables.moments import Dates, Datetimes, Times
+from lightning_dpgen.data.tables.scales import Integers, Numbers, Scale
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
+from lightning_dpgen.data.tables.sources import table_source
+from lightning_dpgen.data.tables.text import TextTable
 
 OPEN = UNFILLED[0]
 BOUND = "from public knowledge; the {} of the file would reveal a record"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.column import BadSchema, shortened
-from lightning_dpgen.data.schema_draft import OPEN, Draft
-from lightning_dpgen.data.schema_file import read_yaml
+from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.draft import OPEN, Draft
+from lightning_dpgen.data.tables.schema_file import read_yaml
 
 _DPSYNTH = {
     "type", "description", "possible_values", "out_of_domain_index", "min_value", "max_value", "clip_to_range", "sentinel",

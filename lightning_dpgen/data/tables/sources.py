@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from lightning_dpgen.data.column import shortened
 from lightning_dpgen.data.errors import BadRecords, MissingData
-from lightning_dpgen.data.table_schema import TableSchema
-from lightning_dpgen.data.text_tables import SUFFIXES, TextTable
+from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.text import SUFFIXES, TextTable
 
 _ROWS = 1 << 16
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.basket_files import BasketForm, Entries, entries_in_memory, entries_of
-from lightning_dpgen.data.basket_sets import as_sets
+from lightning_dpgen.data.baskets.files import BasketForm, Entries, entries_in_memory, entries_of
+from lightning_dpgen.data.baskets.sets import as_sets
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import shown, whole_numbers
 from lightning_dpgen.data.reading import Numbers

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.arrays import Misfit, parsed, shown, wrong_type
-from lightning_dpgen.data.scales import Scale
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
+from lightning_dpgen.data.tables.scales import Scale
 
 RESOLUTIONS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _EPOCH = datetime.date(1970, 1, 1)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.rows import Block, RowFile
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbers, class_positions
-from lightning_dpgen.data.row_files import Block, RowFile
-from lightning_dpgen.data.series import SeriesSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)

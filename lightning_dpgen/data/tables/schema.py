@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.arrays import Misfit
-from lightning_dpgen.data.categories import Category
-from lightning_dpgen.data.column import BadSchema, Column, Modelled, is_text, shortened
-from lightning_dpgen.data.columns import column_of
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.numeric import Numeric
-from lightning_dpgen.data.open_columns import Open
-from lightning_dpgen.data.unmodelled import Fake
+from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.unmodelled import Fake
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20

@@ -6,11 +6,11 @@ import dataclasses
 import difflib
 from typing import Any
 
-from lightning_dpgen.data.categories import Category
-from lightning_dpgen.data.column import BadSchema, Column, shortened
-from lightning_dpgen.data.numeric import TYPES, Numeric
-from lightning_dpgen.data.open_columns import open_column
-from lightning_dpgen.data.unmodelled import Dropped, Fake
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import BadSchema, Column, shortened
+from lightning_dpgen.data.tables.numeric import TYPES, Numeric
+from lightning_dpgen.data.tables.open_columns import open_column
+from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 
 KINDS: dict[str, type[Column]] = {
     "category": Category,
@@ -36,7 +36,7 @@ def column_of(name: str, fields: Any) -> Column:
         2
         >>> column_of("age", {"type": "integer", "low": 0, "hihg": 9})
         Traceback (most recent call last):
-        lightning_dpgen.data.column.BadSchema: column 'age': hihg: unknown here: did you mean 'high'?
+        lightning_dpgen.data.tables.column.BadSchema: column 'age': hihg: unknown here: did you mean 'high'?
     """
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         raise BadSchema(f"{shortened(fields)}: expected keys and values, such as type: integer", name)

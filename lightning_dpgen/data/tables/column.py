@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.arrays import Misfit, plain
+from lightning_dpgen.data.tables.arrays import Misfit, plain
 
 _LONGEST_NAME = 1000
 

@@ -7,10 +7,10 @@ import json
 import re
 from pathlib import Path
 
-from lightning_dpgen.data.baskets import MOST_ITEMS
+from lightning_dpgen.data.baskets.schema import MOST_ITEMS
 from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.files.text import decoded
 from lightning_dpgen.data.names import Name, public_names, shown
-from lightning_dpgen.data.text_files import decoded
 
 NO_UNIVERSE = (
     "data.items: baskets need the list of all items that there may be, and which of them occur is private, so that "

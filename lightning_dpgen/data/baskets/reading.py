@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
-from lightning_dpgen.data.basket_files import (
+from lightning_dpgen.data.baskets.files import (
     BasketForm,
     Entries,
     basket_place,
@@ -19,13 +19,13 @@ from lightning_dpgen.data.basket_files import (
     entries_of,
     heads_in_memory,
 )
-from lightning_dpgen.data.basket_sets import as_sets, chosen
-from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.baskets.sets import as_sets, chosen
+from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import names_type, positions, shown
 from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, label_codes, only_counted
-from lightning_dpgen.data.universe import NO_UNIVERSE
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"
 CUT_COUNTED = "baskets: with more than max_items, cut"

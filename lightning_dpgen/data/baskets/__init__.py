@@ -1,0 +1,1 @@
+"""Baskets over a public universe of items."""

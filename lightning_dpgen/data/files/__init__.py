@@ -1,0 +1,1 @@
+"""Files of text and of arrays, read a block at a time."""

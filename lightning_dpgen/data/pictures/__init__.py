@@ -1,0 +1,1 @@
+"""Pictures: from folders and arrays to records."""

@@ -1,0 +1,1 @@
+"""Tables: columns, their schema, and reading them from files and frames."""
