@@ -198,9 +198,12 @@ def fill(conf: Conf) -> Settings:
     _check_two_of_three(conf)
     chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
+    # Default shares are those of what is left when other things are bought.
+    left = 1.0 - sum(share or 0.0 for share in (data.n_share, data.discovery_share, conf.privacy.fidelity_share))
     for field in dataclasses.fields(conf.split):
         if getattr(conf.split, field.name) is None and hasattr(chosen, field.name):
-            setattr(conf.split, field.name, getattr(chosen, field.name))
+            value = getattr(chosen, field.name)
+            setattr(conf.split, field.name, value * left if field.name.endswith("_share") else value)
     rate = chosen.rate if conf.model.rate is None else conf.model.rate
     complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
     _check_model(conf, schema)

@@ -84,5 +84,5 @@ def test_a_place_that_is_held_twice_is_refused():
 
 def test_more_ones_than_the_schema_allows_are_refused():
     units = scipy.sparse.csr_array((np.ones(4, np.uint8), np.arange(4), np.array([0, 4])), shape=(1, 90))
-    with pytest.raises(BadRecords, match="more units at 1 than the schema's 3"):
+    with pytest.raises(BadRecords, match="more units at 1 than the 3 of its schema"):
         Records(BasketSchema(tuple(range(90)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
