@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
-# A record with one number in so many at 1 is kept as the places of these.
-_FEW = 16
+# Below one in so many, the places of ones cost less than numbers that are written out.
+_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Layout:
     @property
     def ones(self) -> int | None:
         """How many of a record's numbers are 1 at most, where all others are 0 and few are 1; None where they are not."""
-        most = self.most if self.units else 0
-        few = most is not None and _FEW * (most + len(self.groups)) <= self.width
-        return most + len(self.groups) if few else None
+        if self.most is None or _FEW * (self.most + len(self.groups)) > self.width:
+            return None
+        return self.most + len(self.groups)
 
     @property
     def spans(self) -> list[slice]:

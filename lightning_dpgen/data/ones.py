@@ -23,13 +23,13 @@ class OnesStore(Store):
     Example:
         >>> from lightning_dpgen.data.baskets.schema import BasketSchema
         >>> from lightning_dpgen.data.layout import Encoded
-        >>> schema = BasketSchema(tuple(range(40)), max_items=2)
-        >>> units = scipy.sparse.csr_array(([1, 1, 1], ([0, 0, 2], [3, 30, 7])), shape=(3, 40), dtype=np.uint8)
+        >>> schema = BasketSchema(tuple(range(150)), max_items=2)
+        >>> units = scipy.sparse.csr_array(([1, 1, 1], ([0, 0, 2], [3, 30, 7])), shape=(3, 150), dtype=np.uint8)
         >>> store = OnesStore(Records(schema, Encoded(units, np.zeros((3, 0), np.uint8))))
         >>> store.take(np.array([0, 1, 2]))
-        tensor([[ 3, 30],
-                [40, 40],
-                [ 7, 40]])
+        tensor([[  3,  30],
+                [150, 150],
+                [  7, 150]])
     """
 
     records: Records
@@ -37,8 +37,7 @@ class OnesStore(Store):
     @classmethod
     def possible(cls, records: Records) -> bool:
         """Whether they are kept so, and few of their numbers are 1."""
-        sparse = scipy.sparse.issparse(records.encoded.units) or not records.schema.layout.units
-        return sparse and records.schema.layout.ones is not None
+        return scipy.sparse.issparse(records.encoded.units) and records.schema.layout.ones is not None
 
     @property
     def persons(self) -> np.ndarray | None:
@@ -50,20 +49,16 @@ class OnesStore(Store):
     def take(self, positions: np.ndarray) -> Tensor:
         layout, encoded = self.records.schema.layout, self.records.encoded
         places = np.full((len(positions), layout.ones), layout.width)
-        if layout.units:
-            units = encoded.units
-            starts = units.indptr[positions].astype(np.int64)
-            counts = units.indptr[positions + 1] - starts
-            ends = np.cumsum(counts)
-            entries = np.repeat(starts - ends + counts, counts)
-            entries += np.arange(len(entries))
-            own = places[:, : layout.most]
-            own[np.arange(layout.most) < counts[:, None]] = np.where(
-                units.data[entries] > 0, units.indices[entries], layout.width
-            )
+        units = encoded.units
+        starts = units.indptr[positions].astype(np.int64)
+        counts = units.indptr[positions + 1] - starts
+        ends = np.cumsum(counts)
+        entries = np.repeat(starts - ends + counts, counts)
+        entries += np.arange(len(entries))
+        held = np.where(units.data[entries] > 0, units.indices[entries], layout.width)
+        places[:, : layout.most][np.arange(layout.most) < counts[:, None]] = held
         if layout.groups:
-            places[:, layout.ones - len(layout.groups) :] = encoded.codes[positions]
-            places[:, layout.ones - len(layout.groups) :] += [span.start for span in layout.spans]
+            places[:, layout.most :] = encoded.codes[positions].astype(np.int64) + [span.start for span in layout.spans]
         return torch.from_numpy(places)
 
 

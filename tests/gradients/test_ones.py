@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.baskets import BasketSchema
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.lots import Lot
@@ -23,13 +23,13 @@ from lightning_dpgen.models.vae import StackedVAE
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 9), classes=st.sampled_from([0, 3]))
 def test_lots_are_those_written_out(seed, count, classes):
     random = np.random.default_rng(seed)
-    schema = BasketSchema(tuple(range(90)), max_items=3, classes=tuple(range(classes)))
+    schema = BasketSchema(tuple(range(300)), max_items=3, classes=tuple(range(classes)))
     sizes = random.integers(0, 3, size=count, endpoint=True)
-    places = [random.choice(90, size, replace=False) for size in sizes]
+    places = [random.choice(300, size, replace=False) for size in sizes]
     rows, items = np.repeat(np.arange(count), sizes), np.concatenate([*places, np.zeros(0, np.int64)])
     # An entry of 0 is none.
     values = random.integers(0, 1, size=len(items), endpoint=True).astype(np.uint8)
-    units = scipy.sparse.csr_array((values, (rows, items)), shape=(count, 90))
+    units = scipy.sparse.csr_array((values, (rows, items)), shape=(count, 300))
     codes = random.integers(0, classes, size=(count, 1)) if classes else np.zeros((count, 0), np.int64)
     records = Records(schema, Encoded(units, codes.astype(np.uint8)))
     assert OnesStore.possible(records)
@@ -43,13 +43,13 @@ def test_lots_are_those_written_out(seed, count, classes):
 @pytest.mark.parametrize(("k", "offsets"), [(1, (0, 9)), (3, (0, 4, 4, 9))])
 @pytest.mark.parametrize("groups", [(), (3, 2)])
 def test_gradients_are_those_of_the_records_written_out(groups, k, offsets, fixed_bias):
-    layout, generator = Layout(units=100, levels=1, groups=groups, most=4), torch.Generator().manual_seed(k)
+    layout, generator = Layout(units=500, levels=1, groups=groups, most=4), torch.Generator().manual_seed(k)
     network = StackedVAE(
         SimpleNamespace(layout=layout), k, hidden=5, latent=2, fixed_bias=fixed_bias, generator=generator
     ).double()
     places = torch.full((9, layout.ones), layout.width)
     for i in range(9):
-        places[i, : i % 5] = torch.randperm(100, generator=generator)[: i % 5]
+        places[i, : i % 5] = torch.randperm(500, generator=generator)[: i % 5]
         for j, span in enumerate(layout.spans):
             places[i, 4 + j] = span.start + i % groups[j]
     noise, weights = torch.randn(9, 2, generator=generator).double(), torch.rand(9, generator=generator).double()
@@ -77,12 +77,12 @@ def test_gradients_are_those_of_the_records_written_out(groups, k, offsets, fixe
 
 
 def test_a_place_that_is_held_twice_is_refused():
-    units = scipy.sparse.csr_array((np.ones(2, np.uint8), np.array([3, 3]), np.array([0, 2])), shape=(1, 90))
+    units = scipy.sparse.csr_array((np.ones(2, np.uint8), np.array([3, 3]), np.array([0, 2])), shape=(1, 300))
     with pytest.raises(BadRecords, match="sum_duplicates"):
-        Records(BasketSchema(tuple(range(90)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
+        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
 
 
 def test_more_ones_than_the_schema_allows_are_refused():
-    units = scipy.sparse.csr_array((np.ones(4, np.uint8), np.arange(4), np.array([0, 4])), shape=(1, 90))
+    units = scipy.sparse.csr_array((np.ones(4, np.uint8), np.arange(4), np.array([0, 4])), shape=(1, 300))
     with pytest.raises(BadRecords, match="more units at 1 than the 3 of its schema"):
-        Records(BasketSchema(tuple(range(90)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
+        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))

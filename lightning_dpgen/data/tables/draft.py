@@ -77,7 +77,7 @@ def draft_text(columns: list[Draft], origin: str, about: dict[str, Any] | None =
         >>> print(draft_text([Draft.of_type("a", "boolean")], "t.csv"), end="")
         # Drafted from t.csv. All of it is public: fill in every ??? from public knowledge, not from the records.
         # Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).
-        # What nobody knows,  private  has found from a share of the budget (data.discovery_share): low and high, or values.
+        # private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.
         # label: ???   # the column that says of which class a record is, if there is one
         columns:
           a:
@@ -86,7 +86,7 @@ def draft_text(columns: list[Draft], origin: str, about: dict[str, Any] | None =
     lines = [
         f"# Drafted from {origin}. All of it is public: fill in every {OPEN} from public knowledge, not from the records.",
         '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
-        "# What nobody knows,  private  has found from a share of the budget (data.discovery_share): low and high, or values.",
+        "# private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.",
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
     lines += [f"{key}: {_text(value)}" for key, value in (about or {}).items()]
