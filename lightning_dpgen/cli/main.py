@@ -7,7 +7,6 @@ Nothing heavy is imported before the subcommand is known.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -44,8 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     if argv[0] not in COMMANDS:
         return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}", MISTAKE)
-    # Before torch is there: memory for a wide lot comes in large pages, in half the time.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         with leaving_at_once():
             command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
