@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.baskets import BasketSchema
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.lots import Lot
