@@ -126,8 +126,8 @@ def fit(
         frame: the private records: a DataFrame, a table of Arrow, or the path of a file.
         schema: their public description: a `TableSchema`, what a schema file says as a dict, or its path. Nothing is read
             off the records.
-        epsilon, delta: the budget, one record added or removed; a delta of None follows from n. An epsilon of None goes
-            with ``overrides=["privacy=off"]`` alone, the non-private twin.
+        epsilon, delta: the budget, one record (or person) added or removed; a delta of None follows from n. An epsilon of
+            None goes with ``overrides=["privacy=off"]`` alone, the non-private twin.
         n: the declared number of records. It is public, so it is never taken from ``len(frame)``.
         n_share: where n may not be told: the share of the budget that a noisy count of the records may use.
         run_dir: the folder of the run; None for a fresh one, ``runs/<time>``.

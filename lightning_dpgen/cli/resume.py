@@ -73,9 +73,9 @@ def restore(
         if not account.ledger.knows(checkpoint[LEDGER]["head"]):
             raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]
-    # What was counted stands in the ledger, and is not lost.
-    first = {FIRST_PASS: 1} if account.ledger.count(FIRST_PASS) else {}
-    account.go_on(first | done | ({FIDELITY: 1} if fidelity(account, folder) else {}))
+    # What was bought first stands in the ledger. A figure that was lost is not bought again: training would pay for it.
+    once = {name: 1 for name in (FIRST_PASS, FIDELITY) if account.ledger.count(name)}
+    account.go_on(once | done)
     if path is None and not account.remaining("training"):
         raise BudgetTooSmall(
             f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "

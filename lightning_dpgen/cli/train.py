@@ -22,8 +22,10 @@ from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
+from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
+from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -186,7 +188,7 @@ def _train(
         interrupts.stop_here()
     elif account.finished:
         account.settle()
-    figure = _fidelity(settings, module, records, account, folder)
+    figure = _fidelity(settings, module, records, account, folder, telling)
     content = SyntheticContent(module.mixture(), settings.rows, conf.seed, figure)
     return write_release(
         folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
@@ -194,20 +196,26 @@ def _train(
 
 
 def _fidelity(
-    settings: Settings, module, records: Records, account: Account, folder: run_folder.RunFolder
+    settings: Settings,
+    module: PrivateMixture,
+    records: Records,
+    account: Account,
+    folder: run_folder.RunFolder,
+    telling: Telling,
 ) -> dict[str, float] | None:
-    """The public figure that a share of the budget buys; None if nobody asked for one."""
+    """The public figure that a share of the budget buys; None if nobody asked for one, or it was bought and lost."""
     if settings.conf.privacy.fidelity_share is None:
         return None
-    figure = resume.fidelity(account, folder)
-    if figure is None:
-        synthetic = Release(module.mixture()).encoded(settings.conf.data.n, settings.conf.seed)
-        with account.open(FIDELITY) as access:
-            figure = measure_fidelity(
-                access, records, synthetic, n=settings.conf.data.n, radius=settings.split.radius
-            )
-        durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
-        account.settle()
+    if not account.remaining(FIDELITY):
+        figure = resume.fidelity(account, folder)
+        if figure is None:
+            telling.warn("the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it")
+        return figure
+    n = settings.conf.data.n
+    synthetic = Release(module.mixture()).encoded(min(n, ROWS), settings.conf.seed)
+    figure = measure_fidelity(account, records, synthetic, n=n, radius=settings.split.radius)
+    durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
+    account.settle()
     return figure
 
 

@@ -190,10 +190,16 @@ def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.nd
 
     Raises:
         BadRecords: for a person with more than `max_rows` records.
-        ValueError: for persons that are not (N,) whole numbers.
+        ValueError: for persons that are not (N,) whole numbers, or none where the plan is about persons: records drawn one
+            by one would be in nearly every lot with one of theirs.
     """
     persons = store.persons if persons is None else np.asarray(persons)
     if persons is None:
+        if max_rows > 1:
+            raise ValueError(
+                f"persons=None: the plan protects a person with up to max_rows={max_rows} records, all of which are in a "
+                "lot or none: say whose each record is (N whole numbers), or make the plan with max_rows=1"
+            )
         return None
     if persons.shape != (len(store),) or persons.dtype.kind not in "iu":
         raise ValueError("persons: expected (N,) whole numbers, one a record; make them of the same records")

@@ -87,7 +87,7 @@ def _adult() -> PublicSet:
 def _mushroom() -> PublicSet:
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
         encoded = read_table(files[0], schema).encoded
-        # The file is not in a random order.
+        # The file is not in a random order. What is drawn here, publicly, is the data set; the split is no part of a run.
         order = np.random.default_rng(0).permutation(len(encoded))
         return Reading(encoded[_part(order, 5686, held_out)], None, {})
 

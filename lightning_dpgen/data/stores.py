@@ -151,6 +151,13 @@ class ColumnsStore(Store):
 
     columns: tuple[Store, ...] | dict[Any, Store]
 
+    @property
+    def persons(self) -> np.ndarray | None:
+        said = [column.persons for column in tree_leaves(self.columns) if column.persons is not None]
+        if any(not np.array_equal(persons, said[0]) for persons in said):
+            raise BadRecords("two columns say differently whose a record is: expected the same persons, or one that says")
+        return said[0] if said else None
+
     def __len__(self) -> int:
         return len(tree_leaves(self.columns)[0])
 

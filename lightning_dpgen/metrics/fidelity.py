@@ -10,7 +10,7 @@ from lightning_dpgen.clustering.kmeans import clipped_sums
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
-from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 from lightning_dpgen.privacy.mechanisms import gaussian
 
@@ -26,12 +26,12 @@ def fidelity_draft(layout: Layout, n: int, share: float) -> Draft:
 
 
 def measure_fidelity(
-    access: OpenAccess, real: Records, synthetic: Encoded, *, n: int, radius: float
+    account: Account, real: Records, synthetic: Encoded, *, n: int, radius: float
 ) -> dict[str, float]:
     """What a reader of the synthetic records would like to know of the real ones, and how much of it is noise.
 
     Args:
-        access: an open access that lists the noises of `fidelity_draft`.
+        account: its plan holds `fidelity_draft`.
         real: the private records.
         synthetic: records of the released model, public.
         n: the declared number of records, a public denominator.
@@ -43,27 +43,29 @@ def measure_fidelity(
         synthetic`` of a logistic regression, and the standard deviation of its noise. All of it public.
 
     Guarantee:
-        One record added or removed moves the sums by `radius` in L2 at most, and the count of right answers by 1.
+        One record added or removed moves the sums by `radius` in L2 at most, and the count of right answers by 1; a person
+        by as many times that as they have records.
     """
-    layout = real.schema.layout
-    ours = Records(real.schema, synthetic)
-    expected = clipped_sums(ours, radius, torch.zeros(len(ours), dtype=torch.int64), 1)[0] / max(len(ours), 1)
-    sums = clipped_sums(real, radius, torch.zeros(len(real), dtype=torch.int64), 1)
-    noisy = gaussian(access, "means", sums, sensitivity=radius)[0]
-    noise = access.access.multipliers["means"] * radius * access.max_rows / n
+    layout, synthetic = real.schema.layout, synthetic[:ROWS]
+    expected = _sums(Records(real.schema, synthetic), radius)[0] / max(len(synthetic), 1)
+    # All that takes long is done before the access, which an interrupt would lose.
+    sums, right = _sums(real, radius), None if layout.label is None else _right_answers(real, synthetic, layout)
+    with account.open(FIDELITY) as access:
+        noisy = gaussian(access, "means", sums, sensitivity=radius)[0]
+        if right is not None:
+            answers = float(gaussian(access, "answers", right, sensitivity=1.0))
+    of_mean, of_answers = (access.access.multipliers.get(name, 0.0) * access.max_rows / n for name in ("means", "answers"))
     # Shares beyond what there can be are noise.
     differences = ((noisy / n).clamp(0.0, 1.0) - expected).abs()
     found = {
         "distance of a column, mean": _mean_distance(differences, layout),
         "distance of a column that noise alone makes": _mean_distance(
-            torch.full_like(differences, noise * math.sqrt(2.0 / math.pi)), layout
+            torch.full_like(differences, of_mean * radius * math.sqrt(2.0 / math.pi)), layout
         ),
     }
-    if layout.label is not None:
-        right = torch.tensor([float(_right_answers(real, synthetic, layout))], dtype=torch.float64)
-        share = float(gaussian(access, "answers", right, sensitivity=1.0)) / n
-        found["accuracy on real records, trained on synthetic"] = min(max(share, 0.0), 1.0)
-        found["standard deviation of that accuracy by noise"] = access.access.multipliers["answers"] * access.max_rows / n
+    if right is not None:
+        found["accuracy on real records, trained on synthetic"] = min(max(answers / n, 0.0), 1.0)
+        found["standard deviation of that accuracy by noise"] = of_answers
     return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 
@@ -72,11 +74,16 @@ def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:
     return float(torch.cat(parts).mean())
 
 
-def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> int:
-    """How many real records a classifier that has seen synthetic ones alone tells the label of."""
-    answer, right = label_classifier(synthetic[:ROWS], layout), 0
+def _sums(records: Records, radius: float) -> torch.Tensor:
+    """(1, width) of all records, each shortened to the radius."""
+    return clipped_sums(records, radius, torch.zeros(len(records), dtype=torch.int64), 1)
+
+
+def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> torch.Tensor:
+    """(1,) how many real records a classifier that has seen synthetic ones alone tells the label of."""
+    answer, right = label_classifier(synthetic, layout), 0
     for start in range(0, len(real), ROWS):
         part = real.encoded[start : start + ROWS]
         right += int((answer(part) == part.codes[:, layout.label]).sum())
-    return right
+    return torch.tensor([float(right)], dtype=torch.float64)
 

@@ -164,10 +164,12 @@ class Account:
             about: more of what `resume` hands back.
 
         Raises:
-            PlanMismatch: if it begins otherwise, or not all of them were made.
+            PlanMismatch: if it begins otherwise, is about another unit, or not all of them were made.
         """
-        known = len(self.plan.stages)
-        if plan.stages[:known] != self.plan.stages or any(self.remaining(stage.name) for stage in self.plan.stages):
+        ours = self.plan
+        begins = plan.stages[: len(ours.stages)] == ours.stages
+        same_unit = (plan.relation, plan.max_rows) == (ours.relation, ours.max_rows)
+        if not begins or not same_unit or any(self.remaining(stage.name) for stage in ours.stages):
             raise PlanMismatch("a plan can be extended when its stages have been made, by one that begins with them")
         self.plan = plan
         self.ledger.extend(plan.as_json(), about or {})

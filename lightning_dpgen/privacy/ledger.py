@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import LedgerError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Ledger:

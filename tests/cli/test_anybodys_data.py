@@ -123,6 +123,43 @@ def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, mo
         assert "accuracy on real records" in (run / "release" / page).read_text()
 
 
+def test_a_figure_that_was_lost_costs_nothing_but_itself(dpgen, tmp_path, monkeypatch):
+    """The access was made, and its answer not saved: the run is released without it, at the planned epsilon."""
+    from lightning_dpgen.cli import train
+
+    arguments = [*_visits(tmp_path), f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
+    measure = train.measure_fidelity
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "measure_fidelity", lambda *a, **k: _interrupt_after(measure, *a, **k))
+        assert dpgen("train", *arguments, f"run_dir={tmp_path / 'run'}")[0] == 130
+    certificate, _, _ = _release(dpgen, tmp_path, *arguments)
+    assert certificate["epsilon"] <= 8.0 and certificate["stages"][-1]["name"] == "fidelity"
+    assert not (tmp_path / "run/release/fidelity.json").exists()
+
+
+def _interrupt_after(work, *arguments, **keywords):
+    work(*arguments, **keywords)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("found", [[], ["data.discovery_share=0.2", "data.outside=clamp"]], ids=["counted", "found"])
+def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, found):
+    """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
+    from lightning_dpgen.cli import first_pass
+    from lightning_dpgen.cli.configuration import read_conf
+
+    table, seen = _visits(tmp_path), []
+    if found:
+        (tmp_path / "visits.schema.yaml").write_text(OPEN)
+    bought = [*table, "data.n=null", "data.n_share=0.1", "data.person=id", "data.max_rows=3", *found]
+    text = (tmp_path / "visits.csv").read_text()
+    line = text.splitlines()[1].split(",")
+    for more in ("", "".join(",".join(["x", "9999", *line[2:]]) + "\n" for _ in range(9))):
+        (tmp_path / "visits.csv").write_text(text + more)
+        seen.append(first_pass.look(read_conf(bought)).n)
+    assert seen[1] - seen[0] == 3
+
+
 def test_baskets(dpgen, tmp_path):
     random = np.random.default_rng(1)
     lines = [" ".join(map(str, random.choice(30, size=random.integers(0, 9), replace=False) + 1)) for _ in range(N)]

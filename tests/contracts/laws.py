@@ -13,6 +13,7 @@ import math
 import os
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from lightning_dpgen.data.discovery import find_bounds, find_keys
 from lightning_dpgen.data.held import Held
 from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.stores import Store, store_of
 from lightning_dpgen.gradients import clipping, deferred, privatize
 from lightning_dpgen.gradients.clipping import (
     Decay,
@@ -392,11 +394,29 @@ def groups_are_independent_of_who_else_is_there() -> None:
         assert abs(same - 1 / 3) < 5.5 * math.sqrt(2 / 9 / 6000)
 
 
+@dataclass(frozen=True, eq=False)
+class Owned(Store):
+    """Records of persons."""
+
+    store: Store
+    persons: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def take(self, positions):
+        return self.store.take(positions)
+
+
 SETTINGS = SplitSettings(k=4, iterations=2, features=10, radius=1.5)
 RECORDS = torch.rand(30, 6, generator=torch.Generator().manual_seed(1))
 
 
 def whole_split(records, max_rows=1):
+    """With `max_rows`, records beyond `RECORDS` are in front, and one person's."""
+    if max_rows > 1:
+        persons = np.maximum(np.arange(len(records)) - (len(records) - len(RECORDS)), -1)
+        records = Owned(store_of(records), persons)
     drafts = SETTINGS.drafts(30)
     account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5, max_rows=max_rows))
     return private_split(records, torch.ones(6), SETTINGS, 30, account, torch.Generator().manual_seed(2))

@@ -77,10 +77,30 @@ def test_more_records_than_the_plan_has_are_refused():
         PoissonLots(records, laws.account_of({"gradient": 1.0}, max_rows=2), persons=persons)
     with pytest.raises(ValueError, match="persons: expected"):
         PoissonLots(records, laws.account_of({"gradient": 1.0}, max_rows=3), persons=persons[:3])
-    store = store_of(records)
-    object.__setattr__(store, "persons", persons)
+    store = laws.Owned(store_of(records), persons)
     with pytest.raises(BadRecords, match="max_rows=1"):
         private_split(store, torch.ones(2), SplitSettings(k=1), 4, laws.account_of({"x": 1.0}), torch.Generator())
+
+
+def test_a_plan_about_persons_must_be_told_whose_records_are():
+    """Drawn one by one, a person's records would be in nearly every lot."""
+    account, records = laws.account_of({"gradient": 1.0}, max_rows=3), torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="persons=None: the plan protects a person with up to max_rows=3"):
+        PoissonLots(records, account)
+    with pytest.raises(ValueError, match="persons=None"):
+        private_split(records, torch.ones(2), SplitSettings(k=1), 4, account, torch.Generator())
+    assert not account.ledger.accesses
+
+
+def test_records_beside_other_columns_keep_their_persons():
+    persons = np.array([0, 0, 1, 1])
+    owned, other = (laws.Owned(store_of(torch.zeros(4, 2)), p) for p in (persons, persons[::-1]))
+    both = store_of((owned, torch.arange(4)))
+    assert (both.persons == persons).all()
+    with pytest.raises(BadRecords, match="max_rows=1"):
+        PoissonLots(both, laws.account_of({"gradient": 1.0}))
+    with pytest.raises(BadRecords, match="say differently"):
+        PoissonLots(store_of((owned, other)), laws.account_of({"gradient": 1.0}, max_rows=2))
 
 
 @pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"persons": np.zeros(3, int)}, {"persons": np.zeros(300)}])
