@@ -29,8 +29,8 @@ class Schema(Protocol):
     def arrow(self) -> pa.Schema:
         """Columns of a table of synthetic records."""
 
-    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
-        """Records as a table of `arrow`; what the encoding has merged is told apart at random."""
+    def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
+        """Records as a table of `arrow`, after so many `before`; what the encoding has merged is told apart at random."""
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
         """The group of the layout, and those of its choices, that say that a column of `arrow` has a value.

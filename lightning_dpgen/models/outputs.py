@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import scipy.sparse
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -90,6 +91,7 @@ def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
     units = means[:, : layout.units]
     if layout.levels == 1:
         units = (torch.rand(units.shape, generator=generator) < units).to(torch.uint8).numpy()
+        units = units if layout.most is None else scipy.sparse.csr_array(units)
     elif layout.levels is not None:
         units = torch.round(units * layout.levels).numpy().astype(smallest_integer(layout.levels))
     else:

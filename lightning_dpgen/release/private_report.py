@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
 from lightning_dpgen.metrics import evaluation as parts
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release import private_plots as plots
+from lightning_dpgen.release.pages import environment
 
-_TEMPLATES = Path(__file__).parent / "templates"
 # Columns that are drawn: of more, those that differ most.
 COLUMNS, PAIRED_COLUMNS = 24, 30
 _WHAT = {
@@ -68,8 +67,9 @@ def write_private_report(
         ValueError: for a shape, or choices, that do not fit the evaluation.
         OSError: where the page cannot be written.
     """
-    page = _environment().get_template("private_report.html.jinja")
-    text = page.render(
+    page = environment(autoescape=True)
+    page.filters["score"] = _score
+    text = page.get_template("private_report.html.jinja").render(
         title=title,
         e=evaluation,
         facts=dict(facts or {}),
@@ -83,18 +83,6 @@ def write_private_report(
         pairs=_pairs(evaluation),
     )
     Path(path).write_text(text, encoding="utf-8")
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["score"] = _score
-    return environment
 
 
 def _score(value: float | None) -> str:

@@ -14,8 +14,8 @@ from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.loss import REPLACE_ONE
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately
 from lightning_dpgen.release.lettering import markdown, value_text
+from lightning_dpgen.release.pages import environment
 
-_TEMPLATES = Path(__file__).parent / "templates"
 # What a curator gets for the budget, by the name of a stage.
 _BOUGHT = {
     "first pass": "what was not declared: how many records there are, bounds, categories or items",
@@ -48,25 +48,19 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
         "found": found_privately(certificate["declared"]),
     }
     for name, suffix in ((REPORT, "html"), (CARD, "md")):
-        template = _environment(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
+        template = _templates(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
         (folder / name).write_text(template.render(c=certificate, **known, **shown), encoding="utf-8")
 
 
-def _environment(autoescape: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=autoescape,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
-    environment.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
-    environment.filters["setting"] = _setting
-    environment.filters["markdown"] = markdown
+def _templates(autoescape: bool) -> jinja2.Environment:
+    templates = environment(autoescape=autoescape)
+    templates.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
+    templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
+    templates.filters["setting"] = _setting
+    templates.filters["markdown"] = markdown
     # Without the marks of Markdown, so that whoever verifies finds it letter by letter.
-    environment.filters["held"] = lambda text: html.escape(text, quote=False)
-    return environment
+    templates.filters["held"] = lambda text: html.escape(text, quote=False)
+    return templates
 
 
 def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:

@@ -95,9 +95,10 @@ class Release:
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same, a chunk at a time."""
-        random = np.random.default_rng(seed)
+        random, before = np.random.default_rng(seed), 0
         for part in self._drawn(n, seed, where):
-            yield self.schema.decode(part, random)
+            yield self.schema.decode(part, random, before)
+            before += len(part)
 
     def encoded(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Encoded:
         """The same records, as they are encoded."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import issparse
 from scipy.stats import chisquare
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
@@ -65,7 +66,7 @@ def test_conditions_pick_from_what_is_drawn_without_them(schema, column, value, 
     drawn = release.encoded(10_000, seed)
     fit = np.flatnonzero(drawn.codes[:, group] == choice)[:n]
     assert (found.codes[: len(fit)] == drawn.codes[fit]).all() and len(found) == n
-    units = [np.asarray(part.units) for part in (found, drawn)]
+    units = [part.units.toarray() if issparse(part.units) else part.units for part in (found, drawn)]
     assert (units[0][: len(fit)] == units[1][fit]).all()
     assert set(release.table(n, seed, {column: value})[column].to_pylist()) <= {value, str(value), _number(value)}
 
@@ -135,6 +136,14 @@ def test_the_names_of_choices():
     assert TABLE.choices["age"] == ["0 to 24", "25 to 49", "50 to 74", "75 to 99", "40"]
     for schema, *_ in SCHEMAS.values():
         assert tuple(map(len, schema.choices.values())) == schema.layout.groups
+
+
+@pytest.mark.parametrize("where", [None, {"sex": "F"}], ids=["all", "some"])
+def test_row_numbers_go_on_from_chunk_to_chunk(monkeypatch, where):
+    monkeypatch.setattr(sampler, "_CHUNK", 7)
+    columns = (*TABLE.columns, column_of("key", {"type": "fake", "fake": "row_number"}))
+    drawn = release_of(TableSchema(columns)).sample(23, 1, where)
+    assert drawn["key"].tolist() == list(range(1, 24))
 
 
 def test_on_the_command_line(dpgen, release, tmp_path, monkeypatch):

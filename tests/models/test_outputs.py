@@ -63,3 +63,11 @@ def test_types_are_the_smallest(layout, units, codes):
     found = draw(torch.rand(3, layout.width), layout, torch.Generator().manual_seed(0))
     assert (found.units.dtype, found.codes.dtype) == (units, codes)
     assert len(draw(torch.rand(0, layout.width), layout, torch.Generator())) == 0
+
+
+def test_few_ones_among_many_units_are_kept_sparse():
+    means = torch.rand(20, 30, generator=torch.Generator().manual_seed(2)).pow(8)
+    dense, sparse = (
+        draw(means, Layout(units=30, levels=1, most=most), torch.Generator().manual_seed(3)) for most in (None, 4)
+    )
+    assert sparse.units.format == "csr" and (sparse.units.toarray() == dense.units).all()

@@ -76,7 +76,7 @@ class BasketSchema:
             columns.append(pa.field("label", names_type(self.classes)))
         return pa.schema(columns)
 
-    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+    def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Records as a table: `items`, each list in the order of the universe, and `label`; nothing is random."""
         held = scipy.sparse.csr_array(encoded.units, copy=True)
         held.sum_duplicates()

@@ -122,7 +122,7 @@ class ImageSchema:
             raise BadRecords(f"labels must be whole numbers from 0 to {self.classes - 1} (data.classes)")
         return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])
 
-    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+    def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         # Column by column contiguous, so that Arrow takes each column as it is.
         pixels = np.asfortranarray(encoded.units.astype(self.arrow.types[0].to_pandas_dtype(), copy=False))
         columns = [pa.array(pixels[:, i]) for i in range(pixels.shape[1])]

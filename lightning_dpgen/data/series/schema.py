@@ -135,7 +135,7 @@ class SeriesSchema:
         """Low and high of each unit, both (units,)."""
         return np.tile(self.low, self.length), np.tile(self.high, self.length)
 
-    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+    def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Records as a table: readings as float64 within their bounds, and `label`; nothing is random."""
         scaled = np.asarray(encoded.units, np.float64)
         low, high = self.bounds()

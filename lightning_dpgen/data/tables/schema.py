@@ -191,8 +191,9 @@ class TableSchema:
                 unit += 1
         return Encoded(units, codes)
 
-    def decode(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
-        """Records as a table of `arrow`; values of a bin are drawn uniformly, fakes made.
+    def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
+        """Records as a table of `arrow`; values of a bin are drawn uniformly, fakes made, row numbers
+        after those of so many records `before`.
 
         Raises:
             ValueError: if there are choices, or numbers of columns, that the layout does not have.
@@ -207,7 +208,7 @@ class TableSchema:
         arrays, group, unit = [], 0, 0
         for column in self.columns:
             if isinstance(column, Fake):
-                arrays.append(column.made(rows, random))
+                arrays.append(column.made(rows, random, before))
             if not isinstance(column, Modelled):
                 continue
             chosen = codes[:, group].astype(np.int64) if column.choices else np.zeros(rows, np.int64)

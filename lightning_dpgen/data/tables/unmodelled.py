@@ -73,12 +73,12 @@ class Fake(Column):
         what = {"fake": self.fake} if self.constant is None else {"constant": self.constant}
         return {"type": "fake", **what} | ({"description": self.description} if self.description else {})
 
-    def made(self, rows: int, random: np.random.Generator) -> pa.Array:
-        """So many of them."""
+    def made(self, rows: int, random: np.random.Generator, before: int = 0) -> pa.Array:
+        """So many of them, for the rows after so many `before`."""
         if self.constant is not None:
             return pa.repeat(pa.scalar(self.constant, self.arrow), rows)
         if self.fake == "row_number":
-            return pa.array(np.arange(1, rows + 1))
+            return pa.array(np.arange(before + 1, before + rows + 1))
         if self.fake == "uuid":
             return _uuids(rows, random)
         first = pa.array(_FIRST).take(pa.array(random.integers(0, len(_FIRST), rows)))

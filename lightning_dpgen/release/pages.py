@@ -1,0 +1,20 @@
+"""The templates of pages and cards, and how they are rendered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def environment(*, autoescape: bool) -> jinja2.Environment:
+    """What renders the templates; a name that is not given is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
