@@ -5,7 +5,8 @@ import importlib
 # Loaded when first used: `dpgen --help` and `dpgen verify` should not wait for Lightning.
 _EXPORTS = {
     "cli.fit": ["Fitted", "fit"],
-    "clustering.kmeans": ["Split", "SplitSettings"],
+    "clustering.kmeans": ["Split"],
+    "clustering.settings": ["SplitSettings"],
     "data.lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],
     "data.errors": ["BadRecords"],
     "data.layout": ["Encoded", "Layout"],

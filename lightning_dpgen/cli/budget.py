@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli.doubts import delta_warning, seed_warning, split_warning
 from lightning_dpgen.cli.projection_table import projection_table
-from lightning_dpgen.cli.settings import delta_warning, read_settings, seed_warning
+from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 
@@ -27,7 +28,8 @@ def run(argv: Sequence[str]) -> int:
         print(projection_table(argv[1:]))
         return 0
     settings = read_settings(argv)
-    warn(delta_warning(settings.conf))
-    warn(seed_warning(settings.conf))
-    print(budget_table(settings.plan()))
+    plan = settings.plan()
+    for text in (delta_warning(settings.conf), seed_warning(settings.conf), split_warning(settings, plan)):
+        warn(text)
+    print(budget_table(plan))
     return 0

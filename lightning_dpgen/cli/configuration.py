@@ -129,6 +129,10 @@ class PrivacyConf:
 @dataclass
 class SplitConf:
     k: int = 10
+    kernel: str = "rbf"
+    paired: bool = True
+    start: str = "mean"
+    room: float = 4.0
     iterations: int | None = None
     features: int | None = None
     gamma: float | None = None

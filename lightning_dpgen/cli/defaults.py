@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lightning_dpgen.clustering.kmeans import default_radius
+from lightning_dpgen.clustering.settings import default_radius
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.accountant import gaussian_mu
 

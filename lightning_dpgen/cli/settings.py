@@ -15,7 +15,8 @@ from lightning_dpgen.cli.configuration import ClippingConf, Conf, read_conf
 from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.clustering.kmeans import SplitSettings
+from lightning_dpgen.cli.public_centres import ENDING, read_centres
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -43,12 +44,19 @@ _OF_DATA = ("target", "options", "n_share", "discovery_share", "person", "max_ro
 
 @dataclass(frozen=True)
 class Settings:
-    """A checked run: the configuration with every default filled in, and the typed parts made from it."""
+    """A checked run: the configuration with every default filled in, and the typed parts made from it.
+
+    Args:
+        conf: what was asked for.
+        schema, split, clipping: of the records, the private split and the clipped gradients.
+        centres: public records where the split starts, if it does.
+    """
 
     conf: Conf
     schema: Schema
     split: SplitSettings
     clipping: ClippingRule
+    centres: torch.Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -224,10 +232,19 @@ def fill(conf: Conf) -> Settings:
     if conf.trainer.threads is not None:
         _within("trainer.threads", conf.trainer.threads, 1, 4096)
     try:
-        split = SplitSettings(**dataclasses.asdict(conf.split)).fitted(schema.layout)
+        asked = dataclasses.asdict(conf.split)
+        if not 0.0 <= asked.pop("room") <= _MOST:
+            raise Mistake(f"split.room={conf.split.room:g}: expected GiB of memory, 0 or more")
+        if is_file := asked["start"].endswith(ENDING):
+            asked["start"] = "public"
+        elif asked["start"] not in ("mean", "random"):
+            raise Mistake(f"split.start={conf.split.start}: expected mean, random, or a FILE{ENDING} of public records")
+        split = SplitSettings(**asked).fitted(schema.layout)
     except ValueError as error:
         raise Mistake(str(error)) from None
-    return Settings(conf, schema, split, _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n))
+    centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
+    clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n)
+    return Settings(conf, schema, split, clipping, centres)
 
 
 def check_privacy(conf: Conf) -> None:
@@ -281,23 +298,6 @@ def _check_two_of_three(conf: Conf) -> None:
             f"privacy.epsilon={conf.privacy.epsilon:g}, model.noise={noise:g}, model.steps={conf.model.steps}: give two of "
             "them, and the third is solved for (privacy.epsilon=null leaves it open)"
         )
-
-
-def seed_warning(conf: Conf) -> str | None:
-    """A warning if the noise is repeatable."""
-    if conf.debug.private_seed is not None:
-        return f"debug.private_seed={conf.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise"
-    return None
-
-
-def delta_warning(conf: Conf) -> str | None:
-    """A warning if delta is allowed but large."""
-    if conf.privacy.noise != "off" and conf.privacy.delta > 0.1 / conf.data.n:
-        return (
-            f"privacy.delta={conf.privacy.delta:g} is above 1/(10 n) = {0.1 / conf.data.n:.3g}: "
-            "a smaller delta is the custom"
-        )
-    return None
 
 
 def _epsilon(conf: Conf) -> float | None:

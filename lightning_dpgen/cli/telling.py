@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from typing import Protocol
 
@@ -26,9 +27,11 @@ class Telling(Protocol):
 
 
 class Terminal:
-    """Prints."""
+    """Prints; a bar of progress only where it is seen moving."""
 
-    bar = True
+    @property
+    def bar(self) -> bool:
+        return sys.stderr.isatty()
 
     def say(self, text: str) -> None:
         print(text, flush=True)

@@ -13,11 +13,12 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from lightning_dpgen.cli import first_pass, kinds, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
+from lightning_dpgen.cli.doubts import delta_warning, seed_warning, split_warning
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.own_model import rehearse
-from lightning_dpgen.cli.settings import Settings, delta_warning, fill, seed_warning
+from lightning_dpgen.cli.settings import Settings, fill
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
@@ -154,8 +155,9 @@ def _records(settings: Settings, telling: Telling) -> Records:
 
 
 def _planned(settings: Settings, telling: Telling) -> Plan:
-    telling.warn(delta_warning(settings.conf))
     plan = settings.plan()
+    for text in (delta_warning(settings.conf), split_warning(settings, plan)):
+        telling.warn(text)
     telling.say(budget_table(plan))
     return plan
 
@@ -176,6 +178,8 @@ def _train(
         settings.split,
         account,
         n=conf.data.n,
+        centres=settings.centres,
+        room=conf.split.room,
         seed=conf.seed,
         keep=folder.split,
         after_access=interrupts.stop_here,

@@ -1,35 +1,71 @@
-"""Random Fourier features: an explicit map in which the Gaussian kernel is an inner product."""
+"""Feature maps of the private split: each record becomes a vector of norm 1 at most, whose sums are exact."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.stores import Store
+from lightning_dpgen.data.stores import Store, store_of
 
-# Paired features have norm 1 exactly; computed in float32 it may exceed that by a few units in the last place.
+# No feature vector is longer, in float32 as computed.
 FEATURE_NORM = 1.0 + 1e-5
-_CHUNK = 4096
+KERNELS = ("rbf", "laplacian")
+# A feature is a whole number of at most 13 bits times a unit, so the float32 sum of 2^11 of them is exact.
+_MOST, BLOCK = 2**13, 2**11
 
 
-class FourierFeatures:
-    """``z(x) = [cos(W x), sin(W x)] / sqrt(d/2)`` with rows of W from N(0, 2 gamma I): norm 1 for every record.
+class Features(ABC):
+    """A public map from records to vectors of norm `FEATURE_NORM` at most.
 
-    Their inner products estimate ``exp(-gamma |x - y|^2)`` (Rahimi and Recht 2007). Pairing cosine and sine makes the
-    norm 1 for each drawn W, so nothing needs clipping; the single-cosine features of DPGM reach sqrt(2)
-    (docs/PRIVACY.md, "Features").
+    Each number is a multiple of `unit`, cut towards 0, so that norms never grow by it: sums do not depend on the order of
+    the records, and one more record changes them by its own features and by no rounding of others.
+
+    Attributes:
+        d: how many numbers a feature vector has.
+        unit: what a multiple of 1 stands for.
+    """
+
+    d: int
+    unit: float
+
+    def __call__(self, records: Tensor) -> Tensor:
+        """(B, m) float32 to (B, d)."""
+        return self._multiples(store_of(records), slice(0, len(records))) * self.unit
+
+    def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
+        """Of all records: where a block of them is, and its (B, d) multiples of `unit`, whole numbers in float32."""
+        for start in range(0, len(store), BLOCK):
+            rows = slice(start, min(start + BLOCK, len(store)))
+            yield rows, self._multiples(store, rows)
+
+    @abstractmethod
+    def _multiples(self, store: Store, rows: slice) -> Tensor:
+        """(B, d) of the records at these positions."""
+
+
+class FourierFeatures(Features):
+    """``z(x) = [cos(W x), sin(W x)] / sqrt(d/2)`` with random frequencies W: norm 1 for every record.
+
+    Their inner products estimate a kernel (Rahimi and Recht 2007): with rows of W from N(0, 2 gamma I) the Gaussian
+    ``exp(-gamma |x - y|_2^2)``, from a Cauchy distribution of scale gamma the Laplacian ``exp(-gamma |x - y|_1)``. Pairing
+    cosine and sine makes the norm 1 for each drawn W; DPGM's single cosines ``sqrt(2/d) cos(W x + b)`` reach sqrt(2), and
+    are shortened to 1 (docs/PRIVACY.md, "Features").
 
     Args:
         scale: (m,) public factor of each column before the kernel; a record's label may weigh more than a pixel.
-        d: number of features, even.
+        d: number of features.
         gamma: kernel width parameter.
         generator: public generator of W.
+        kernel: ``rbf`` (Gaussian) or ``laplacian``.
+        paired: cosines and sines of d/2 frequencies; otherwise the cosines of d.
 
     Raises:
-        ValueError: if d is not even and positive, or gamma not positive.
+        ValueError: if d is not positive, and even for pairs, or gamma not positive, or for another kernel.
 
     Example:
         >>> features = FourierFeatures(torch.ones(3), d=8, gamma=0.5, generator=torch.Generator().manual_seed(0))
@@ -37,27 +73,108 @@ class FourierFeatures:
         True
     """
 
-    def __init__(self, scale: Tensor, d: int, gamma: float, generator: torch.Generator) -> None:
-        if d < 2 or d % 2:
+    def __init__(
+        self,
+        scale: Tensor,
+        d: int,
+        gamma: float,
+        generator: torch.Generator,
+        *,
+        kernel: str = "rbf",
+        paired: bool = True,
+    ) -> None:
+        if paired and (d < 2 or d % 2):
             raise ValueError(f"d={d}: expected an even number, 2 or more (cosines and sines come in pairs)")
+        if d < 1:
+            raise ValueError(f"d={d}: expected 1 or more")
         if not gamma > 0:
             raise ValueError(f"gamma={gamma}: expected a positive number")
-        self.d = d
-        normals = torch.randn(len(scale), d // 2, generator=generator)
-        self._frequencies = normals * math.sqrt(2.0 * gamma) * scale[:, None]
+        if kernel not in KERNELS:
+            raise ValueError(f"kernel={kernel!r}: expected {' or '.join(KERNELS)}")
+        self.d, self.unit = d, math.sqrt(2.0 / d) / _MOST
+        self._paired = paired
+        drawn = torch.empty(len(scale), d // 2 if paired else d)
+        if kernel == "rbf":
+            drawn.normal_(generator=generator).mul_(math.sqrt(2.0 * gamma))
+        else:
+            drawn.cauchy_(generator=generator).mul_(gamma)
+        self._frequencies = drawn * scale[:, None]
+        self._phases = None if paired else 2.0 * math.pi * torch.rand(d, generator=generator)
 
-    def __call__(self, records: Tensor) -> Tensor:
-        """(B, m) to (B, d)."""
-        return self._of(records @ self._frequencies)
+    def _multiples(self, store: Store, rows: slice) -> Tensor:
+        angles = store.product(rows, self._frequencies)
+        if self._paired:
+            out = angles.new_empty(len(angles), self.d)
+            torch.cos(angles, out=out[:, : self.d // 2])
+            torch.sin(angles, out=out[:, self.d // 2 :])
+        else:
+            out = angles.add_(self._phases).cos_()
+            norms = out.norm(dim=1, keepdim=True) * math.sqrt(2.0 / self.d)
+            # Nothing is clipped that need not be.
+            out *= norms.clamp(min=1.0).reciprocal_()
+        return out.mul_(_MOST).trunc_()
 
-    def blocks(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
-        """Those of all records, anew each time: where a block of them is, and its features."""
-        for start in range(0, len(store), _CHUNK):
-            rows = slice(start, min(start + _CHUNK, len(store)))
-            yield rows, self._of(store.product(rows, self._frequencies))
 
-    def _of(self, angles: Tensor) -> Tensor:
-        out = angles.new_empty(len(angles), self.d)
-        torch.cos(angles, out=out[:, : self.d // 2])
-        torch.sin(angles, out=out[:, self.d // 2 :])
-        return out.mul_(math.sqrt(2.0 / self.d))
+class IdentityFeatures(Features):
+    """The records themselves, shortened to a length and divided by it: k-means without a kernel.
+
+    Args:
+        scale: (m,) public factor of each column, 0 or more.
+        radius: L2 bound to which records are shortened.
+
+    Raises:
+        ValueError: if the radius is not positive.
+
+    Example:
+        >>> IdentityFeatures(torch.ones(2), radius=2.0)(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        tensor([[0.5000, 0.0000],
+                [0.5000, 0.5000]])
+    """
+
+    def __init__(self, scale: Tensor, radius: float) -> None:
+        if not radius > 0:
+            raise ValueError(f"radius={radius}: expected a positive number")
+        self.d, self.unit = len(scale), 1.0 / _MOST
+        self._factors = scale / radius
+
+    def _multiples(self, store: Store, rows: slice) -> Tensor:
+        out = store.take(np.arange(rows.start, rows.stop)).to(torch.float32) * self._factors
+        norms = out.norm(dim=1, keepdim=True)
+        out *= norms.clamp(min=1.0).reciprocal_()
+        return out.mul_(_MOST).trunc_()
+
+
+class KeptFeatures:
+    """The features of all records, a block at a time: kept where there is room, made anew for each pass where not.
+
+    Which of them changes how long it takes, and no number: multiples of the unit are kept as they are.
+
+    Args:
+        features: the map.
+        store: the records. Private.
+        room: bytes that may be used.
+    """
+
+    def __init__(self, features: Features, store: Store, room: float) -> None:
+        self.features, self._store = features, store
+        self.d, self.unit = features.d, features.unit
+        numbers = len(store) * features.d
+        kind = torch.float32 if 4 * numbers <= room else torch.int16 if 2 * numbers <= room else None
+        self._kept = None if kind is None else torch.empty(len(store), features.d, dtype=kind)
+        self._filled = False
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        """Where a block of records is, and its (B, d) multiples of the unit, not to be changed."""
+        if self._filled:
+            for start in range(0, len(self), BLOCK):
+                rows = slice(start, min(start + BLOCK, len(self)))
+                yield rows, self._kept[rows].to(torch.float32)
+            return
+        for rows, block in self.features.multiples(self._store):
+            if self._kept is not None:
+                self._kept[rows] = block
+            yield rows, block
+        self._filled = self._kept is not None

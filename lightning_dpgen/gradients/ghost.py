@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.precision import full_precision
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.rules import RULES
 from lightning_dpgen.gradients.standins import AmbiguousSize, StandIn, Tape
@@ -106,7 +107,7 @@ def ghost_gradients(
                     "alone is a DataFree term"
                 )
             # Backward, and what follows from it, in full precision, whatever the losses were computed in.
-            with torch.autocast(losses.device.type, enabled=False):
+            with full_precision(losses.device):
                 forms = tape.gradients(losses)
             _check_shapes(known.shapes.setdefault(code_of(term.loss), tape.shapes), tape.shapes)
             break

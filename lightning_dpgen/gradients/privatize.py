@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts, lot_norms
+from lightning_dpgen.gradients.precision import full_precision
 from lightning_dpgen.gradients.records import RecordGradients, weighted_sums
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -79,7 +80,7 @@ def privatize(
         records of the lot, for one record added or removed.
     """
     # Norms, factors and sums are what is claimed of them in full precision alone.
-    with torch.autocast(out.flat.device.type, enabled=False):
+    with full_precision(out.flat.device):
         used: list[Bounds] = []
         whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
         sensitivity: float | Tensor = 0.0

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from lightning_dpgen.clustering.kmeans import clipped_sums
+from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier

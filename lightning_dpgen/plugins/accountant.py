@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,6 +15,7 @@ from lightning_dpgen.plugins.adopted import Adopted, check_optimizers, check_ove
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.plan import Curve
 
 # Where a checkpoint says what was spent.
 LEDGER = "lightning_dpgen"
@@ -46,7 +48,6 @@ class MomentsAccountant(pl.Callback):
     def __init__(self, account: Account, engine: str = "ghost") -> None:
         self.account, self._engine = account, engine
         self.complete = False
-        self._curve = None
         self._adopted: Adopted | None = None
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
@@ -95,12 +96,15 @@ class MomentsAccountant(pl.Callback):
             )
         if self._adopted is not None:
             self._adopted.rehearse(trainer.train_dataloader.empty)
-        if self.account.private:
-            self._curve = self.account.plan.curve("training")
 
     def epsilon_at(self, step: int) -> float | None:
         """Epsilon by the plan after `step` training steps, rounded up to a knot; None without privacy."""
-        return None if self._curve is None else self._curve.at(step)
+        return self._curve.at(step) if self.account.private else None
+
+    @cached_property
+    def _curve(self) -> Curve:
+        # A second or more, so for those who look at it alone.
+        return self.account.plan.curve("training")
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
         if self.account.plan.private and not self.account.remaining("training"):

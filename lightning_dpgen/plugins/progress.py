@@ -45,7 +45,7 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         )
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, *_) -> None:
-        epsilon = self._accountant.epsilon_at(self._bar.n + len(batch))
+        epsilon = self._accountant.epsilon_at(self._bar.n + len(batch)) if self._enabled else None
         if epsilon is not None:
             target = self._accountant.account.plan.target_epsilon
             self._bar.set_postfix_str(f"epsilon {epsilon:.2f} of {target:g}", refresh=False)

@@ -11,7 +11,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_dpgen.clustering.kmeans import Split, SplitSettings, SplitState, private_split
+from lightning_dpgen.clustering.kmeans import ROOM, Split, SplitState, private_split
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.lots import LotBlocks, PoissonLots, block_of
 from lightning_dpgen.data.ones import OnesStore
 from lightning_dpgen.data.records import Records
@@ -32,6 +33,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         settings: public settings of the split.
         account: its plan holds ``settings.drafts(n)`` and a stage ``training``.
         n: the declared number of records, public; a denominator, never compared with the data.
+        centres: (k, width) public records where the centres start, if ``settings.start`` is ``public``.
+        room: GiB of memory for the features of the split; less takes longer.
         seed: drives features and starting directions; public.
         block: lots a batch; None takes `block_of` the steps.
         keep: a file for what the split has released so far, from which an interrupted one goes on; None keeps it in
@@ -46,6 +49,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         account: Account,
         *,
         n: int,
+        centres: torch.Tensor | None = None,
+        room: float = ROOM,
         seed: int = 0,
         block: int | None = None,
         keep: str | Path | None = None,
@@ -56,6 +61,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.state: SplitState | None = None
         self._records, self.account = records, account
         self.settings = settings.fitted(records.schema.layout)
+        self._centres, self._room = centres, room
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
 
@@ -83,6 +89,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 self.n,
                 self.account,
                 torch.Generator().manual_seed(self.seed),
+                centres=self._centres,
+                room=self._room,
                 state=self.state,
                 save=self._save,
             )
@@ -116,11 +124,15 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.state, self.split = (SplitState(**state_dict) if state_dict else None), None
 
     def _kernel_scale(self) -> torch.Tensor:
-        """Weight of each column: 1, but two different labels multiply the kernel by exp(-label_weight)."""
-        layout = self._records.schema.layout
+        """Weight of each column: 1, but two different labels multiply the kernel by exp(-label_weight).
+
+        Without a kernel they add label_weight to the squared distance.
+        """
+        layout, settings = self._records.schema.layout, self.settings
         scale = torch.ones(layout.width)
-        # One-hot labels of two classes are at squared distance 2.
-        scale[layout.labels] = (self.settings.label_weight / (2.0 * self.settings.gamma)) ** 0.5
+        # One-hot labels of two classes are at distance 2, or its root.
+        weight = settings.label_weight / (2.0 * (1.0 if settings.kernel == "identity" else settings.gamma))
+        scale[layout.labels] = weight if settings.kernel == "laplacian" else weight**0.5
         return scale
 
     def train_dataloader(self) -> LotBlocks:

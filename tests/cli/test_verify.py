@@ -258,10 +258,13 @@ def test_no_release_at_all(dpgen, tmp_path):
 
 
 @pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
-def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch):
+def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch, monkeypatch):
     """Wherever an epsilon could be read, before, during and after."""
+    from lightning_dpgen.cli.telling import Terminal
+
     from .conftest import QUICK
 
+    monkeypatch.setattr(Terminal, "bar", True)
     status, out, err = dpgen("train", *QUICK, switch, f"run_dir={tmp_path / 'run'}")
     made = tmp_path / "run" / "release"
     certificate = json.loads((made / "privacy.json").read_text())

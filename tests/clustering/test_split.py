@@ -7,19 +7,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.clustering.kmeans import SplitSettings, _shrunk_means, private_split
+from lightning_dpgen.clustering.kmeans import private_split
+from lightning_dpgen.clustering.means import shrunk_means
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 
-def _split(records, settings, *, multiplier, n):
+def _split(records, settings, *, multiplier, n, centres=None):
     """A split whose every access has one merged noise multiplier; 0 is a run without privacy."""
     stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.drafts(n))
     account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
     scale = torch.ones(records.shape[1])
-    return private_split(records, scale, settings, n, account, torch.Generator().manual_seed(0)), account
+    public = torch.Generator().manual_seed(0)
+    return private_split(records, scale, settings, n, account, public, centres=centres), account
 
 
 def _blobs():
@@ -56,6 +59,44 @@ def test_clear_groups_are_found_and_their_means_released():
     assert distances.max() > 0.5
 
 
+VARIANTS = {
+    "laplacian": {"kernel": "laplacian", "features": 100},
+    "single cosines": {"paired": False, "features": 101},
+    "identity": {"kernel": "identity"},
+    "random": {"start": "random", "features": 60},
+    "public": {"start": "public", "features": 60},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_map_and_start_finds_clear_groups(variant):
+    records, labels, centres = _blobs()
+    settings = SplitSettings(k=4, iterations=6, **variant)
+    # Public records of the four groups that the data have none of.
+    public = (centres - 0.05).clamp(0, 1) if settings.start == "public" else None
+    split, account = _split(records, settings, multiplier=0.5, n=2000, centres=public)
+    account.settle()
+    assert len({a.access.stage for a in account.plan.stages}) == (3 if settings.start == "mean" else 2)
+    pure = [torch.bincount(labels[split.clusters == c], minlength=4) for c in range(4)]
+    assert sum(int(counts.max()) for counts in pure) >= 0.7 * len(records)
+
+
+@pytest.mark.parametrize(
+    ("start", "centres"),
+    [
+        ("public", None),
+        ("public", torch.zeros(3, 16)),
+        ("public", torch.full((4, 16), math.nan)),
+        ("mean", torch.zeros(4, 16)),
+    ],
+    ids=["none", "too few", "nan", "not asked for"],
+)
+def test_centres_that_do_not_fit_cost_nothing(start, centres):
+    records, *_ = _blobs()
+    with pytest.raises(ValueError, match="centres"):
+        _split(records, SplitSettings(k=4, start=start), multiplier=1.0, n=2000, centres=centres)
+
+
 def test_shares_of_one_access_add_up():
     for draft in SplitSettings(k=3).drafts(1000):
         assert sum(draft.weights.values()) == pytest.approx(1.0) and 0 < draft.share < 1
@@ -68,7 +109,8 @@ def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"k": 0}, {"iterations": 0}, {"label_weight": -0.1},
+        {"k": 0}, {"iterations": 0}, {"label_weight": -0.1}, {"kernel": "poly"}, {"start": "records"},
+        {"features": 7},
         *({name: bad} for name in ("gamma", "radius") for bad in (0.0, -1.0, math.inf, math.nan)),
     ],
 )  # fmt: skip
@@ -84,7 +126,7 @@ def test_shrunk_means_are_means_whatever_the_noise(seed, k, m, noise):
     generator = torch.Generator().manual_seed(seed)
     counts = 1.0 + 500.0 * torch.rand(k, generator=generator)
     true = torch.rand(k, m, generator=generator)
-    found = _shrunk_means(true * counts[:, None] + noise * torch.randn(k, m, generator=generator), counts, noise)
+    found = shrunk_means(true * counts[:, None] + noise * torch.randn(k, m, generator=generator), counts, noise)
     assert torch.isfinite(found).all() and (found >= 0).all() and (found <= 1).all()
     if not noise:
         torch.testing.assert_close(found, true, rtol=1e-3, atol=1e-3)
@@ -99,7 +141,7 @@ def test_rare_items_are_not_drowned():
     shares = 0.05 / torch.arange(1, 2001).float()
     counts = torch.full((4,), 12_500.0)
     sums = (shares * counts[:, None]) + 10.0 * torch.randn(4, 2000, generator=generator)
-    found = _shrunk_means(sums, counts, 10.0)
+    found = shrunk_means(sums, counts, 10.0)
     assert abs(float(found.sum(dim=1).mean() - shares.sum())) < 4 * 0.018
     clamped = (sums / counts[:, None]).clamp(min=0.0)
     assert (found - shares).abs().sum() < 0.4 * (clamped - shares).abs().sum()

@@ -24,7 +24,8 @@ from torch import nn
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.features import FEATURE_NORM
-from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.clustering.kmeans import private_split
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import find_bounds, find_keys
 from lightning_dpgen.data.held import Held
 from lightning_dpgen.data.lots import Lot, PoissonLots

@@ -98,8 +98,8 @@ BROKEN = {
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'total = gaussian(access, "sum", _feature_sums(features, store, None, 1)[0], sensitivity=FEATURE_NORM)':
-         'total = (access.take("sum"), _feature_sums(features, store, None, 1)[0])[1]'},
+        {'total = gaussian(access, "sum", feature_sums(kept), sensitivity=FEATURE_NORM)':
+         'total = (access.take("sum"), feature_sums(kept))[1]'},
         (split_noise,),
     ),
     "noise half as large": Broken(

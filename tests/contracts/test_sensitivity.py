@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lightning_dpgen.clustering import kmeans
-from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.clustering.kmeans import private_split
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients import privatize

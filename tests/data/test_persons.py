@@ -8,7 +8,8 @@ from contracts import laws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.clustering.kmeans import SplitSettings, private_split
+from lightning_dpgen.clustering.kmeans import private_split
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.lots import PoissonLots

@@ -10,9 +10,11 @@ from torch import nn
 
 from lightning_dpgen.data.lots import Draw, Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
@@ -226,3 +228,23 @@ def test_networks_of_convolutions_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         gradients = term_gradients(network, network.term, lot, PrivateStream(0))
     assert torch.isfinite(gradients.norms()).all() and (gradients.norms() > 0).all()
+
+
+@pytest.mark.parametrize("asked", ["highest", "high", "medium"])
+def test_norms_and_sums_are_found_in_full_precision_whatever_is_asked_for(asked, account_of):
+    """Lightning recommends less on many GPUs; with eight bits a sum would be longer than its bound."""
+    seen = []
+
+    class Watching(Fixed):
+        def bounds(self, *arguments):
+            seen.extend(b.fp32_precision for b in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul))
+            return super().bounds(*arguments)
+
+    weight = torch.nn.Parameter(torch.zeros(2, 3))
+    torch.set_float32_matmul_precision(asked)
+    try:
+        with account_of({"gradient": 1.0}).open("training") as access:
+            privatize([(materialised({weight: torch.ones(3, 2, 3)}), Watching(1.0))], access, 2.0, GradientBuffer([weight]))
+        assert seen == ["ieee", "ieee"] and torch.get_float32_matmul_precision() == asked
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -1,11 +1,15 @@
 """Metrics against direct formulas: equal data score 0, and batches add up."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
+from lightning_dpgen.metrics.clustering import ClusteringAccuracy
 from lightning_dpgen.metrics.labels import LabelDistance, TrainOnSynthetic
 from lightning_dpgen.metrics.moments import MomentDistance
+from lightning_dpgen.metrics.neighbours import NearestNeighbourDistance
 
 
 def test_moments_equal_numpy_and_batches_add_up():
@@ -43,3 +47,45 @@ def test_training_on_one_label_answers_it():
     metric.update(torch.rand(5, 2), torch.zeros(5, dtype=torch.long), test=False)
     metric.update(torch.rand(4, 2), torch.tensor([0, 0, 0, 1]), test=True)
     assert float(metric.compute()) == 0.75
+
+
+@pytest.mark.parametrize(("clusters", "labels"), [(3, 3), (2, 4), (5, 3)])
+def test_clustering_accuracy_is_that_of_the_best_naming(clusters, labels):
+    random = np.random.default_rng(0)
+    own, true = random.integers(0, clusters, 200), random.integers(0, labels, 200)
+    metric = ClusteringAccuracy(clusters, labels)
+    for start in range(0, 200, 70):
+        metric.update(torch.from_numpy(own[start : start + 70]), torch.from_numpy(true[start : start + 70]))
+    names = [*range(labels), *[-1] * clusters]
+    best = max(np.mean(np.array(naming)[own] == true) for naming in set(itertools.permutations(names, clusters)))
+    assert float(metric.compute()) == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("clusters", "labels"), [([0, 3], [0, 0]), ([0, 1], [-1, 0]), ([0, 1, 1], [0, 1])])
+def test_clusters_that_do_not_fit_are_refused(clusters, labels):
+    with pytest.raises(ValueError, match="expected"):
+        ClusteringAccuracy(3, 2).update(torch.tensor(clusters), torch.tensor(labels))
+
+
+def test_nearest_neighbours_are_the_nearest():
+    """Also far from the origin, where squares of lengths cancel: a copy is at distance 0."""
+    generator = torch.Generator().manual_seed(0)
+    real, synthetic = 100.0 + torch.rand(300, 5, generator=generator), 100.0 + torch.rand(80, 5, generator=generator)
+    synthetic[:20] = real[50:70]
+    metric = NearestNeighbourDistance(5)
+    for part in real.split(130):
+        metric.update(part, real=True)
+    metric.update(synthetic, real=False)
+    expected = torch.cdist(synthetic.double(), real.double()).min(dim=1).values
+    torch.testing.assert_close(metric.distances().double(), expected, atol=1e-4, rtol=1e-4)
+    assert float(metric.compute()["copies"]) == 0.25
+
+
+def test_no_neighbours_are_an_error():
+    metric = NearestNeighbourDistance(2)
+    metric.update(torch.zeros(0, 2), real=True)
+    metric.update(torch.zeros(3, 2), real=False)
+    with pytest.raises(ValueError, match="expected at least one"):
+        metric.compute()
+    with pytest.raises(ValueError, match=r"expected \(n, 2\)"):
+        metric.update(torch.zeros(3, 5), real=True)

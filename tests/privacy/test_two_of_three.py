@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lightning_dpgen.clustering.kmeans import SplitSettings
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, spent
 from lightning_dpgen.privacy.calibration import Draft, make_plan

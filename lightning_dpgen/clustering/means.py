@@ -1,0 +1,59 @@
+"""Mean records of clusters: clipped sums, and what is best believed of noisy ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.stores import Store
+
+# Numbers that are written out at a time.
+_AT_ONCE = 1 << 22
+# What is held in all varies over clusters by about this share of itself; a column by at most so many times its own spread.
+_OF_TOTAL, _MOST_BETWEEN = 0.5, 1.0
+
+
+def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
+    """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64."""
+    sums = torch.zeros(k, store.take(np.zeros(0, np.int64)).shape[1], dtype=torch.float64)
+    step = max(1, _AT_ONCE // sums.shape[1])
+    for start in range(0, len(store), step):
+        rows = store.take(np.arange(start, min(start + step, len(store))))
+        norms = rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        # Shaved, so that a clipped record stays within the radius in float32 too.
+        rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)
+        sums.index_add_(0, clusters[start : start + len(rows)], rows.double())
+    return sums
+
+
+def shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
+    """Noisy means, drawn to the mean of all where the noise is large: post-processing of released numbers.
+
+    A cluster is expected to hold the mean p of all records, times how much its own records hold in all. Columns vary about
+    that over clusters in proportion to ``sqrt(p (1 - p))``, by a factor that is found from how much more the noisy means
+    vary than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the
+    share of the first variance in both (the linear Bayes estimate).
+    """
+    own, noise = sums / counts[:, None], deviation / counts[:, None]
+    overall = sums.sum(dim=0) / counts.sum()
+    total = overall.sum().clamp(min=1e-6)
+    overall = _non_negative(overall[None], total[None])[0].clamp(max=1.0)
+    # What is held in all has more noise than a column by the root of the width, and varies by about a half.
+    believed = 1.0 / (1.0 + (noise[:, 0] / (_OF_TOTAL * total)).square() * sums.shape[1])
+    totals = (believed * own.sum(dim=1) + (1.0 - believed) * total).clamp(min=0.0)
+    expected = overall * (totals / total)[:, None]
+    spread = overall * (1.0 - overall)
+    beyond = ((own - expected).square() - noise.square()) * believed[:, None]
+    factor = beyond.sum() / (believed.sum() * spread.sum()).clamp(min=1e-9)
+    between = factor.clamp(0.0, _MOST_BETWEEN**2) * spread
+    weight = between / (between + noise.square()).clamp(min=1e-12)
+    return _non_negative(weight * own + (1.0 - weight) * expected, totals).clamp(max=1.0)
+
+
+def _non_negative(rows: Tensor, totals: Tensor) -> Tensor:
+    """The nearest rows without a negative number that add up to these totals: each number less the same, or 0."""
+    descending = rows.sort(dim=1, descending=True).values
+    excess = (descending.cumsum(dim=1) - totals[:, None]) / torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    kept = (descending > excess).sum(dim=1, keepdim=True).clamp(min=1)
+    return (rows - excess.gather(1, kept - 1)).clamp(min=0.0)

@@ -1,0 +1,149 @@
+"""Public settings of the private split, and what it promises to release."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from lightning_dpgen.clustering.features import KERNELS
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.plan import Plan
+
+CENTRE, LLOYD, FINAL = "initial centre", "clustering", "final pass"
+
+# Share of the counts in the inverse squared noise of the final pass; the means get the rest.
+_COUNTS = 0.1
+# A kernel beyond these scales sees no difference between records, or nothing else.
+_LARGEST = 1e9
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Public settings of the split.
+
+    Args:
+        k: number of clusters.
+        kernel: ``rbf``, ``laplacian`` (see `FourierFeatures`), or ``identity``: the records themselves, within the radius.
+        paired: features are cosines and sines in pairs; otherwise DPGM's single cosines, shortened to norm 1.
+        start: where centres start: at the noisy ``mean`` of all features, at ``random`` directions, or at the features of
+            ``public`` records. The latter two give the share of the mean back.
+        iterations: Lloyd iterations T.
+        features: number d of Fourier features, even where they are paired.
+        gamma: kernel width; None follows from the layout (`fitted`).
+        label_weight: weight of a label in the kernel, so that records of two classes have their kernel multiplied by
+            ``exp(-label_weight)``; 0 leaves labels out of the split.
+        radius: L2 bound to which records are clipped for the cluster means; None follows from the layout.
+        centre_share: share of the budget's mu^2 for the noisy mean from which the centres start.
+        lloyd_share: the same for all iterations together.
+        means_share: the same for the counts and means under the final centres.
+    """
+
+    k: int = 10
+    kernel: str = "rbf"
+    paired: bool = True
+    start: str = "mean"
+    iterations: int = 10
+    features: int = 100
+    gamma: float | None = None
+    label_weight: float = 0.0
+    radius: float | None = None
+    centre_share: float = 0.01
+    lloyd_share: float = 0.1
+    means_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, most in (("k", 10_000), ("iterations", 100_000), ("features", 1_000_000)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"split.{name}={getattr(self, name)}: expected a whole number from 1 to {most:,}")
+        for name, expected in (("kernel", (*KERNELS, "identity")), ("start", ("mean", "random", "public"))):
+            if getattr(self, name) not in expected:
+                raise ValueError(f"split.{name}={getattr(self, name)}: expected one of {', '.join(expected)}")
+        if self.paired and self.features % 2 and self.kernel != "identity":
+            raise ValueError(f"split.features={self.features}: expected an even number (pairs of cosine and sine)")
+        if not 0.0 <= self.label_weight <= _LARGEST:
+            raise ValueError(f"split.label_weight={self.label_weight:g}: expected a number from 0 to {_LARGEST:g}")
+        for name in ("centre_share", "lloyd_share", "means_share"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"split.{name}={getattr(self, name)}: expected a number between 0 and 1")
+        together = self.centre_share + self.lloyd_share + self.means_share
+        if together >= 1.0:
+            raise ValueError(
+                f"split.centre_share, split.lloyd_share and split.means_share add up to {together:g}: expected less than "
+                "1, since training takes what is left"
+            )
+        for name in ("gamma", "radius"):
+            value = getattr(self, name)
+            if value is not None and not 1.0 / _LARGEST <= value <= _LARGEST:
+                raise ValueError(
+                    f"split.{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or null for the default"
+                )
+
+    def fitted(self, layout: Layout) -> SplitSettings:
+        """With a gamma and a radius for records of that layout, where there are none.
+
+        Records within a known norm are kept whole (`default_radius`), and a kernel of one over its square tells apart those
+        with little in common.
+        """
+        m, norm = layout.width, layout.norm
+        gamma = 4.0 / m if norm is None else 1.0 / norm**2
+        radius = default_radius(layout)
+        return replace(
+            self,
+            features=m if self.kernel == "identity" else self.features,
+            gamma=gamma if self.gamma is None else self.gamma,
+            radius=radius if self.radius is None else self.radius,
+        )
+
+    def centre_noise(self, plan: Plan, n: int) -> float:
+        """The expected length of the noise of a centre in one iteration, where all clusters are equally large.
+
+        Features have norm 1, so centres are at most 2 apart, and rarely more than 1.
+        """
+        if self.k == 1:
+            return 0.0
+        multiplier = plan.stage(LLOYD).access.multipliers["sums"] * plan.max_rows
+        return multiplier * math.sqrt(self.features) * self.k / n
+
+    def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
+        """The accesses of the split, for `n` declared records; what is not used gives its share back.
+
+        A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
+        share that they have beside the means.
+
+        Counts get the share that minimises the error of a centre: the noise of d coordinates against that of a count
+        multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
+        """
+        counts = 1.0 / (1.0 + math.sqrt(self.features))
+        final = Draft(FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, largest=n / self.k, share=self.means_share)
+        if not means:
+            final = replace(final, weights={"counts": 1.0}, share=_COUNTS * self.means_share)
+        if self.k == 1:
+            return [final]
+        centre = [Draft(CENTRE, {"sum": 1.0}, 1, largest=n, share=self.centre_share)] if self.start == "mean" else []
+        return [
+            *centre,
+            Draft(
+                LLOYD,
+                {"counts": counts, "sums": 1.0 - counts},
+                self.iterations,
+                largest=n / self.k,
+                share=self.lloyd_share,
+            ),
+            final,
+        ]
+
+
+def default_radius(layout: Layout) -> float:
+    """The L2 bound to which records are clipped for the means.
+
+    Where a record is one choice of each group, its length is known. Of other records without a known norm, such as
+    pictures, those with a fifth of their numbers at 1 are kept whole.
+
+    Example:
+        >>> default_radius(Layout(units=0, groups=(3, 40, 2, 9))), default_radius(Layout(units=100))
+        (2.0, 5.5)
+    """
+    if layout.norm is not None:
+        return layout.norm
+    return 0.45 * math.sqrt(layout.width) + 1.0 if layout.units else math.sqrt(len(layout.groups))
