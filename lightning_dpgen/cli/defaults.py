@@ -83,13 +83,13 @@ def default_hidden(strength: float, layout: Layout) -> int:
 
 
 def default_delta(n: int | None) -> float:
-    """The power of ten at or below 1 / (10 n), at most 1e-5; 1e-6 where n is still to be bought.
+    """The power of ten at or below 1 / (10 n), at most 1e-5; 1e-8, for ten million, where n is still to be bought.
 
     Example:
         >>> default_delta(1_500), default_delta(32_561), default_delta(None)
-        (1e-05, 1e-06, 1e-06)
+        (1e-05, 1e-06, 1e-08)
     """
-    return 1e-6 if n is None else float(f"1e{min(-5, math.floor(-math.log10(10 * max(n, 1))))}")
+    return 1e-8 if n is None else float(f"1e{min(-5, math.floor(-math.log10(10 * max(n, 1))))}")
 
 
 def default_bins(n: int, epsilon: float | None, delta: float) -> int:

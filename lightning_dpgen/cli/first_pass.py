@@ -83,11 +83,12 @@ def look(conf: Conf) -> Look:
     Raises:
         MissingData, BadRecords: as the readers of the data.
     """
+    # All of it is read as it will be, with anything in the place of what is to be found, so that what cannot be read costs
+    # nothing.
+    n = len(kinds.records_of(conf.data, make_schema(conf))[0])
     if not kinds.open_parts(conf.data):
-        return Look(len(kinds.records_of(conf.data, make_schema(conf))[0]), {}, None)
-    raw, persons, n = kinds.raw_parts(conf.data)
-    if persons is not None:
-        n = int(np.minimum(np.bincount(persons), conf.data.max_rows).sum())
+        return Look(n, {}, None)
+    raw, persons = kinds.raw_parts(conf.data)
     parts = {}
     for name, values in raw.items():
         if isinstance(values, tuple):

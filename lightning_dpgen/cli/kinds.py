@@ -18,7 +18,8 @@ from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.names import is_name
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -54,6 +55,7 @@ class Kind:
         read: their records, which it may count what it had to change of.
         held_out: whether there are records that no training sees.
         in_memory: the records as bytes, for a fingerprint, where they are in no file.
+        record: what a record is, in a word or two.
     """
 
     of: str | None
@@ -63,6 +65,7 @@ class Kind:
     read: Callable[[DataConf, Schema, bool], Reading]
     held_out: bool = False
     in_memory: Callable[[DataConf], Iterator[np.ndarray]] | None = None
+    record: str = "record"
 
 
 def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
@@ -70,15 +73,32 @@ def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tup
 
     Raises:
         MissingData: if a file is not there.
-        BadRecords: if the records do not fit the schema.
+        BadRecords: if there are no records, or they do not fit the schema.
     """
     reading = KINDS[conf.source].read(conf, schema, held_out)
+    if not len(reading.encoded):
+        raise BadRecords(f"data={conf.source}: there are no records: expected at least one; see what data.path holds")
     if reading.persons is None:
         return Records(schema, reading.encoded), dict(reading.counted)
     kept = bounded(reading.encoded, reading.persons, conf.max_rows)
     left_out = len(reading.encoded) - len(kept)
     counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
     return Records(schema, reading.encoded[kept], reading.persons[kept]), counted
+
+
+def record(conf: DataConf) -> str:
+    """What a record is, in words: whose presence is protected where nobody has several."""
+    word = KINDS[conf.source].record
+    of = [conf.by, conf.day and f"day of {conf.day}"]
+    if conf.source == "baskets" and conf.columns:
+        of = [conf.columns[0]]
+    named = " and one ".join(name for name in of if name)
+    return f"{word} (all of one {named})" if named else word
+
+
+def description(conf: DataConf) -> dict[str, Any]:
+    """What is publicly known of the records, and what of it is still to be found, as JSON."""
+    return (_described(conf) if conf.source == "table" else KINDS[conf.source].declare(conf)).as_json()
 
 
 def contents(conf: DataConf) -> Iterator[np.ndarray]:
@@ -119,8 +139,8 @@ def open_parts(conf: DataConf) -> dict[str, Part]:
     }
 
 
-def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None, int]:
-    """What these are to be found in (numbers, categories, or sets as `Held.of_sets` takes them), persons, and how many.
+def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None]:
+    """What these are to be found in (numbers, categories, or sets as `Held.of_sets` takes them), and persons.
 
     Raises:
         MissingData, BadRecords: as the readers of the data.
@@ -129,7 +149,21 @@ def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None, int]:
         return read_open_columns(_table_source(conf), _described(conf), person=conf.person)
     form = BasketForm(**_given(conf, "form", "separator", "columns"), label=conf.label or bool(conf.classes))
     keys = basket_keys(conf.path, form=form)
-    return {"items": (keys.indptr, keys.ids, keys.names)}, None, len(keys.indptr) - 1
+    return {"items": (keys.indptr, keys.ids, keys.names)}, None
+
+
+def found_in_words(conf: DataConf, found: dict[str, Any]) -> dict[str, str]:
+    """What was found privately, as a schema would say it."""
+    columns = {column.name: column for column in _described(conf).open} if conf.source == "table" else {}
+    said = {}
+    for name, value in found.items():
+        fields = columns[name].filled(value) if name in columns else {"values": value}
+        if "low" in fields:
+            said[name] = f"from {fields['low']} to {fields['high']}"
+        else:
+            names = [str(key) for key in fields["values"]]
+            said[name] = ", ".join(names) if len(names) < 8 else f"{len(names):,} of them"
+    return said
 
 
 def check(conf: DataConf) -> None:
@@ -201,6 +235,7 @@ def _public(
         find=lambda conf, held_out: find_public_set(conf.source, held_out=held_out),
         read=lambda conf, schema, held_out: load_public_set(conf.source, schema, held_out=held_out),
         held_out=True,
+        record={"images": "picture", "table": "record", "baskets": "basket", "series": "series"}[of],
     )
 
 
@@ -247,7 +282,8 @@ def _read_table(conf: DataConf, schema: TableSchema, held_out: bool) -> Reading:
 
 def _baskets(conf: DataConf) -> BasketSchema:
     if conf.items == PRIVATE:
-        items = conf.found["items"] if conf.found else ["a", "b"]
+        # What no file could hold as a name is left out.
+        items = [name for name in conf.found["items"] if is_name(name)] if conf.found else ["a", "b"]
     else:
         items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
     _needed(conf, "max_items")
@@ -273,6 +309,7 @@ KINDS = {
         _pictures,
         _file,
         _read_pictures,
+        record="picture",
     ),
     "own": Kind(
         None,
@@ -296,6 +333,7 @@ KINDS = {
         _baskets,
         _file,
         lambda conf, schema, _: read_baskets(conf.path, schema, **_given(conf, "outside", "person", *_BASKETS)),
+        record="basket",
     ),
     "series": Kind(
         "series",
@@ -303,5 +341,6 @@ KINDS = {
         _series,
         _file,
         lambda conf, schema, _: read_series(conf.path, schema, **_given(conf, "outside", "person", *_SERIES)),
+        record="series",
     ),
 }

@@ -73,11 +73,12 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
         plan = settings.plan()
         print(budget_table(plan), flush=True)
         run_folder.take(folder)
-        about = same_run.about_records(records) | same_run.about_settings(asked, n, None)
+        about = same_run.about_records(records, {}) | same_run.about_settings(asked, n, None)
         account = run_folder.open_account(plan, folder, stream, about)
     try:
         if account.resumed:
-            same_run.check(account.ledger.about, asked, records, folder)
+            same_run.check_records(account.ledger.about, records, {}, folder)
+            same_run.check_settings(account.ledger.about, asked, folder)
         projected = _released(settings, rows, account, folder, interrupts)
         account.settle()
         return write_release(

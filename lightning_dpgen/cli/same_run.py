@@ -14,10 +14,15 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 
 
-def about_records(records: Iterable[np.ndarray]) -> dict[str, Any]:
-    """What a ledger says about the records of its run: a fingerprint, and the key that it was made with. Private."""
+def about_records(records: Iterable[np.ndarray], read_as: Mapping[str, Any]) -> dict[str, Any]:
+    """What a ledger says about the records of its run: a fingerprint, the key that it was made with, and how they are read.
+
+    Args:
+        records: as bytes. Private.
+        read_as: all settings that decide what a record is and what is bought first.
+    """
     key = secrets.token_hex(16)
-    return {"key": key, "records": _fingerprint(records, key)}
+    return {"key": key, "records": _fingerprint(records, key), "read_as": _flat(read_as)}
 
 
 def about_settings(asked: Mapping[str, Any], n: int, found: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -25,32 +30,43 @@ def about_settings(asked: Mapping[str, Any], n: int, found: Mapping[str, Any] | 
     return {"settings": _flat(asked), "n": n, "found": found}
 
 
-def check(
-    about: Mapping[str, Any], asked: Mapping[str, Any], records: Iterable[np.ndarray], folder: RunFolder
+def check_records(
+    about: Mapping[str, Any], records: Iterable[np.ndarray], read_as: Mapping[str, Any], folder: RunFolder
 ) -> None:
-    """Refuse to go on with other settings or other records.
+    """Refuse to go on with other records, or with the same read in another way; see `about_records`.
 
     Args:
-        about: `about_records` and `about_settings` of the run, from its ledger.
-        asked: the settings now.
-        records: the records now.
+        about: of the run, from its ledger.
+        records, read_as: now.
         folder: of the run.
 
     Raises:
         Mistake: naming what is different.
     """
-    before, now = about["settings"], _flat(asked)
+    _refuse_others(about["read_as"], _flat(read_as), folder)
+    if about["records"] != _fingerprint(records, about["key"]):
+        raise Mistake(
+            f"run_dir={folder.root}: holds an unfinished run on other records: what it has spent is about those; give the "
+            "same data to go on, or choose another run_dir"
+        )
+
+
+def check_settings(about: Mapping[str, Any], asked: Mapping[str, Any], folder: RunFolder) -> None:
+    """Refuse to go on with other settings; see `about_settings`.
+
+    Raises:
+        Mistake: naming what is different.
+    """
+    _refuse_others(about["settings"], _flat(asked), folder)
+
+
+def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
     different = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if different:
         changes = "; ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in different[:3])
         raise Mistake(
             f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "
             "or choose another run_dir"
-        )
-    if about["records"] != _fingerprint(records, about["key"]):
-        raise Mistake(
-            f"run_dir={folder.root}: holds an unfinished run on other records: what it has spent is about those; give the "
-            "same data to go on, or choose another run_dir"
         )
 
 

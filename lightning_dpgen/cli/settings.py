@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightning_dpgen.cli import kinds
-from lightning_dpgen.cli.configuration import ClippingConf, Conf, read_conf
+from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, read_conf
 from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.mistake import Mistake
@@ -38,8 +38,8 @@ FIRST_PASS = "first pass"
 _RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
-# Settings of the data that a certificate shows beside n and the schema.
-_OF_DATA = ("target", "options", "n_share", "discovery_share", "person", "max_rows", "outside")
+# Of the data, what a certificate does not show beside its name and n: places, and what its schema says.
+_NOT_SHOWN = {"source", "n", "path", "schema", "bins", "items", "found", "memory"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class Settings:
         data = self.conf.data
         if self.conf.privacy.unit is not None:
             return self.conf.privacy.unit
-        return "one record of the data set" if data.person is None else f"one person with at most {data.max_rows} records"
+        if data.person is None:
+            return f"one {kinds.record(data)} of the data set"
+        return f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
 
     def plan(self) -> Plan:
         """The plan of the run; reads no data.
@@ -105,7 +107,7 @@ class Settings:
         return {
             "data": self.data_name,
             "n": self.conf.data.n,
-            **{name: value for name in _OF_DATA if (value := getattr(self.conf.data, name)) is not None},
+            **{name: value for name, value in asked_of(self.conf.data).items() if name not in _NOT_SHOWN},
             **({"discovered": discovered} if (discovered := self._discovered()) else {}),
             **({} if self.conf.privacy.fidelity_share is None else {"fidelity_share": self.conf.privacy.fidelity_share}),
             "schema": self.schema.as_json(),
@@ -128,6 +130,22 @@ class Settings:
             "privacy": {"epsilon": conf.privacy.epsilon, "delta": conf.privacy.delta, "unit": self.unit},
             "debug": {"private_seed": conf.debug.private_seed},
         }
+
+
+def asked_of(data: DataConf) -> dict[str, Any]:
+    """The settings of the data that are given, but no records."""
+    given = {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if field.name != "memory"}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def read_as(conf: Conf) -> dict[str, Any]:
+    """All that decides what a record is, and what is bought before the rest can be planned."""
+    data, privacy = asked_of(conf.data), conf.privacy
+    return {
+        "data": {name: value for name, value in data.items() if name not in ("path", "schema", "items", "found")},
+        "schema": kinds.description(conf.data),
+        "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit")},
+    }
 
 
 def read_settings(overrides: Sequence[str]) -> Settings:
@@ -254,6 +272,11 @@ def check_privacy(conf: Conf) -> None:
         _within("data.n", conf.data.n, 1, _MOST)
     if conf.privacy.unit is not None and not conf.privacy.unit.strip():
         raise Mistake("privacy.unit is empty: expected words that say whose presence is protected")
+    if conf.privacy.unit is not None and conf.data.person is not None:
+        raise Mistake(
+            f"privacy.unit={conf.privacy.unit}: data.person={conf.data.person} says whose presence is protected; leave out "
+            "one of the two"
+        )
     if conf.privacy.noise not in ("standard", "secure", "off"):
         raise Mistake(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
     if conf.privacy.noise == "secure" and conf.debug.private_seed is not None:

@@ -17,8 +17,9 @@ from lightning_dpgen.cli.doubts import delta_warning, seed_warning, split_warnin
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake
 from lightning_dpgen.cli.own_model import rehearse
-from lightning_dpgen.cli.settings import Settings, fill
+from lightning_dpgen.cli.settings import Settings, fill, read_as
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
@@ -32,12 +33,15 @@ from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 
+# A declared number that is so many times the true one, or one in so many, is worth a word.
+_FAR = 1.5
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
 Learns a generative model from private records and writes a release with a privacy certificate.
@@ -97,19 +101,37 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
     # Read before anything is spent.
     seen = first_pass.look(conf) if settings is None else _records(settings, telling)
     run_folder.take(folder)
-    about = same_run.about_records(kinds.contents(conf.data))
+    about = same_run.about_records(kinds.contents(conf.data), read_as(conf))
     if settings is not None:
         about |= same_run.about_settings(settings.asked(), conf.data.n, None)
     account = run_folder.open_account(plan, folder, stream, about)
     try:
         if settings is None:
-            bought = first_pass.buy(conf, seen, account)
-            durable.save(folder.bought, {"head": account.ledger.head, "n": bought.n, "parts": bought.parts})
-            settings = _extended(conf, bought, account, telling)
+            bought = _bought(conf, seen, account, folder, interrupts)
+            settings = _extended(conf, bought, account, folder, telling)
             seen = _records(settings, telling)
         return _train(settings, seen, account, folder, interrupts, telling)
     finally:
         account.ledger.close()
+
+
+def _bought(
+    conf: Conf, seen: first_pass.Look, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts
+) -> first_pass.Bought:
+    """What the first pass finds, kept before anything else can go wrong."""
+    try:
+        with interrupts.patient():
+            bought = first_pass.buy(conf, seen, account)
+            durable.save(folder.bought, {"head": account.ledger.head, "n": bought.n, "parts": bought.parts})
+        interrupts.stop_here()
+    except KeyboardInterrupt:
+        try:
+            resume.bought(account, folder)
+        except Mistake as lost:
+            # Somebody did not wait.
+            raise Mistake(str(lost), INTERRUPTED) from None
+        raise
+    return bought
 
 
 def _rehearse(settings: Settings, plan: Plan) -> None:
@@ -122,10 +144,11 @@ def _go_on(
     conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling
 ) -> dict:
     try:
+        same_run.check_records(account.ledger.about, kinds.contents(conf.data), read_as(conf), folder)
         if "settings" not in account.ledger.about:
-            _extended(conf, resume.bought(account, folder), account, telling)
+            _extended(conf, resume.bought(account, folder), account, folder, telling)
         settings = resume.settings_of(conf, account.ledger.about)
-        same_run.check(account.ledger.about, settings.asked(), kinds.contents(conf.data), folder)
+        same_run.check_settings(account.ledger.about, settings.asked(), folder)
         return _train(settings, _records(settings, telling), account, folder, interrupts, telling)
     finally:
         account.ledger.close()
@@ -135,20 +158,35 @@ def _buys(conf: Conf) -> bool:
     return conf.data.n is None or bool(kinds.open_parts(conf.data))
 
 
-def _extended(conf: Conf, bought: first_pass.Bought, account: Account, telling: Telling) -> Settings:
+def _extended(
+    conf: Conf, bought: first_pass.Bought, account: Account, folder: run_folder.RunFolder, telling: Telling
+) -> Settings:
     """The settings that follow from what was bought, and the account with the rest of their plan."""
-    settings = first_pass.with_bought(conf, bought)
     if bought.n is not None:
         telling.say(f"counted, with noise: {bought.n:,} records")
-    for name, value in bought.parts.items():
-        telling.say(f"found, with noise: {name}: {value if len(value) < 8 else f'{len(value):,} of them'}")
-    asked = same_run.about_settings(settings.asked(), settings.conf.data.n, bought.parts)
-    account.extend(_planned(settings, telling), asked)
+    for name, value in kinds.found_in_words(conf.data, bought.parts).items():
+        telling.say(f"found, with noise: {name}: {value}")
+    try:
+        settings = first_pass.with_bought(conf, bought)
+        plan = _planned(settings, telling)
+    except (Mistake, BudgetTooSmall) as error:
+        raise Mistake(
+            f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
+            f"run_dir={folder.root}; what the budget and the data are can no longer be changed"
+        ) from None
+    account.extend(plan, same_run.about_settings(settings.asked(), settings.conf.data.n, bought.parts))
     return settings
 
 
 def _records(settings: Settings, telling: Telling) -> Records:
     records, counted = kinds.records_of(settings.conf.data, settings.schema)
+    n, part = settings.conf.data.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
+    telling.say(f"reading (private, stays here): {part}; data.n={n:,}")
+    if not n / _FAR <= len(records) <= n * _FAR:
+        telling.warn(
+            f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
+            "less is learned; it must be a public number, not one that is read off the data"
+        )
     for what, count in counted.items():
         telling.say(f"reading (private, stays here): {what}: {count:,}")
     return records
@@ -215,9 +253,8 @@ def _fidelity(
         if figure is None:
             telling.warn("the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it")
         return figure
-    n = settings.conf.data.n
-    synthetic = Release(module.mixture()).encoded(min(n, ROWS), settings.conf.seed)
-    figure = measure_fidelity(account, records, synthetic, n=n, radius=settings.split.radius)
+    synthetic = Release(module.mixture()).encoded(min(settings.conf.data.n, ROWS), settings.conf.seed)
+    figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
     durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
     account.settle()
     return figure

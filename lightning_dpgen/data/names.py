@@ -41,7 +41,7 @@ def public_names(argument: str, names: Sequence[Name], least: int, most: int) ->
             raise ValueError(f"{argument}: {shown(name)} (place {place}): expected all text, or all whole numbers")
         if kind is int and not -(2**63) <= name < 2**63:
             raise ValueError(f"{argument}: {shown(name)} (place {place}): expected whole numbers of 64 bits")
-        if kind is str and not _plain(name):
+        if kind is str and not is_name(name):
             raise ValueError(
                 f"{argument}: {shown(name)} (place {place}): expected text that is not empty, without blanks at its ends "
                 "or line breaks"
@@ -120,5 +120,6 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def _plain(name: str) -> bool:
+def is_name(name: str) -> bool:
+    """Whether it is text that every file can hold: not empty, without blanks at its ends or line breaks."""
     return bool(name) and name == name.strip() and len(name.splitlines()) == 1 and name.isprintable()

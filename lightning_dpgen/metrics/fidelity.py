@@ -15,18 +15,20 @@ from lightning_dpgen.privacy.calibration import Draft
 from lightning_dpgen.privacy.mechanisms import gaussian
 
 FIDELITY = "fidelity"
-# Share of the count of right answers in the inverse squared noise of the access; the sums get the rest.
-_ANSWERS = 0.2
+# Shares of the count of right answers, and of the number of records, in the inverse squared noise of the access; the sums
+# get the rest.
+_ANSWERS, _RECORDS = 0.2, 0.1
 
 
 def fidelity_draft(layout: Layout, n: int, share: float) -> Draft:
     """The access that buys the figure: one look at `n` declared records, for a share of the budget's mu^2."""
-    weights = {"means": 1.0} if layout.label is None else {"means": 1.0 - _ANSWERS, "answers": _ANSWERS}
-    return Draft(FIDELITY, weights, 1, largest=n, share=share)
+    answers = {} if layout.label is None else {"answers": _ANSWERS}
+    weights = {"records": _RECORDS, **answers}
+    return Draft(FIDELITY, weights | {"means": 1.0 - sum(weights.values())}, 1, largest=n, share=share)
 
 
 def measure_fidelity(
-    account: Account, real: Records, synthetic: Encoded, *, n: int, radius: float
+    account: Account, real: Records, synthetic: Encoded, *, radius: float
 ) -> dict[str, float]:
     """What a reader of the synthetic records would like to know of the real ones, and how much of it is noise.
 
@@ -34,39 +36,41 @@ def measure_fidelity(
         account: its plan holds `fidelity_draft`.
         real: the private records.
         synthetic: records of the released model, public.
-        n: the declared number of records, a public denominator.
         radius: to which a record's numbers are shortened, on both sides.
 
     Returns:
-        ``distance of a column, mean`` (total variation between shares of values; of units, mean absolute difference of
-        means) and what of it noise alone would make, on average; and with a label ``accuracy on real records, trained on
-        synthetic`` of a logistic regression, and the standard deviation of its noise. All of it public.
+        ``records, with noise``: how many took part, which all of it is divided by; ``distance of a column, mean`` (total
+        variation between shares of values; of units, mean absolute difference of means) and what of it noise alone would
+        make, on average; and with a label ``accuracy on real records, trained on synthetic`` of a logistic regression, and
+        the standard deviation of its noise. All of it public.
 
     Guarantee:
-        One record added or removed moves the sums by `radius` in L2 at most, and the count of right answers by 1; a person
-        by as many times that as they have records.
+        One record added or removed moves the sums by `radius` in L2 at most, and the counts of records and of right answers
+        by 1; a person by as many times that as they have records.
     """
     layout, synthetic = real.schema.layout, synthetic[:ROWS]
     expected = _sums(Records(real.schema, synthetic), radius)[0] / max(len(synthetic), 1)
     # All that takes long is done before the access, which an interrupt would lose.
     sums, right = _sums(real, radius), None if layout.label is None else _right_answers(real, synthetic, layout)
+    total = torch.tensor([float(len(real))], dtype=torch.float64)
     with account.open(FIDELITY) as access:
+        n = max(1.0, float(gaussian(access, "records", total, sensitivity=1.0)))
         noisy = gaussian(access, "means", sums, sensitivity=radius)[0]
         if right is not None:
-            answers = float(gaussian(access, "answers", right, sensitivity=1.0))
-    of_mean, of_answers = (access.access.multipliers.get(name, 0.0) * access.max_rows / n for name in ("means", "answers"))
-    # Shares beyond what there can be are noise.
+            share = min(max(float(gaussian(access, "answers", right, sensitivity=1.0)) / n, 0.0), 1.0)
+    of_one = {name: multiplier * access.max_rows / n for name, multiplier in access.access.multipliers.items()}
+    # Shares beyond what there can be are noise. That of n counts in proportion to what is divided by it.
     differences = ((noisy / n).clamp(0.0, 1.0) - expected).abs()
+    by_noise = torch.hypot(torch.full_like(expected, of_one["means"] * radius), expected * of_one["records"])
     found = {
+        "records, with noise": round(n),
         "distance of a column, mean": _mean_distance(differences, layout),
-        "distance of a column that noise alone makes": _mean_distance(
-            torch.full_like(differences, of_mean * radius * math.sqrt(2.0 / math.pi)), layout
-        ),
+        "distance of a column that noise alone makes": _mean_distance(by_noise * math.sqrt(2.0 / math.pi), layout),
     }
     if right is not None:
-        found["accuracy on real records, trained on synthetic"] = min(max(answers / n, 0.0), 1.0)
-        found["standard deviation of that accuracy by noise"] = of_answers
-    return {name: float(f"{value:.4g}") for name, value in found.items()}
+        found["accuracy on real records, trained on synthetic"] = share
+        found["standard deviation of that accuracy by noise"] = math.hypot(of_one["answers"], share * of_one["records"])
+    return {name: value if type(value) is int else float(f"{value:.4g}") for name, value in found.items()}
 
 
 def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:

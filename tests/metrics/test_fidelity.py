@@ -30,7 +30,7 @@ def _account(multiplier, max_rows=1):
 def test_without_noise_it_is_the_distance_and_the_accuracy():
     real = _records([[0, 0]] * 50 + [[2, 1]] * 50)
     synthetic = _records([[0, 0]] * 60 + [[2, 1]] * 40).encoded
-    found = measure_fidelity(_account(0.0), real, synthetic, n=100, radius=2**0.5)
+    found = measure_fidelity(_account(0.0), real, synthetic, radius=2**0.5)
     assert found["distance of a column, mean"] == pytest.approx(0.1, abs=1e-4)
     assert found["accuracy on real records, trained on synthetic"] == 1.0
     assert found["distance of a column that noise alone makes"] == 0.0
@@ -41,7 +41,7 @@ def test_a_record_costs_what_the_access_pays(monkeypatch):
     synthetic = _records([[0, 0]] * 6 + [[2, 1]] * 4).encoded
 
     def run(codes):
-        return measure_fidelity(_account(3.0), _records(codes), synthetic, n=10, radius=1.0)
+        return measure_fidelity(_account(3.0), _records(codes), synthetic, radius=1.0)
 
     first = [[0, 0], [1, 1], [2, 1]]
     with laws.Door() as door:
@@ -60,7 +60,7 @@ def test_nothing_is_spent_before_all_that_takes_long_is_done(monkeypatch):
 
     monkeypatch.setattr(fidelity, "_right_answers", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measure_fidelity(account, _records([[0, 0]]), _records([[1, 0]]).encoded, n=5, radius=1.0)
+        measure_fidelity(account, _records([[0, 0]]), _records([[1, 0]]).encoded, radius=1.0)
     assert not account.ledger.accesses
 
 
@@ -68,12 +68,12 @@ def test_noise_of_a_person_is_said():
     noise = []
     for max_rows in (1, 4):
         account = _account(2.0, max_rows)
-        figure = measure_fidelity(account, _records([[0, 0]] * 9), _records([[0, 0]]).encoded, n=9, radius=1.0)
+        figure = measure_fidelity(account, _records([[0, 0]] * 9000), _records([[0, 0]]).encoded, radius=1.0)
         noise.append(figure["standard deviation of that accuracy by noise"])
-    assert noise[1] == pytest.approx(4 * noise[0], rel=1e-3)
+    assert noise[1] == pytest.approx(4 * noise[0], rel=0.05)
 
 
 def test_no_record_and_no_label():
-    assert set(fidelity_draft(Layout(units=3), 10, 0.1).weights) == {"means"}
-    figure = measure_fidelity(_account(2.0), _records([]), _records([[1, 0]]).encoded, n=5, radius=1.0)
+    assert set(fidelity_draft(Layout(units=3), 10, 0.1).weights) == {"records", "means"}
+    figure = measure_fidelity(_account(2.0), _records([]), _records([[1, 0]]).encoded, radius=1.0)
     assert all(torch.isfinite(torch.tensor(list(figure.values()))))

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.tables.arrays import Misfit, plain
-from lightning_dpgen.data.tables.column import BadSchema, Modelled
-from lightning_dpgen.data.tables.numeric import scale_of
-from lightning_dpgen.data.tables.scales import Scale
+from lightning_dpgen.data.tables.bins import Bins
+from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
+from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
+from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 
 # What stands in a schema in the place of what is to be found.
 PRIVATE = "private"
@@ -22,6 +23,9 @@ BOUNDS, KEYS = "bounds", "keys"
 OTHER = "other"
 # Where the powers of two that bounds are chosen from begin: for days at the first of 2000. And what days there are.
 _REFERENCES, _DAYS = {"integer": 0, "number": 0, "date": 10_957}, (-719_162, 2_932_896)
+
+# What bounds that are found can tell from 0; and as many bins as a column gets by default.
+_SMALLEST, _BINS = 2.0**-64, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +57,41 @@ class Open(Modelled):
         """What a schema says of it when this was found: bounds as `raw` has them, or the categories."""
         fields = dict(self.described)
         if self.find == BOUNDS:
-            low, high = (bound + _REFERENCES[fields["type"]] for bound in found)
-            if fields["type"] == "date":
-                low, high = max(low, _DAYS[0]), min(high, _DAYS[1])
-            return fields | {"low": self.scale.declared(low), "high": self.scale.declared(high)}
+            low, high = (self._held(bound + _REFERENCES[fields["type"]]) for bound in found)
+            if low == high:
+                low, high = self._room(low)
+            fields |= {"low": self.scale.declared(low), "high": self.scale.declared(high)}
+            return fields if self._can_be_cut(fields, low, high) else fields | {"transform": "linear"}
         other = fields.get("other") or OTHER
-        return fields | {"values": [key for key in found if key != other] + [other], "other": other}
+        # What a schema cannot hold is one of those that were not found.
+        known = [key for key in found if key != other and is_text(key) and key == key.strip()]
+        return fields | {"values": [*known, other], "other": other}
+
+    def _room(self, tick: int | float) -> tuple[int | float, int | float]:
+        """Bounds around one value: a column of one value alone would have nothing to learn, or to scale."""
+        if not self.scale.whole:
+            return tick, tick + _SMALLEST
+        return (tick, tick + 1) if self._held(tick + 1) > tick else (tick - 1, tick)
+
+    def _can_be_cut(self, fields: Mapping[str, Any], low: int | float, high: int | float) -> bool:
+        """Whether its transform makes bins that float64 tells apart: far from 0 the first ones of a logarithm are narrow."""
+        transform, bins = fields.get("transform", "linear"), fields.get("bins") or _BINS
+        if transform == "linear" or not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
+            return True
+        try:
+            Bins.cut(low, high, self.scale.whole, bins, transform, self.scale.unit, np.zeros(0))
+        except ValueError:
+            return False
+        return True
+
+    def _held(self, tick: int | float) -> int | float:
+        """The nearest that a schema can declare."""
+        if not self.scale.whole:
+            return tick
+        # Of numbers with decimals 15 digits.
+        most = LARGEST_WHOLE if self.scale.unit == 1 else 10**15
+        least, most = _DAYS if self.described["type"] == "date" else (-most, most)
+        return max(least, min(most, tick))
 
     def raw(self, values: pa.Array) -> np.ndarray | pa.Array:
         """Ticks (n,) float64 from a public reference, NaN where one is missing; or (n,) texts, null where one is missing.

@@ -75,8 +75,8 @@ def read_table(
 
 def read_open_columns(
     source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, *, person: str | None = None
-) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], np.ndarray | None, int]:
-    """What is to be looked at privately: `Open.raw` of each open column, the persons, and how many records there are.
+) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], np.ndarray | None]:
+    """What is to be looked at privately: `Open.raw` of each open column, and the persons.
 
     Raises:
         MissingData, BadRecords: as `read_table`.
@@ -84,8 +84,7 @@ def read_open_columns(
     reader = table_source(source, schema)
     title = str(source) if isinstance(source, str | Path) else "the table"
     _check_columns(reader, schema, person, title)
-    # A table is counted by any of its columns.
-    wanted = [column.name for column in schema.open] or [schema.modelled[0].name]
+    wanted = [column.name for column in schema.open]
     parts, persons, done = {column.name: [] for column in schema.open}, [], 0
     for batch in reader.batches(wanted + ([person] if person is not None and person not in wanted else [])):
         for column in schema.open:
@@ -107,7 +106,7 @@ def read_open_columns(
         else np.concatenate([np.empty(0), *parts[column.name]])
         for column in schema.open
     }
-    return raw, None if person is None else _codes(persons), done
+    return raw, None if person is None else _codes(persons)
 
 
 def table_bytes(

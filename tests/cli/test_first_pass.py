@@ -1,0 +1,197 @@
+"""What is bought first: nothing is refused after it that could have been before, and it is bought for one run alone."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lightning_dpgen.cli import train
+from lightning_dpgen.cli.interrupts import Interrupts
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+N = 1500
+QUICK = ["model.steps=3", "model.hidden=8", "model.latent=2", "split.k=2", "split.iterations=1", "split.features=16",
+         "privacy.epsilon=8", "rows=20", "data.outside=clamp", f"data.n={N}", "data.discovery_share=0.1"]  # fmt: skip
+CITY = "columns:\n  age: {type: integer, low: 0, high: 99}\n  city: {type: category, values: private}\n"
+PRICE = "columns:\n  price: {type: number, low: private, high: private%s}\n"
+
+
+def _table(folder, schema, **columns):
+    (folder / "t.schema.yaml").write_text(schema)
+    pd.DataFrame(columns).to_csv(folder / "t.csv", index=False)
+    return ["data=table", f"data.path={folder / 't.csv'}", f"data.schema={folder / 't.schema.yaml'}"]
+
+
+def _cities(folder, **others):
+    random = np.random.default_rng(0)
+    columns = {"age": random.integers(0, 99, N).astype(object), "city": random.choice(["Rome", "Oslo"], N)} | others
+    return _table(folder, CITY, **columns)
+
+
+def _one_line(err):
+    assert len(err.strip().splitlines()) == 1, err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [("age", "abc", "line 5"), ("age", None, "line 5"), ("city", None, "line 5")],
+    ids=["text", "missing", "missing where categories are found"],
+)
+def test_a_value_that_cannot_be_read_costs_nothing(dpgen, tmp_path, column, value, words):
+    """Also in a column of which nothing is to be found."""
+    _cities(tmp_path)
+    frame = pd.read_csv(tmp_path / "t.csv", dtype=object)
+    frame.loc[3, column] = value
+    arguments = [*_table(tmp_path, CITY, **frame), *QUICK, f"run_dir={tmp_path / 'run'}"]
+    status, _, err = dpgen("train", *arguments)
+    assert status == 2 and words in _one_line(err) and not (tmp_path / "run").exists()
+
+
+def test_a_type_that_categories_cannot_have_costs_nothing(dpgen, tmp_path):
+    _cities(tmp_path)
+    frame = pd.read_csv(tmp_path / "t.csv").assign(city=7)
+    frame.to_parquet(tmp_path / "t.parquet")
+    arguments = ["data=table", f"data.path={tmp_path / 't.parquet'}", f"data.schema={tmp_path / 't.schema.yaml'}"]
+    status, _, err = dpgen("train", *arguments, *QUICK, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "expected text" in _one_line(err) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "values"),
+    [
+        (", encoding: scaled", np.zeros(N)),
+        (", encoding: scaled", np.full(N, 1e-300)),
+        (", decimals: 12", np.full(N, 2.0**40)),
+        (", transform: log", np.full(N, 1e300)),
+        ("", np.full(N, -1e300)),
+        (", encoding: scaled", np.full(N, 1e300)),
+    ],
+    ids=["zeros", "tiny", "decimals", "log", "far below", "far above"],
+)
+def test_whatever_bounds_are_found_make_a_column(dpgen, tmp_path, more, values):
+    arguments = [*_table(tmp_path, PRICE % more, price=values), *QUICK, f"run_dir={tmp_path / 'run'}"]
+    status, _, err = dpgen("train", *arguments)
+    assert status == 0, err
+
+
+def test_names_that_no_schema_holds_are_others(dpgen, tmp_path):
+    random = np.random.default_rng(0)
+    city = pd.Series(random.choice([" Rome", "Oslo"], N))
+    (tmp_path / "t.schema.yaml").write_text(CITY)
+    pd.DataFrame({"age": random.integers(0, 99, N), "city": city}).to_parquet(tmp_path / "t.parquet")
+    arguments = ["data=table", f"data.path={tmp_path / 't.parquet'}", f"data.schema={tmp_path / 't.schema.yaml'}"]
+    assert dpgen("train", *arguments, *QUICK, f"run_dir={tmp_path / 'run'}")[0] == 0
+    made = pd.read_parquet(tmp_path / "run/release/synthetic.parquet")
+    assert set(made["city"]) <= {"Oslo", "other"}
+
+
+def test_bounds_are_told_as_a_schema_says_them(dpgen, tmp_path):
+    values = np.random.default_rng(0).uniform(25, 5000, N).round(2)
+    status, out, _ = dpgen("train", *_table(tmp_path, PRICE % ", decimals: 2", price=values), *QUICK,
+                           f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    low, high = map(float, re.search(r"found, with noise: price: from ([\d.]+) to ([\d.]+)", out).groups())
+    assert status == 0 and 0 <= low < 60 and 3000 < high < 11_000
+
+
+def _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments):
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments)[0] == 130
+
+
+@pytest.mark.parametrize(
+    "other",
+    [["data.person=doctor"], ["data.max_rows=4"], ["privacy.epsilon=9"], ["privacy.delta=1e-7"], ["schema"]],
+    ids=lambda value: value[0],
+)
+def test_it_is_bought_for_one_run_alone(dpgen, tmp_path, monkeypatch, other):
+    """Another unit of privacy, budget or description after it would make the certificate false."""
+    random = np.random.default_rng(0)
+    table = _cities(tmp_path, person=random.integers(0, 700, N), doctor=random.integers(0, 3, N))
+    (tmp_path / "t.schema.yaml").write_text(CITY + "  person: {type: drop}\n  doctor: {type: drop}\n")
+    settings = [word for word in QUICK if not word.startswith("data.n=")]
+    counted = [*table, *settings, "data.n=null", "data.n_share=0.1", "data.person=person", "data.max_rows=3",
+               f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    _stopped_after_the_first_pass(dpgen, monkeypatch, *counted)
+    if other == ["schema"]:
+        text = (tmp_path / "t.schema.yaml").read_text()
+        (tmp_path / "t.schema.yaml").write_text(text.replace("high: 99", "high: 98"))
+        other = []
+    status, _, err = dpgen("train", *counted, *other)
+    assert status == 2 and "other settings" in _one_line(err) and not (tmp_path / "run/release").exists()
+
+
+def test_a_setting_of_the_model_may_be_corrected_after_it(dpgen, tmp_path):
+    settings = [word for word in QUICK if not word.startswith("data.n=")]
+    arguments = [*_cities(tmp_path), *settings, "data.n=null", "data.n_share=0.1", f"run_dir={tmp_path / 'run'}"]
+    status, _, err = dpgen("train", *arguments, "model.rate=2e-7")
+    assert status == 2 and "model.rate" in _one_line(err) and "is paid for and kept" in err
+    assert dpgen("train", *arguments, "model.rate=0.2")[0] == 0
+    assert dpgen("verify", tmp_path / "run/release")[0] == 0
+
+
+def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):
+    arguments = [*_cities(tmp_path), *QUICK, f"run_dir={tmp_path / 'run'}"]
+    buy = train.first_pass.buy
+
+    def signalled(*given):
+        Interrupts._receive(signalled.interrupts)
+        return buy(*given)
+
+    caught = Interrupts.caught
+
+    def remembered(interrupts):
+        signalled.interrupts = interrupts
+        return caught(interrupts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.first_pass, "buy", signalled)
+        patch.setattr(Interrupts, "caught", remembered)
+        status, _, err = dpgen("train", *arguments)
+    assert status == 130 and "To go on from where it stopped" in _one_line(err)
+    assert dpgen("train", *arguments)[0] == 0
+    ledger = (tmp_path / "run/private/ledger.jsonl").read_text().splitlines()
+    stages = [json.loads(line).get("stage") for line in ledger if '"id"' in line]
+    assert stages.count("first pass") == 1
+
+
+def test_settings_that_decide_what_a_record_is_cannot_change(dpgen, tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"basket": np.arange(N) // 2, "customer": np.arange(N) // 50,
+                          "item": random.integers(1, 9, N)})  # fmt: skip
+    frame.to_csv(tmp_path / "shop.csv", index=False)
+    settings = [word for word in QUICK if "discovery" not in word]
+    arguments = ["data=baskets", f"data.path={tmp_path / 'shop.csv'}", "data.items=[1,2,3,4,5,6,7,8]", "data.max_items=6",
+                 *settings, f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments, "data.columns=[basket,item]")[0] == 130
+    status, _, err = dpgen("train", *arguments, "data.columns=[customer,item]")
+    assert status == 2 and "data.columns was" in _one_line(err)
+    assert dpgen("train", *arguments, "data.columns=[basket,item]")[0] == 0
+    certificate = json.loads((tmp_path / "run/release/privacy.json").read_text())
+    assert certificate["unit"] == "one basket (all of one basket) of the data set"
+    assert certificate["declared"]["columns"] == ["basket", "item"]
+
+
+def test_no_records_cost_nothing(dpgen, tmp_path):
+    arguments = [*_table(tmp_path, "columns: {age: {type: integer, low: 0, high: 9}}", age=[]), "data.n=400"]
+    status, _, err = dpgen("train", *arguments, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "there are no records" in err.splitlines()[-1] and not (tmp_path / "run").exists()
+
+
+def test_a_number_that_is_far_off_is_said(dpgen, tmp_path):
+    settings = [word for word in QUICK if not word.startswith(("data.n=", "data.discovery"))]
+    table = _table(tmp_path, "columns: {age: {type: integer, low: 0, high: 9}}", age=[3] * 100)
+    status, out, err = dpgen("train", *table, *settings, "data.n=400", f"run_dir={tmp_path / 'run'}")
+    assert status == 0 and "(private, stays here): 100 records take part" in out and "data.n=400 is far from" in err
+
+
+def test_one_unit_of_privacy(dpgen, tmp_path):
+    table = _cities(tmp_path, person=range(N))
+    status, _, err = dpgen("train", *table, *QUICK, "data.person=person", "data.max_rows=1", "privacy.unit=one town")
+    assert status == 2 and "privacy.unit=one town: data.person=person" in _one_line(err)
