@@ -31,5 +31,5 @@ def run(argv: Sequence[str]) -> int:
     plan = settings.plan()
     for text in (delta_warning(settings.conf), seed_warning(settings.conf), split_warning(settings, plan)):
         warn(text)
-    print(budget_table(plan))
+    print(budget_table(plan, of_person=settings.conf.data.person is not None))
     return 0

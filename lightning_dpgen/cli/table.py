@@ -14,8 +14,12 @@ _METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "
 _HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon alone")
 
 
-def budget_table(plan: Plan) -> str:
+def budget_table(plan: Plan, *, of_person: bool = False) -> str:
     """The plan as text: a line a stage, and the total at delta under the named relation.
+
+    Args:
+        plan: of a run.
+        of_person: whether the unit is a person, even where a person has one record.
 
     A share is that of mu^2 (Gaussian differential privacy), at delta 0 of epsilon; the last stage takes what is left.
     """
@@ -31,7 +35,7 @@ def budget_table(plan: Plan) -> str:
         rows.append(
             (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", f"{stage.share:.0%}", alone)
         )
-    return "\n".join([aligned(rows), "", _total(plan)])
+    return "\n".join([aligned(rows), "", _total(plan, of_person)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -42,10 +46,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _total(plan: Plan) -> str:
+def _total(plan: Plan, of_person: bool) -> str:
     if not plan.private or math.isinf(plan.epsilon):
         return "total: NOT PRIVATE (privacy=off): no noise, no bound; do not publish what this makes"
-    unit = "record" if plan.max_rows == 1 else "person"
+    unit = "person" if of_person or plan.max_rows > 1 else "record"
     how = f"one {unit} replaced" if plan.relation == REPLACE_ONE else f"one {unit} added or removed"
     by = _METHODS[plan.spent.method] if plan.delta else "a sum"
     return f"total: epsilon {round_up(plan.epsilon):g} of {plan.target_epsilon:g} at delta {plan.delta:g}, {how} ({by})"

@@ -196,7 +196,7 @@ def _planned(settings: Settings, telling: Telling) -> Plan:
     plan = settings.plan()
     for text in (delta_warning(settings.conf), split_warning(settings, plan)):
         telling.warn(text)
-    telling.say(budget_table(plan))
+    telling.say(budget_table(plan, of_person=settings.conf.data.person is not None))
     return plan
 
 

@@ -74,7 +74,7 @@ class Open(Modelled):
         return (tick, tick + 1) if self._held(tick + 1) > tick else (tick - 1, tick)
 
     def _can_be_cut(self, fields: Mapping[str, Any], low: int | float, high: int | float) -> bool:
-        """Whether its transform makes bins that float64 tells apart: far from 0 the first ones of a logarithm are narrow."""
+        """Whether its transform makes bins that float64 tells apart: far from 0 the first of a logarithm are narrow."""
         transform, bins = fields.get("transform", "linear"), fields.get("bins") or _BINS
         if transform == "linear" or not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
             return True
