@@ -81,6 +81,8 @@ class ModelConf:
     name: str = MISSING
     network: str | None = None
     hidden: int | None = None
+    layers: int | None = None
+    trunk: bool | None = None
     latent: int | None = None
     divergence: str | None = None
     divergence_weight: float | None = None

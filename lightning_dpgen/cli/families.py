@@ -49,8 +49,10 @@ FAMILIES = {
     "vae": Family(
         "mixture of variational autoencoders",
         VAE,
-        ("network", "hidden", "latent", "divergence", "divergence_weight"),
-        lambda d: {"network": "dense", "hidden": d.hidden, "latent": d.latent, "lr": d.lr},
+        ("network", "hidden", "layers", "trunk", "latent", "divergence", "divergence_weight"),
+        lambda d: {
+            "network": "dense", "hidden": d.hidden, "layers": 1, "trunk": False, "latent": d.latent, "lr": d.lr,
+        },
     ),
     "own": Family(
         "a model of somebody's own",

@@ -32,7 +32,7 @@ from lightning_dpgen.privacy.plan import Plan
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
 # Beyond any use, and short of what exhausts a machine without a word.
-_MOST, _WIDEST = 10**9, 2**16
+_MOST, _WIDEST, _DEEPEST = 10**9, 2**16, 8
 # The stage that buys the number of records and what else is not declared.
 FIRST_PASS = "first pass"
 _RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
@@ -334,6 +334,13 @@ def _check_model(conf: Conf, schema: Schema) -> None:
     for name, most in {"steps": _MOST, **dict.fromkeys(sizes, _WIDEST)}.items():
         if getattr(model, name) is not None:
             _within(f"model.{name}", getattr(model, name), 1, most)
+    if model.layers is not None:
+        _within("model.layers", model.layers, 1, _DEEPEST)
+    if model.network == "conv" and (model.layers not in (None, 1) or model.trunk):
+        raise Mistake(
+            f"model.network=conv with model.layers={model.layers}, model.trunk={model.trunk}: are of dense networks; leave "
+            "them out"
+        )
     for name in ("penalty", "divergence_weight", "group_c"):
         value = getattr(model, name)
         if value is not None and not 1e-6 <= value <= 1e6:

@@ -236,6 +236,11 @@ class Segmented(Form):
     form: Form
     offsets: Sequence[int]
 
+    @property
+    def components(self) -> int:
+        """How many tensors there are."""
+        return len(self.offsets) - 1
+
     def norms(self) -> Tensor:
         return self.form.norms()
 
@@ -280,6 +285,11 @@ class Cut(Form):
 
     forms: Sequence[Form]
     sizes: Sequence[int]
+
+    @property
+    def components(self) -> int:
+        """How many tensors there are."""
+        return len(self.forms)
 
     def norms(self) -> Tensor:
         return torch.cat([form.norms() for form in self.forms])

@@ -51,7 +51,8 @@ class RecordGradients:
     @property
     def by_component(self) -> bool:
         """Whether each record reaches one slice of stacked parameters, that of its component."""
-        return all(isinstance(form, Segmented | Cut) for form in self._forms.values())
+        k = None if self.offsets is None else len(self.offsets) - 1
+        return all(isinstance(form, Segmented | Cut) and form.components == k for form in self._forms.values())
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.forms import Form
-from lightning_dpgen.gradients.segments import segmented_product, wide_product
+from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
 from lightning_dpgen.gradients.sparse import ones_product
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_forms
 
@@ -27,6 +27,7 @@ class StackedMLP(nn.Module):
         widths: of the input, the hidden layers and the output.
         slope: of the rectifiers, below 0.
         last_bias: whether the last layer has a bias.
+        shared: whether each layer is one for all components; None for none.
         generator: public generator of the initial weights.
     """
 
@@ -37,24 +38,31 @@ class StackedMLP(nn.Module):
         *,
         slope: float = 0.0,
         last_bias: bool = True,
+        shared: Sequence[bool] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.slope = slope
         last = len(widths) - 2
+        self.slope, self.shared = slope, tuple(shared or (False,) * (last + 1))
         self.layers = nn.ModuleList(
-            StackedLinear(k, n, o, bias=i < last or last_bias, generator=generator)
-            for i, (n, o) in enumerate(itertools.pairwise(widths))
+            StackedLinear(1 if common else k, n, o, bias=i < last or last_bias, generator=generator)
+            for i, ((n, o), common) in enumerate(zip(itertools.pairwise(widths), self.shared, strict=True))
         )
+
+    def _offsets(self, offsets: Sequence[int]) -> list[Sequence[int]]:
+        """Of each layer: a shared one has a single segment."""
+        return [(0, offsets[-1]) if common else offsets for common in self.shared]
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, n) sorted by component, to (B, o)."""
-        for layer in self.layers[:-1]:
-            x = F.leaky_relu(layer(x, offsets), self.slope) if self.slope else F.relu(layer(x, offsets))
-        return self.layers[-1](x, offsets)
+        *inner, last = zip(self.layers, self._offsets(offsets), strict=True)
+        for layer, own in inner:
+            x = F.leaky_relu(layer(x, own), self.slope) if self.slope else F.relu(layer(x, own))
+        return last[0](x, last[1])
 
     def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, n) the gradient of a single output with respect to the input, as a function of the parameters."""
+        """(B, n) the gradient of a single output with respect to the input, as a function of the parameters; of layers that
+        are not shared."""
         kept = []
         for layer in self.layers[:-1]:
             x = layer(x, offsets)
@@ -73,27 +81,32 @@ class StackedMLP(nn.Module):
             offsets: of the components.
             bias: (k, o) of the last layer, where it has none of its own.
         """
-        inputs = [x]
-        for layer in self.layers[:-1]:
+        inputs, own = [x], self._offsets(offsets)
+        for layer, where in zip(self.layers[:-1], own, strict=False):
             product = segmented_product if inputs[-1].is_floating_point() else ones_product
-            inputs.append(product(inputs[-1], layer.weight, layer.bias, offsets).relu_())
+            inputs.append(product(inputs[-1], layer.weight, layer.bias, where).relu_())
         last = self.layers[-1]
-        if bias is not None:
+        if bias is None:
+            return segmented_product(inputs[-1], last.weight, last.bias, own[-1]), inputs
+        if not self.shared[-1]:
             return wide_product(inputs[-1], last.weight, bias, offsets), inputs
-        return segmented_product(inputs[-1], last.weight, last.bias, offsets), inputs
+        out = segmented_product(inputs[-1], last.weight, None, own[-1])
+        for c, start, end in segments(offsets):
+            out[start:end] += bias[c]
+        return out, inputs
 
     def back(
         self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool
     ) -> tuple[dict[nn.Parameter, Form], Tensor | None]:
         """From the gradient of the outputs of `run`, those of parameters by record, and that of the input if asked for."""
         forms: dict[nn.Parameter, Form] = {}
-        for i in reversed(range(len(self.layers))):
+        for i, own in reversed(list(enumerate(self._offsets(offsets)))):
             layer = self.layers[i]
-            forms |= layer_forms(layer, gradient, inputs[i], offsets)
+            forms |= layer_forms(layer, gradient, inputs[i], own)
             if i:
-                gradient = segmented_product(gradient, layer.weight.mT, None, offsets).mul_(inputs[i] > 0)
+                gradient = segmented_product(gradient, layer.weight.mT, None, own).mul_(inputs[i] > 0)
             elif to_input:
-                gradient = segmented_product(gradient, layer.weight.mT, None, offsets)
+                gradient = segmented_product(gradient, layer.weight.mT, None, own)
         return forms, gradient if to_input else None
 
 

@@ -33,8 +33,11 @@ class StackedVAE(nn.Module):
     Args:
         schema: the public description of a record.
         k: number of components.
-        network: ``dense`` (one hidden layer on each side) or ``conv`` (two convolutions on each side).
+        network: ``dense`` (hidden layers on each side) or ``conv`` (two convolutions on each side).
         hidden: units of each hidden layer of a dense network.
+        layers: hidden layers on each side of a dense network; DPGM has 1, and 2 in its Appendix A.
+        trunk: of a dense network, share the layers beside the records among the components, which then differ in the layers
+            beside the code, and in the output bias: fewer parameters, so less noise.
         latent: dimensions of the code z.
         fixed_bias: keep the output bias of the decoder out of training, at values that were released before (noisy
             cluster means); otherwise it is trained like any other parameter.
@@ -59,17 +62,22 @@ class StackedVAE(nn.Module):
         *,
         network: str = "dense",
         hidden: int = 200,
+        layers: int = 1,
+        trunk: bool = False,
         latent: int = 2,
         fixed_bias: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
-        self.fixed_bias = fixed_bias
+        self.layers, self.trunk, self.fixed_bias = layers, trunk, fixed_bias
         width = schema.layout.width
         if network == "dense":
-            self.encoder = StackedMLP(k, (width, hidden, 2 * latent), generator=generator)
-            self.decoder = StackedMLP(k, (latent, hidden, width), last_bias=False, generator=generator)
+            inner, shared = [hidden] * layers, [trunk] * layers
+            self.encoder = StackedMLP(k, (width, *inner, 2 * latent), shared=[*shared, False], generator=generator)
+            self.decoder = StackedMLP(
+                k, (latent, *inner, width), last_bias=False, shared=[False, *shared], generator=generator
+            )
         elif network == "conv":
             self.encoder = PictureEncoder(schema, k, 2 * latent, generator=generator)
             self.decoder = PictureDecoder(schema, k, latent, generator=generator)
@@ -83,7 +91,8 @@ class StackedVAE(nn.Module):
     @property
     def settings(self) -> dict[str, Any]:
         """What `__init__` was asked for, besides schema and k."""
-        return {name: getattr(self, name) for name in ("network", "hidden", "latent", "fixed_bias")}
+        names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
+        return {name: getattr(self, name) for name in names}
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:

@@ -50,7 +50,7 @@ class VAE(PrivateMixture):
         n: the declared number of records; rate times n is the divisor of every sum.
         k: number of components, as in the split.
         network: ``dense`` or ``conv``.
-        hidden: units of a hidden layer of a dense network.
+        hidden, layers, trunk: of a dense network, see `StackedVAE`.
         latent: dimensions of a code.
         lr: learning rate of Adam.
         bias: ``means`` keeps the output bias at the split's noisy cluster means, ``learned`` starts there and trains it,
@@ -70,6 +70,8 @@ class VAE(PrivateMixture):
         k: int = 10,
         network: str = "dense",
         hidden: int = 200,
+        layers: int = 1,
+        trunk: bool = False,
         latent: int = 2,
         lr: float = 1e-3,
         bias: str = "means",
@@ -79,7 +81,15 @@ class VAE(PrivateMixture):
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         stacked = StackedVAE(
-            schema, k, network=network, hidden=hidden, latent=latent, fixed_bias=bias == "means", generator=generator
+            schema,
+            k,
+            network=network,
+            hidden=hidden,
+            layers=layers,
+            trunk=trunk,
+            latent=latent,
+            fixed_bias=bias == "means",
+            generator=generator,
         )
         embedded = divergence is not None and divergence.kind == "embedding"
         super().__init__(

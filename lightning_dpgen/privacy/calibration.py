@@ -406,8 +406,8 @@ def _too_small(draft: Draft, drafts, shares, target: float, delta: float) -> Bud
         needed *= 1.1
         if needed > 1e4:
             return BudgetTooSmall(
-                f"stage {draft.stage!r}: about {draft.largest:.3g} records (or persons, with max_rows each) are behind each "
-                f"of its {draft.count} noisy numbers, and no epsilon makes that worthwhile: set fewer max_rows, or a larger n"
+                f"stage {draft.stage!r}: about {draft.largest:.3g} records (or persons, with max_rows each) stand behind "
+                f"each of its {draft.count} noisy numbers, and no epsilon makes that worthwhile: set fewer max_rows"
             )
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
     share = shares[list(drafts).index(draft)]

@@ -15,6 +15,8 @@ SHORT = [
 FAMILIES = {
     "rbm": ["model=rbm", "model.hidden=8", "model.chains=4"],
     "wgan": ["model=wgan", "model.hidden=8"],
+    "two layers": ["model.hidden=8", "model.layers=2"],
+    "a trunk": ["model.hidden=8", "model.trunk=True"],
     "convolutional vae": ["model.network=conv"],
     "convolutional wgan": ["model=wgan", "model.network=conv", "clipping=dpnorm"],
     "groups": ["model.hidden=8", "model.divergence=group", "model.groups=4"],
@@ -54,6 +56,8 @@ BAD = {
     "no such model": (["model=gan"], "model"),
     "a setting of another family": (["model=rbm", "model.latent=3"], "no setting 'model.latent'"),
     "a network of another family": (["model=rbm", "model.network=conv"], "no setting 'model.network'"),
+    "layers of convolutions": (["model.network=conv", "model.layers=2"], "model.network=conv with model.layers=2"),
+    "no layers": (["model.layers=0"], "model.layers=0"),
     "no such network": (["model.network=deep"], "model.network=deep: expected dense or conv"),
     "pictures of another size": (
         ["data=images", "data.path=x.npz", "data.n=5000", "data.height=6", "data.width=6", "model.network=conv"],

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_dpgen.data.lots import Draw, Lot, PoissonLots
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Smoothed
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
@@ -22,6 +23,7 @@ from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
+from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 
@@ -521,3 +523,15 @@ def test_the_last_bound_is_part_of_the_state(account_of):
     assert again.last_bound == 0.5 * 0.75 + 0.5 * 0.25
     plain = torch.optim.SGD([weight], lr=1.0)
     _sgd([weight], account, rule).load_state_dict(plain.state_dict())
+
+
+def test_a_trunk_is_no_part_of_one_component(account_of):
+    """What the components share has no slice of each, so a bound for each component is refused."""
+    schema = ImageSchema(3, 3, levels=1)
+    account = account_of({"gradient": 1.0})
+    for trunk in (False, True):
+        network = StackedVAE(schema, 2, hidden=4, latent=2, trunk=trunk)
+        gradients = term_gradients(network, network.term, Lot(torch.rand(4, 9), (0, 1, 4)), account.stream)
+        assert gradients.by_component == (not trunk)
+    with pytest.raises(ValueError, match="PerComponent"):
+        PerComponent(Fixed(1.0)).scope.norms(gradients)
