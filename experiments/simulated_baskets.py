@@ -119,7 +119,7 @@ def cdr(random: np.random.Generator) -> Visits:
         home = overall(np.zeros(n, np.int64), random)
         work = np.where(random.random(n) < 0.6, far(home, random), overall(np.zeros(n, np.int64), random))
         # Heavy callers are few and everywhere: repeated towers count once.
-        more = (random.lognormal(1.71, 1.1, n) * 1.252).astype(np.int64)
+        more = (random.lognormal(1.71, 1.1, n) * 1.253).astype(np.int64)
         person = np.repeat(np.arange(n), more)
         anchor = np.where(random.random(len(person)) < 0.6, home[person], work[person])
         kind = random.random(len(person))

@@ -1,7 +1,9 @@
 """Baskets survive every way they are written in, nobody's encoding depends on others, and what does not fit is refused."""
 
 import gzip
+import io
 import json
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -118,6 +120,51 @@ def test_a_matrix_is_read_like_lists_and_dense_units_decode_the_same(known):
     dense = Encoded(reading.encoded.units.toarray(), reading.encoded.codes)
     random = np.random.default_rng(0)
     assert schema.decode(dense, random).equals(schema.decode(reading.encoded, random))
+
+
+@quick
+@given(known=records(), most=st.integers(1, 7), kind=st.sampled_from(["uint8", "bool", "int64", "float32"]), data=st.data())
+def test_a_matrix_is_read_the_same_whatever_its_form(tmp_path_factory, known, most, kind, data):
+    """Repeated entries and zeros, columns in any order, what it says of itself, a matrix or an array, in memory or not."""
+    schema, baskets, _ = known
+    schema = BasketSchema(schema.items, max_items=min(most, len(schema.items)))
+    expected = read_baskets(baskets, schema)
+    columns, values, ends = [], [], [0]
+    for basket in baskets:
+        zeros = data.draw(st.lists(st.integers(0, len(schema.items) - 1), max_size=2))
+        entries = [(schema.items.index(item), 1) for item in basket * data.draw(st.sampled_from([1, 1, 256]))]
+        entries = data.draw(st.permutations([*set(entries), *((zero, 0) for zero in zeros)])) + entries[:256]
+        columns, values = columns + [at for at, _ in entries], values + [value for _, value in entries]
+        ends.append(len(columns))
+    places = data.draw(st.sampled_from([np.int32, np.int64]))
+    container = data.draw(st.sampled_from([scipy.sparse.csr_array, scipy.sparse.csr_matrix]))
+    parts = (np.array(values, kind), np.array(columns, places), np.array(ends, places))
+    matrix = container(parts, shape=(len(baskets), len(schema.items)))
+    before = [part.copy() for part in (matrix.data, matrix.indices, matrix.indptr)]
+    if data.draw(st.booleans()):
+        matrix.has_canonical_format = True
+    path = tmp_path_factory.mktemp("b") / "x.npz"
+    scipy.sparse.save_npz(path, matrix)
+    for source in (matrix, path):
+        reading = read_baskets(source, schema)
+        found = reading.encoded.units
+        assert reading.counted == expected.counted and (found.dtype, found.indices.dtype) == (np.uint8, np.int32)
+        assert np.array_equal(found.indptr, expected.encoded.units.indptr) and set(found.data) <= {1}
+        assert np.array_equal(found.indices, expected.encoded.units.indices)
+        # Nobody who still has the matrix can change what was read, nor is theirs changed.
+        assert not np.shares_memory(found.indices, matrix.indices)
+    assert all(map(np.array_equal, before, (matrix.data, matrix.indices, matrix.indptr)))
+
+
+def test_choices_among_many_baskets_are_made_a_few_at_a_time(monkeypatch):
+    schema = BasketSchema(tuple(range(30)), max_items=4)
+    random = np.random.default_rng(0)
+    matrix = scipy.sparse.csr_array(random.random((200, 30)) < random.random((200, 1)) / 2)
+    expected = read_baskets(matrix, schema).encoded.units
+    monkeypatch.setattr("lightning_dpgen.data.baskets.sets._AT_ONCE", 7)
+    assert (read_baskets(matrix, schema).encoded.units != expected).nnz == 0
+    each = [read_baskets(matrix[[row]], schema).encoded.units.toarray()[0] for row in range(200)]
+    assert np.array_equal(each, expected.toarray())
 
 
 @quick
@@ -315,6 +362,44 @@ FILES = {
 }
 
 
+def _npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _saved(matrix, **options):
+    file = io.BytesIO()
+    scipy.sparse.save_npz(file, matrix, **options)
+    return file.getvalue()
+
+
+seven = scipy.sparse.eye_array(7, format="csr", dtype=np.uint8)
+PARTS = {"format": np.array(b"csr"), "indices": np.arange(2), "indptr": np.array([0, 1, 2]), "data": np.ones(2)}
+FILES |= {
+    "a matrix of no items": ("x.npz", _saved(seven[:0]), "no baskets"),
+    "a matrix of another width": ("x.npz", _saved(seven[:, :5]), r"x.npz has shape \(7, 5\): expected \(N, 7\)"),
+    "a matrix by columns": ("x.npz", _saved(seven.tocsc()), r"x.npz holds a csc matrix: expected CSR.*tocsr"),
+    "a matrix of negative numbers": ("x.npz", _saved(-1.0 * seven), "x.npz holds negative"),
+    "a matrix of missing numbers": ("x.npz", _saved(seven * np.nan), "x.npz holds negative"),
+    "a matrix of infinite numbers": ("x.npz", _saved(seven * np.inf), "x.npz holds negative"),
+    "a matrix of complex numbers": ("x.npz", _saved(seven * 1j), "x.npz holds negative"),
+    "arrays of something else": ("x.npz", _npz(images=np.ones((2, 2))), "x.npz is no sparse matrix"),
+    "an item beyond the last": ("x.npz", _npz(**PARTS | {"indices": np.array([0, 7]), "shape": [2, 7]}), "is damaged"),
+    "an item before the first": ("x.npz", _npz(**PARTS | {"indices": np.array([0, -1]), "shape": [2, 7]}), "is damaged"),
+    "rows that go back": ("x.npz", _npz(**PARTS | {"indptr": np.array([0, 3, 2]), "shape": [2, 7]}), "x.npz is damaged"),
+    "fewer rows than said": ("x.npz", _npz(**PARTS | {"shape": [3, 7]}), "x.npz is no sparse matrix"),
+    "a shape of text": ("x.npz", _npz(**PARTS | {"shape": "xy"}), "x.npz is no sparse matrix"),
+    "no shape": ("x.npz", _npz(**PARTS), "x.npz is no sparse matrix"),
+    "pickled arrays": ("x.npz", _npz(**PARTS | {"data": np.array([{}, 1]), "shape": [2, 7]}), "allow_pickle"),
+    "a pickle": ("x.npz", pickle.dumps([["tea"]]), "x.npz is no sparse matrix"),
+    "an empty matrix file": ("x.npz", b"", "x.npz is no sparse matrix"),
+    "a cut matrix file": ("x.npz", _saved(seven)[:-40], "x.npz is no sparse matrix"),
+    "a damaged matrix file": ("x.npz", _saved(seven, compressed=False).replace(b"\1" * 7, b"\2" * 7), "Bad CRC-32"),
+    "a packed matrix": ("x.npz.gz", gzip.compress(_saved(seven)), "expected a name that ends in"),
+}
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_bad_files_get_one_clear_line(tmp_path, name):
     file, text, words = FILES[name]
@@ -385,6 +470,17 @@ def test_a_file_of_lines_has_no_column_of_persons(tmp_path):
     (tmp_path / "x.dat").write_text("a tea\n\n")
     with pytest.raises(BadRecords, match="line 2: expected its label first"):
         read_baskets(tmp_path / "x.dat", LABELLED)
+
+
+def test_a_matrix_holds_baskets_alone(tmp_path):
+    scipy.sparse.save_npz(tmp_path / "x.npz", seven)
+    for schema, options in ((PLAIN, {"person": "p"}), (LABELLED, {}), (LABELLED, {"label": "class"})):
+        with pytest.raises(BadRecords, match=r"x.npz: a matrix holds baskets alone.*data.person"):
+            read_baskets(tmp_path / "x.npz", schema, **options)
+    with pytest.raises(BadRecords, match=r"x.npz: a matrix does not say which items.*data.items=FILE"):
+        basket_keys(tmp_path / "x.npz")
+    (tmp_path / "x.npz").rename(tmp_path / "x")
+    assert read_baskets(tmp_path / "x", PLAIN, form="matrix").encoded.units.nnz == 7
 
 
 def test_whole_numbers_are_found_however_a_table_holds_them():

@@ -1,4 +1,4 @@
-"""Files of baskets as they are written, a block at a time: one basket a line, or one item a row."""
+"""Files of baskets as they are written: one basket a line or one item a row, a block at a time, or a sparse matrix."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import scipy.sparse
 
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
@@ -19,6 +20,7 @@ from lightning_dpgen.data.reading import Numbers, one_each
 
 LINES = (".dat", ".txt", ".baskets")
 ROWS = (".csv", ".tsv", ".parquet")
+MATRIX = ".npz"
 _BYTES_AT_ONCE = 1 << 24
 
 
@@ -49,8 +51,9 @@ class BasketForm:
     """How baskets are written.
 
     Args:
-        form: ``lines`` (one basket a line) or ``rows`` (a basket id and an item in each); None for what goes with the
-            ending: lines for .dat, .txt and .baskets, rows for .csv, .tsv and .parquet; each but the last also with .gz.
+        form: ``lines`` (one basket a line), ``rows`` (a basket id and an item in each) or ``matrix`` (CSR, as
+            scipy.sparse.save_npz writes it, one column an item); None for what goes with the ending: lines for .dat, .txt
+            and .baskets, rows for .csv, .tsv and .parquet, each of these but the last also with .gz, matrix for .npz.
         separator: between items of a line, or fields of a row. None: blanks and commas between items, commas alone
             where names of items have blanks in them; for rows what goes with the ending.
         columns: names of the columns of basket ids and of items; None where these two are all there are, in this order.
@@ -65,8 +68,8 @@ class BasketForm:
     person: str | None = None
 
     def __post_init__(self) -> None:
-        if self.form not in (None, "lines", "rows"):
-            raise ValueError(f"form={shown(self.form)}: expected lines or rows (data.form)")
+        if self.form not in (None, "lines", "rows", "matrix"):
+            raise ValueError(f"form={shown(self.form)}: expected lines, rows or matrix (data.form)")
         for name in ("label", "person"):
             if not isinstance(getattr(self, name), str | bool | None):
                 raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
@@ -77,7 +80,7 @@ class BasketForm:
             raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
 
     def of(self, source: Any) -> str:
-        """``lines`` or ``rows``.
+        """``lines``, ``rows`` or ``matrix``.
 
         Raises:
             MissingData: if there is no such file.
@@ -93,20 +96,48 @@ class BasketForm:
             return self.form
         if endings and endings[0] in LINES + ROWS:
             return "lines" if endings[0] in LINES else "rows"
+        if path.suffix == MATRIX:
+            return "matrix"
         raise BadRecords(
-            f"data.path={path}: expected a name that ends in {', '.join(LINES + ROWS)}, or data.form=lines (one basket a "
-            "line) or rows (a basket id and an item in each)"
+            f"data.path={path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or data.form=lines (one "
+            "basket a line), rows (a basket id and an item in each) or matrix (as scipy.sparse.save_npz writes it)"
         )
 
 
 def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
-    """All baskets of a file, a block at a time.
+    """All baskets of a file of lines or rows, a block at a time.
 
     Raises:
         MissingData: if there is no such file.
-        BadRecords: for one that cannot be read as baskets.
+        BadRecords: for one that cannot be read as baskets, or a matrix, which does not say what its columns are.
     """
-    return _rows(source, form) if form.of(source) == "rows" else _lines(Path(source), form)
+    found = form.of(source)
+    if found == "matrix":
+        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items=FILE)")
+    return _rows(source, form) if found == "rows" else _lines(Path(source), form)
+
+
+def load_matrix(path: Path) -> scipy.sparse.csr_array:
+    """A matrix of baskets in CSR form, as scipy.sparse.save_npz writes it. Nothing is unpickled; its numbers are unchecked.
+
+    Raises:
+        BadRecords: for anything else.
+    """
+    try:
+        # Opened here: numpy leaves a file that is no archive open.
+        with path.open("rb") as file:
+            matrix = scipy.sparse.load_npz(file)
+    # A damaged file raises whatever zipfile, numpy or scipy stumbled over.
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadRecords(
+            f"{path} is no sparse matrix as scipy.sparse.save_npz writes it: {said or type(error).__name__}"
+        ) from None
+    if matrix.format != "csr":
+        raise BadRecords(
+            f"{path} holds a {matrix.format} matrix: expected CSR; write it by scipy.sparse.save_npz(path, matrix.tocsr())"
+        )
+    return scipy.sparse.csr_array(matrix)
 
 
 def _lines(path: Path, form: BasketForm) -> Iterator[Entries]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,14 @@ from lightning_dpgen.data.baskets.files import (
     entries_in_memory,
     entries_of,
     heads_in_memory,
+    load_matrix,
 )
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.names import names_type, positions, shown
+from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, label_codes, only_counted
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"
@@ -42,15 +44,16 @@ def read_baskets(
     separator: str | None = None,
     columns: tuple[str, str] | None = None,
 ) -> Reading:
-    """Baskets, encoded a block at a time: only the places of their items are kept.
+    """Baskets, encoded a block at a time, or a matrix at once: only the places of their items are kept.
 
     An item counts once in a basket. Of a basket with more than ``schema.max_items`` items as many are kept, by a
     pseudo-random choice that depends on that basket alone, and the basket is counted. An empty basket is a record.
 
     Args:
         source: a path, see `BasketForm`; a DataFrame or pyarrow Table of basket ids and items; a list of lists of items; a
-            scipy CSR matrix with one column an item of the universe, a basket holds what is not 0. In rows, those of one
-            id make one basket wherever they stand, and a row without an item makes an empty one.
+            scipy CSR matrix with one column an item of the universe, also from a file, of which a basket holds what is
+            not 0. In rows, those of one id make one basket wherever they stand, and a row without an item makes an empty
+            one.
         schema: what is publicly known.
         outside: ``refuse``: an item that is not in the universe is an error; ``clamp``: it is left out and counted.
         person: the column of persons, one for all rows of a basket; for lists and matrices one value a basket.
@@ -84,15 +87,23 @@ def read_baskets(
         )
     labels = label if schema.classes else None
     if scipy.sparse.issparse(source):
-        found.put(_cells(source, schema, labels, person))
+        found.put_matrix(source, "the matrix of baskets", *heads_in_memory(source.shape[0], labels, person))
     elif isinstance(source, list | tuple):
         found.put(entries_in_memory(source, labels, person))
     else:
         written = BasketForm(form, separator, columns, bool(schema.classes) if labels is None else labels, person)
         if separator is None and _blanks_in_names(schema) and written.of(source) == "lines":
             written = replace(written, separator=",")
-        for entries in entries_of(source, written):
-            found.put(entries)
+        if written.of(source) == "matrix":
+            if person is not None or written.label:
+                raise BadRecords(
+                    f"{source}: a matrix holds baskets alone, without labels or persons (data.classes, data.label, "
+                    "data.person): write rows with a column for each of these"
+                )
+            found.put_matrix(load_matrix(Path(source)), str(source))
+        else:
+            for entries in entries_of(source, written):
+                found.put(entries)
     return found.reading()
 
 
@@ -102,6 +113,8 @@ class _Found:
     def __init__(self, schema: BasketSchema, outside: str) -> None:
         self.schema, self.outside, self.n = schema, outside, 0
         self.baskets, self.items = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        # Of a matrix, which is all that is read: rows as `as_sets` gives them.
+        self.sets: tuple[np.ndarray, np.ndarray] | None = None
         self.counted: Counter[str] = Counter()
         self.labels, self.persons = Own("the label", "basket"), Own("the person", "basket")
         self.has_persons, self._person_numbers = False, Numbers()
@@ -122,18 +135,28 @@ class _Found:
         self.baskets.append(entries.baskets[inside])
         self.items.append(at[inside].astype(np.int32))
         self.n = max(self.n, int(entries.heads.max(initial=-1)) + 1)
+        self._put_heads(entries.heads, entries.labels, entries.persons, entries.head_place)
+
+    def put_matrix(self, matrix: Any, what: str, *heads: Any) -> None:
+        """All baskets, as a CSR matrix; `heads` as `heads_in_memory` gives them, or nothing."""
+        self.sets, self.n = _sets_of(matrix, what, len(self.schema.items)), matrix.shape[0]
+        if heads:
+            self._put_heads(*heads, basket_place)
+
+    def _put_heads(
+        self, heads: np.ndarray, labels: pa.Array | None, persons: pa.Array | None, place: Callable[[int], str]
+    ) -> None:
         if classes := self.schema.classes:
-            at = class_positions(classes, entries.labels, entries.head_place)
-            self.labels.put(entries.heads, at, entries.head_place)
-        if entries.persons is not None:
+            self.labels.put(heads, class_positions(classes, labels, place), place)
+        if persons is not None:
             self.has_persons = True
-            self.persons.put(entries.heads, self._person_numbers.of(entries.persons), entries.head_place)
+            self.persons.put(heads, self._person_numbers.of(persons), place)
 
     def reading(self) -> Reading:
         if not self.n:
             raise BadRecords("there are no baskets: expected at least one, which may be empty")
         width = len(self.schema.items)
-        indptr, items = as_sets(np.concatenate(self.baskets), np.concatenate(self.items), self.n, width)
+        indptr, items = self.sets or as_sets(np.concatenate(self.baskets), np.concatenate(self.items), self.n, width)
         sizes = np.diff(indptr)
         large = sizes > self.schema.max_items
         self.counted[CUT_COUNTED] += int(large.sum())
@@ -154,22 +177,23 @@ def _blanks_in_names(schema: BasketSchema) -> bool:
     return any(isinstance(name, str) and len(name.split()) > 1 for name in schema.items)
 
 
-def _cells(matrix: Any, schema: BasketSchema, labels: Sequence | None, persons: Sequence | None) -> Entries:
-    """The items of a matrix whose columns are the universe."""
-    width = len(schema.items)
+def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a CSR matrix whose columns are the universe, as `as_sets` gives them; arrays of their own."""
     if matrix.ndim != 2 or matrix.shape[1] != width:
-        raise BadRecords(f"the matrix of baskets has shape {matrix.shape}: expected (N, {width}), one column an item")
+        raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column an item (data.items)")
     try:
         matrix.check_format(full_check=True)
     except (ValueError, TypeError):
-        raise BadRecords("the matrix of baskets is damaged: expected one that passes its check_format()") from None
-    if matrix.dtype.kind not in "fiub" or not (np.isfinite(matrix.data) & (matrix.data >= 0)).all():
-        raise BadRecords("the matrix of baskets holds negative, infinite or no numbers: expected 1 where an item is held")
-    matrix = matrix.tocoo()
-    held = matrix.data != 0
-    rows, columns = matrix.row[held].astype(np.int64), matrix.col[held]
-    universe = pa.array(schema.items, names_type(schema.items))
-    heads, labels, persons = heads_in_memory(matrix.shape[0], labels, persons)
-    return Entries(
-        rows, universe.take(pa.array(columns)), lambda i: basket_place(rows[i]), heads, labels, persons, basket_place
-    )
+        raise BadRecords(f"{what} is damaged: expected a matrix that passes its check_format()") from None
+    # The least of numbers with NaN among them is NaN. No array of answers: it would be as large as the data.
+    real = matrix.dtype.kind in "fiub"
+    if not real or (matrix.nnz and not (matrix.data.min() >= 0 and np.isfinite(matrix.data.max()))):
+        raise BadRecords(f"{what} holds negative, infinite or no numbers: expected 1 where an item is held")
+    # Another matrix of the same arrays, since one may say of itself that it is canonical and not be.
+    held = scipy.sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    if not (held.has_canonical_format and held.data.all()):
+        # Of truth values, which no number of repetitions adds up to 0.
+        held = scipy.sparse.csr_array((held.data != 0, held.indices.copy(), held.indptr.copy()), shape=held.shape)
+        held.eliminate_zeros()
+        held.sum_duplicates()
+    return held.indptr.astype(np.int64), held.indices.astype(np.int32)

@@ -6,6 +6,7 @@ import numpy as np
 
 # Public and fixed: a large basket is cut the same way wherever it is read.
 _KEY = np.uint64(0x9E3779B97F4A7C15)
+_AT_ONCE = 1 << 20
 
 
 def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -18,18 +19,28 @@ def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple
 
 def chosen(indptr: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
     """Which items (E,) are among the `most` of their basket with the smallest hashes of item and whole basket."""
-    sizes = np.diff(indptr)
-    large = np.flatnonzero(np.repeat(sizes > most, sizes))
+    kept = np.ones(len(items), bool)
+    large = np.flatnonzero(np.diff(indptr) > most)
+    # Few at a time: the hashes of an item take many times the memory of the item.
+    ends = np.cumsum(indptr[large + 1] - indptr[large])
+    for part in np.split(large, np.searchsorted(ends, np.arange(_AT_ONCE, ends[-1] if len(ends) else 0, _AT_ONCE))):
+        begins, sizes = indptr[part], indptr[part + 1] - indptr[part]
+        starts = np.cumsum(sizes) - sizes
+        places = np.repeat(begins - starts, sizes) + np.arange(sizes.sum())
+        kept[places] = _among(items[places], starts, sizes, most)
+    return kept
+
+
+def _among(items: np.ndarray, starts: np.ndarray, sizes: np.ndarray, most: int) -> np.ndarray:
+    """The same of baskets that are all too large, one after the other."""
     hashes = _mixed(items.astype(np.uint64) + np.uint64(1))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
     # Sums modulo 2^64, so that those over a basket are differences, whatever stands before it.
-    of_basket = np.repeat(_mixed(sums[indptr[1:]] - sums[indptr[:-1]]), sizes)[large]
-    baskets = np.repeat(np.arange(len(sizes)), sizes)[large]
-    order = np.lexsort((_mixed(hashes[large] ^ of_basket), baskets))
-    # Within each basket: its entries stay together, so that they begin where they did before.
-    ranks = np.arange(len(large)) - np.searchsorted(baskets, baskets)
-    kept = np.ones(len(items), bool)
-    kept[large[order[ranks >= most]]] = False
+    of_basket = np.repeat(_mixed(sums[starts + sizes] - sums[starts]), sizes)
+    order = np.lexsort((_mixed(hashes ^ of_basket), np.repeat(np.arange(len(sizes)), sizes)))
+    kept = np.empty(len(items), bool)
+    # Entries of a basket stay together, so that they begin where they did before.
+    kept[order] = np.arange(len(items)) - np.repeat(starts, sizes) < most
     return kept
 
 
