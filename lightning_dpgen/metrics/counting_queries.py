@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_dpgen.metrics.query_counts import QueryCounts
+
 # A true answer below this share of the baskets counts as this share: the paper's sanity bound.
 SANITY = 0.001
 QUERIES = 1000
 # Items that are taken together from one basket, to test which go together.
 TOGETHER = (2, 4)
-# Overlaps of baskets with queries that are held at a time.
-_AT_ONCE = 1 << 24
 
 
 class CountingQueryError(Metric):
@@ -39,13 +39,12 @@ class CountingQueryError(Metric):
 
     def __init__(self, queries: scipy.sparse.csr_array, **kwargs) -> None:
         super().__init__(**kwargs)
-        self.queries = scipy.sparse.csr_array(queries).astype(np.int32)
-        self.lengths = np.asarray(self.queries.sum(axis=1))
-        if not self.lengths.all():
+        if not np.asarray(scipy.sparse.csr_array(queries).sum(axis=1)).all():
             raise ValueError("a counting query of no items: expected at least one item in each")
+        self.counts = QueryCounts(queries)
         self.add_state("records", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
         for reading in ("all_of", "any_of"):
-            self.add_state(reading, torch.zeros(2, len(self.lengths), dtype=torch.int64), dist_reduce_fx="sum")
+            self.add_state(reading, torch.zeros(2, self.counts.count, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, baskets: np.ndarray | scipy.sparse.csr_array, *, real: bool) -> None:
         """Take in baskets (N, items) of 0 and 1 of one side, dense or CSR.
@@ -53,15 +52,10 @@ class CountingQueryError(Metric):
         Raises:
             ValueError: for another number of items than the queries have.
         """
-        if baskets.shape[1] != self.queries.shape[1]:
-            raise ValueError(f"baskets of {baskets.shape[1]} items: expected {self.queries.shape[1]}, as the queries have")
-        step = max(1, _AT_ONCE // max(1, len(self.lengths)))
-        items = self.queries.T.toarray()
-        for start in range(0, baskets.shape[0], step):
-            # Sparse times dense: as many additions as there are bought items, times queries.
-            overlap = scipy.sparse.csr_array(baskets[start : start + step]).astype(np.int32) @ items
-            for state, held in ((self.all_of, overlap == self.lengths), (self.any_of, overlap > 0)):
-                state[int(real)] += torch.from_numpy(held.sum(axis=0)).to(state)
+        if baskets.shape[1] != self.counts.items:
+            raise ValueError(f"baskets of {baskets.shape[1]} items: expected {self.counts.items}, as the queries have")
+        for state, counted in zip((self.all_of, self.any_of), self.counts.of(baskets), strict=True):
+            state[int(real)] += torch.from_numpy(counted).to(state)
         self.records[int(real)] += baskets.shape[0]
 
     def errors(self) -> dict[str, Tensor]:
