@@ -1,0 +1,152 @@
+"""The baselines are what they say and move by no more than their sensitivity; the table is made once and goes on."""
+
+import doctest
+import json
+import sys
+
+import basket_baselines
+import counting_queries
+import numpy as np
+import pytest
+import scipy.sparse
+import simulated_baskets
+import torch
+from basket_baselines import Budget, independent, rivals
+
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.metrics.counting_queries import CountingQueryError
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.release.sampler import write_model
+
+N = 3000
+
+
+@pytest.fixture(scope="module")
+def baskets():
+    return simulated_baskets.simulate("transit", N)
+
+
+@pytest.fixture
+def folder(tmp_path, baskets):
+    simulated_baskets.written("transit", baskets, tmp_path)
+    return tmp_path
+
+
+def test_examples():
+    assert doctest.testmod(basket_baselines).failed == 0
+
+
+@pytest.mark.parametrize("name", rivals(57, 1.0))
+def test_rivals_are_baskets_of_ones_and_as_seeded(baskets, name):
+    rival = rivals(57, 1.0)[name]
+    made, again, other = (rival(baskets, 57, Budget(1.0, 1e-5, seed)) for seed in (0, 0, 1))
+    assert made.shape == (N // 2 if "half" in name else N, 342) and made.format == "csr"
+    assert made.nnz == 0 or set(made.data) == {1}
+    assert np.array_equal(made.indices, again.indices) and np.array_equal(made.indptr, again.indptr)
+    assert name == "constant 0" or not np.array_equal(made.indices, other.indices)
+
+
+@pytest.mark.parametrize("name", [name for name in rivals(57, 1000.0) if "independent" in name and "cut to 12" not in name])
+def test_without_noise_shares_of_items_are_right(baskets, name):
+    made = rivals(57, 1000.0)[name](baskets, 57, Budget(1000.0, 1e-5, 0))
+    real, found = (np.bincount(side.indices, minlength=342) / N for side in (baskets, made))
+    # Six deviations of a binomial share, and a little for the noise that is left: 342 fail by chance once in a million.
+    assert (np.abs(found - real) < 6 * np.sqrt(real * (1 - real) / N) + 0.004).all()
+    if "by size" in name:
+        spread = [np.diff(side.indptr).std() for side in (baskets, made)]
+        assert spread[1] == pytest.approx(spread[0], rel=0.2)
+
+
+@pytest.mark.parametrize("name", [name for name in rivals(57, 1.0) if "epsilon" in name])
+@pytest.mark.parametrize("size", [0, 1, 12, 13, 57])
+def test_a_basket_more_moves_what_is_measured_by_the_sensitivity_at_most(baskets, monkeypatch, name, size):
+    few = baskets[:50]
+    added = scipy.sparse.csr_array((np.arange(342) < size).astype(np.uint8)[None])
+    measured = []
+
+    def seen(access, noise, values, sensitivity=1.0, **_):
+        measured.append((values.numpy().copy(), sensitivity))
+        access.take(noise)
+        return values
+
+    def counted(access, noise, places, bins):
+        return seen(access, noise, torch.bincount(places, minlength=bins).double())
+
+    monkeypatch.setattr(basket_baselines, "gaussian", seen)
+    monkeypatch.setattr(basket_baselines, "noisy_histogram", counted)
+    for side in (few, scipy.sparse.vstack([few, added], format="csr")):
+        rivals(57, 1.0)[name](side, 57, Budget(1.0, 1e-5, 0))
+    half = len(measured) // 2
+    assert half == (2 if "by size" in name else 1)
+    for (before, sensitivity), (after, again) in zip(measured[:half], measured[half:], strict=True):
+        assert sensitivity == again and np.linalg.norm(after - before) <= sensitivity * (1 + 1e-12)
+
+
+def test_coins_fall_as_they_should():
+    shares = np.array([0.0, 1e-4, 0.02, 0.5, 0.97, 1.0])
+    n = 40_000
+    made = independent(n, shares, np.random.default_rng(0))
+    found = made.mean(axis=0)
+    assert (np.abs(found - shares) <= 5 * np.sqrt(shares * (1 - shares) / n) + 1e-9).all()
+    assert made.has_sorted_indices and made.indptr[-1] == made.nnz
+    # Neighbouring coins, and items of one basket, have nothing to do with each other.
+    dense = made.toarray().astype(float)[:, 2:5]
+    assert np.abs(np.corrcoef(np.concatenate([dense[:-1], dense[1:]], axis=1).T) - np.eye(6)).max() < 5 / np.sqrt(n)
+
+
+def _release(folder, items):
+    folder.mkdir()
+    torch.manual_seed(0)
+    network = StackedVAE(BasketSchema(items, max_items=5), k=1, hidden=2, latent=1)
+    write_model(folder, Mixture(network, torch.ones(1)))
+    certificate = {"private": True, "epsilon": 0.5, "digest": "d"}
+    (folder / "privacy.json").write_text(json.dumps(certificate))
+    return folder
+
+
+def _run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["counting_queries.py", *map(str, arguments)])
+    counting_queries.main()
+    return capsys.readouterr().out
+
+
+def test_a_table_is_made_and_goes_on(folder, baskets, monkeypatch, capsys):
+    monkeypatch.setattr(counting_queries, "QUERIES", 30)
+    monkeypatch.setattr(counting_queries, "uniform_queries", lambda *a: uniform(*a, count=30))
+    monkeypatch.setattr(counting_queries, "queries_together", lambda *a: together(*a, count=30))
+    arguments = ["transit", folder, "--records", N]
+    first = _run(monkeypatch, capsys, *arguments, "--seeds", 1)
+    assert first.count("seed 0") == 6 and "paper, DPGM" in first and "+-" not in first
+    assert (folder / f"transit_{N}.queries.png").stat().st_size > 10_000
+    items = tuple(f"station_{i:03d}" for i in range(1, 343))
+    release = _release(folder / "model", items)
+    more = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
+    assert more.count("seed 0") == 1 and more.count("seed 1") == 7 and "model, epsilon 0.5" in more and "+-" in more
+    again = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
+    assert "seed" not in again.splitlines()[0] and again.splitlines()[0] == more.splitlines()[8]
+    # What is kept is what the measure itself gives.
+    data = counting_queries.Data.read("transit", folder, N)
+    metric = CountingQueryError(data.queries(0))
+    metric.update(baskets, real=True)
+    metric.update(np.zeros((1, 342)), real=False)
+    expected = metric.errors()["all"].reshape(6, 30).mean(dim=1)
+    kept = counting_queries.Kept(folder / f"transit_{N}.queries.json")
+    row = counting_queries.baseline_rows(data, 1.0)[0]
+    assert counting_queries.errors(data, [row], 0, kept)[0][:5] == pytest.approx(expected[:5].tolist())
+
+
+uniform, together = counting_queries.uniform_queries, counting_queries.queries_together
+
+
+def test_other_releases_and_missing_files_get_one_clear_line(folder, monkeypatch, capsys):
+    other = _release(folder / "other", ("a", "b", "c", "d", "e"))
+    for arguments, words in (
+        (["transit", folder, other, "--records", N], "not a release of baskets over the items"),
+        (["transit", folder, folder, "--records", N], "expected a release"),
+        (["transit", folder], "no file"),
+        (["transit", folder, "--seeds", "0"], "--seeds 0"),
+    ):
+        with pytest.raises(SystemExit):
+            _run(monkeypatch, capsys, *arguments)
+        assert words in capsys.readouterr().err
