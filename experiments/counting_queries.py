@@ -203,7 +203,7 @@ def picture(name: str, data: Data, rows: list[Row], found: np.ndarray, path: Pat
                 capsize=2, label=row.name,
             )  # fmt: skip
         for i, (row, ends) in enumerate(PAPER[name].items()):
-            axis.plot([longest[0], longest[-1]], ends, "k:", marker="*^"[i], ms=9, mfc="none", label=row)
+            axis.plot([longest[0], longest[-1]], ends, "k", linestyle="", marker="*^"[i], ms=9, mfc="none", label=row)
         axis.set(title=f"baskets that hold {reading} of a query's items", xlabel="longest query of the set", yscale="log")
         axis.set_xticks(longest)
         axis.grid(alpha=0.3)
