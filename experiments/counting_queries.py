@@ -27,6 +27,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from basket_baselines import Budget, rivals
+from kept import Kept
 from simulated_baskets import PRINTED
 
 from lightning_dpgen.cli.defaults import default_delta
@@ -77,23 +78,6 @@ class Data:
         random, largest = np.random.default_rng([seed, 2]), self.schema.max_items
         sets = [uniform_queries(len(self.schema.items), i * largest // SETS, random) for i in range(1, SETS + 1)]
         return scipy.sparse.vstack([*sets, queries_together(self.baskets, random)], format="csr")
-
-
-class Kept:
-    """Results on disk, by what was asked; each is written as soon as it is there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-    def get(self, asked: dict, compute: Callable[[], list]) -> list:
-        key = json.dumps(asked, sort_keys=True)
-        if key not in self.found:
-            self.found[key] = compute()
-            part = self.path.with_suffix(".part")
-            part.write_text(json.dumps(self.found, indent=0) + "\n", encoding="utf-8")
-            part.replace(self.path)
-        return self.found[key]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,25 @@
+"""Results of experiments on disk, so that one that was stopped goes on cell by cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Kept:
+    """Results on disk, by what was asked; each is written as soon as it is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def get(self, asked: dict, compute: Callable[[], Any]) -> Any:
+        key = json.dumps(asked, sort_keys=True)
+        if key not in self.found:
+            self.found[key] = compute()
+            part = self.path.with_suffix(".part")
+            part.write_text(json.dumps(self.found, indent=0) + "\n", encoding="utf-8")
+            part.replace(self.path)
+        return self.found[key]
