@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import copy
 import hashlib
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
