@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -72,10 +74,12 @@ def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tup
     """The records of a kind of data, at most `max_rows` of a person, and what was changed or left out on the way.
 
     Raises:
+        Mistake: for a setting that makes no sense of how they are written.
         MissingData: if a file is not there.
         BadRecords: if there are no records, or they do not fit the schema.
     """
-    reading = KINDS[conf.source].read(conf, schema, held_out)
+    with _settings_refused():
+        reading = KINDS[conf.source].read(conf, schema, held_out)
     if not len(reading.encoded):
         raise BadRecords(f"data={conf.source}: there are no records: expected at least one; see what data.path holds")
     if reading.persons is None:
@@ -99,6 +103,17 @@ def record(conf: DataConf) -> str:
 def description(conf: DataConf) -> dict[str, Any]:
     """What is publicly known of the records, and what of it is still to be found, as JSON."""
     return (_described(conf) if conf.source == "table" else KINDS[conf.source].declare(conf)).as_json()
+
+
+@contextmanager
+def _settings_refused() -> Iterator[None]:
+    """What a reader has against its arguments is a mistake in the settings that they come from."""
+    try:
+        yield
+    except (BadRecords, BadSchema):
+        raise
+    except ValueError as error:
+        raise Mistake(str(error)) from None
 
 
 def contents(conf: DataConf) -> Iterator[np.ndarray]:
@@ -143,12 +158,13 @@ def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None]:
     """What these are to be found in (numbers, categories, or sets as `Held.of_sets` takes them), and persons.
 
     Raises:
-        MissingData, BadRecords: as the readers of the data.
+        Mistake, MissingData, BadRecords: as `records_of`.
     """
-    if conf.source == "table":
-        return read_open_columns(_table_source(conf), _described(conf), person=conf.person)
-    form = BasketForm(**_given(conf, "form", "separator", "columns"), label=conf.label or bool(conf.classes))
-    keys = basket_keys(conf.path, form=form)
+    with _settings_refused():
+        if conf.source == "table":
+            return read_open_columns(_table_source(conf), _described(conf), person=conf.person)
+        form = BasketForm(**_given(conf, "form", "separator", "columns"), label=conf.label or bool(conf.classes))
+        keys = basket_keys(conf.path, form=form)
     return {"items": (keys.indptr, keys.ids, keys.names)}, None
 
 

@@ -259,3 +259,25 @@ def test_every_kind_lists_its_settings():
         lines = (conf_dir() / "data" / f"{name}.yaml").read_text().splitlines()
         offered = {line.split(":")[0] for line in lines if line and not line.startswith("#")}
         assert offered == {"source", "n", "n_share", *kind.settings}
+
+
+WRITTEN = {
+    "days of a wide file": (["data.day=time"], "form=long"),
+    "persons in windows": (["data.form=long", "data.person=who", "data.max_rows=2"], "neither by nor day"),
+    "persons in windows, counted": (
+        ["data.form=long", "data.person=who", "data.max_rows=2", "data.n=null", "data.n_share=0.1"], "neither by nor day",
+    ),
+    "an unknown form": (["data.form=square"], "form='square'"),
+    "a separator of two": (["data.separator=ab"], "separator='ab'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_how_a_file_is_written_is_said_wrong(dpgen, tmp_path, wrong, words):
+    (tmp_path / "s.csv").write_text("t_0,t_1,who\n1,2,a\n")
+    declared = ["data.length=2", "data.low=0", "data.high=9", *([] if "data.n=null" in wrong else [f"data.n={N}"])]
+    status, _, err = dpgen(
+        "train", "data=series", f"data.path={tmp_path / 's.csv'}", *declared, *wrong, *QUICK, f"run_dir={tmp_path / 'run'}"
+    )
+    assert status == 2 and words in err and err.count("\n") == 1, err
+    assert not (tmp_path / "run").exists()

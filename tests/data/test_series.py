@@ -148,6 +148,39 @@ def test_a_series_more_changes_no_other(known, at, seed):
         assert np.array_equal(np.delete(after.codes, at, axis=0), before.codes)
 
 
+@st.composite
+def meters(draw):
+    """Rows of a long file: a person, a house that several share, a time, a reading."""
+    hour = st.integers(0, 40).map(lambda h: f"2024-01-{h // 12 + 1:02d} {h % 12:02d}:00")
+    row = st.tuples(st.sampled_from("ABC"), st.sampled_from(["x", "y"]), hour, st.integers(0, 9))
+    rows = draw(st.lists(row, max_size=20))
+    # At least one series of somebody, however it is cut.
+    rows += [("D", "z", f"2024-02-01 0{hour}:00", hour) for hour in range(2)]
+    return pd.DataFrame(rows, columns=["who", "house", "time", "load"])
+
+
+@pytest.mark.parametrize("cut", [["house"], ["time"], ["house", "time"]], ids="+".join)
+@quick
+@given(frame=meters(), added=meters(), seed=st.integers(0, 99))
+def test_a_person_more_changes_nobody_elses_series(cut, frame, added, seed):
+    def series_of_others(rows):
+        who = list(dict.fromkeys(rows["who"]))
+        options = {"by": "house" if "house" in cut else None, "day": "time" if "time" in cut else None}
+        reading = read_series(
+            rows, SeriesSchema(2, 0, 9), outside="clamp", form="long", person="who", columns=["load"], **options
+        )
+        of = [who[person] for person in reading.persons]
+        return sorted((p, *units) for p, units in zip(of, reading.encoded.units.tolist(), strict=True) if p != "new")
+
+    # Anywhere between the rows of the others.
+    both = pd.concat([frame, added.assign(who="new")])
+    at = np.random.default_rng(seed).choice(len(both), len(added), replace=False)
+    order = np.full(len(both), -1)
+    order[np.sort(at)] = len(frame) + np.arange(len(added))
+    order[order < 0] = np.arange(len(frame))
+    assert series_of_others(both.iloc[order]) == series_of_others(frame)
+
+
 @quick
 @given(known=records(), seed=st.integers(0, 99))
 def test_what_is_generated_stays_within_the_bounds(known, seed):
@@ -306,7 +339,7 @@ FILES = {
         "x.csv", "id,value,label\n1,2,a\n1,3,b\n", LABELLED, LONG, r"the series of id='1': the label changes within it",
     ),
     "long, two persons": (
-        "x.csv", "id,value,p\n1,2,a\n1,3,b\n", PAIR, {**LONG, "person": "p"}, r"the series of id='1': the person changes",
+        "x.csv", "id,value,p\n1,2,a\n1,3,b\n", PAIR, {**LONG, "person": "p"}, r"the series of id='1' has another length",
     ),
 }  # fmt: skip
 
@@ -342,6 +375,7 @@ BAD = {
     "another form": (FRAME, PAIR, {"form": "square"}, ValueError, "form='square'"),
     "another rule": (FRAME, PAIR, {"outside": "drop"}, ValueError, "outside='drop'"),
     "wide by": (FRAME, PAIR, {"by": "id"}, ValueError, "form=long"),
+    "persons in windows": (FRAME, PAIR, {"form": "long", "person": "who"}, ValueError, "with neither by nor day"),
     "a persons' array": (FRAME, PAIR, {"person": [1]}, ValueError, "such as a name"),
     "a labels' array": (FRAME, LABELLED, {"label": np.ones(1)}, ValueError, "such as a name"),
     "a separator of another kind": (FRAME, PAIR, {"separator": 5}, ValueError, "separator=5"),

@@ -17,8 +17,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
-# Days of which Arrow knows dates are far fewer.
-_DAYS = 1 << 31
+_DAY = 86_400
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,10 +49,12 @@ class SeriesForm:
         columns: of the readings: in a wide file one for each reading, by time and then channel; in a long one for each
             channel. None: the schema's own (``t_0``..., its steps, its channels) where they are there, or else all that
             are left.
-        label, person: names of columns.
+        label, person: names of columns. A series of a long file is of one person: rows of two persons are never of one
+            series, whatever else they have in common.
         by: long: the column whose values tell series apart.
         day: long: a column of time stamps (ISO, without a zone); the readings of one date make a series, ordered by time.
-            Without `by` and `day` each `length` rows make a series, in the order of the file.
+            Without `by`, `day` and `person` each `length` rows make a series, in the order of the file; a person goes
+            with at least one of the other two.
     """
 
     form: str = "wide"
@@ -72,6 +73,11 @@ class SeriesForm:
             raise ValueError(f"columns={shown(self.columns)}: expected a list of names (data.columns)")
         if self.form == "wide" and (self.by is not None or self.day is not None):
             raise ValueError("by and day are of long files: expected form=long, or neither (data.form)")
+        if self.form == "long" and self.person is not None and self.by is None and self.day is None:
+            raise ValueError(
+                f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
+                "with each row of somebody else; name the column that tells series apart (data.by), or of times (data.day)"
+            )
         for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected text, such as a name")
@@ -103,8 +109,8 @@ def long_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> tuple[
     """Series of a file with one time in each row; how many are not of the declared length, and where the first is.
 
     Raises:
-        BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label or
-            person that changes within a series.
+        BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label
+            that changes within a series.
     """
     label = form.label if schema.classes else None
     keys = [name for name in (form.by, form.day) if name is not None]
@@ -129,18 +135,21 @@ def long_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> tuple[
 
 def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: str) -> tuple[SeriesBlock, int, str]:
     n, length = len(rows["readings"]), schema.length
-    days = rows["times"] // 86_400
+    days = rows["times"] // _DAY
     if form.by is None and form.day is None:
-        keys = np.arange(n) // length
+        keys = [np.arange(n) // length]
     else:
-        keys = rows["ids"] * _DAYS + days + _DAYS // 2
-    order = np.lexsort((rows["times"], keys))
-    keys, times = keys[order], rows["times"][order]
-    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+        # The person too: nobody's rows may change what is made of another's.
+        keys = [days, *([] if rows["person"] is None else [rows["person"]]), rows["ids"]]
+    order = np.lexsort((rows["times"], *keys))
+    times, new = rows["times"][order], np.zeros(n, bool)
+    for key in keys:
+        new |= np.diff(key[order], prepend=key[order[0]] - 1) != 0
+    starts = np.flatnonzero(new)
     whole = np.diff(starts, append=n) == length
     if form.day is not None:
         # A time that stands twice, as when clocks are set back, makes no series though the number fits.
-        twice = (np.diff(times, prepend=times[0] - 1) == 0) & (np.diff(keys, prepend=keys[0] - 1) == 0)
+        twice = (np.diff(times, prepend=times[0] - 1) == 0) & ~new
         whole &= ~np.logical_or.reduceat(twice, starts)
 
     def place(start: int) -> str:
@@ -151,15 +160,13 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
 
     kept = starts[whole]
     cells = order[kept[:, None] + np.arange(length)]
-    own = {}
-    for name in ("label", "person"):
-        values = None if rows[name] is None else rows[name][cells]
-        other = [] if values is None else np.flatnonzero((values != values[:, :1]).any(axis=1))
-        if len(other):
-            raise BadRecords(f"{place(kept[other[0]])}: the {name} changes within it: expected one for all its rows")
-        own[name] = None if values is None else values[:, 0]
+    labels, persons = (None if rows[name] is None else rows[name][cells] for name in ("label", "person"))
+    other = [] if labels is None else np.flatnonzero((labels != labels[:, :1]).any(axis=1))
+    if len(other):
+        raise BadRecords(f"{place(kept[other[0]])}: the label changes within it: expected one for all its rows")
     readings = rows["readings"][cells].reshape(len(kept), schema.layout.units)
-    block = SeriesBlock(readings, own["label"], own["person"], lambda i: place(kept[i]))
+    own = (None if values is None else values[:, 0] for values in (labels, persons))
+    block = SeriesBlock(readings, *own, lambda i: place(kept[i]))
     others = starts[~whole]
     return block, len(others), place(others[0]) if len(others) else ""
 

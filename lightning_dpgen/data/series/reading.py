@@ -50,7 +50,8 @@ def read_series(
     """Series, encoded by the declared bounds, a block at a time.
 
     A long file that is cut by the order of its rows alone (neither `by` nor `day`) has windows as records: one reading more
-    would shift all that follow. With `by` or `day` one series more or less changes no other.
+    would shift all that follow. With `by` or `day` one series more or less changes no other, and with a person besides, no
+    rows of anybody else do.
 
     Args:
         source: a path that ends in .csv, .tsv (both also .gz) or .parquet, see `SeriesForm`; .npy, which is
@@ -60,7 +61,7 @@ def read_series(
         outside: ``refuse``: a reading beyond its bounds, a missing one (also ``NA``, ``nan``, ``?``) and a series of
             another length are errors; ``clamp``: the first is moved to the bound, the series of the others are left out,
             and all are counted. No value is ever made up.
-        person: the column of persons, one for all rows of a series; for arrays one value a series.
+        person: the column of persons; rows of two are of two series. For arrays one value a series.
         label: the column of labels, read where the schema has classes; for arrays one value a series.
         form, header, separator, columns, by, day: see `SeriesForm`.
 
