@@ -62,8 +62,7 @@ class Records(Store):
         # Entries of one place would be added up.
         if scipy.sparse.issparse(units) and not units.has_canonical_format and _repeats(units):
             raise BadRecords("encoded units hold a place twice in one record: call sum_duplicates() on them first")
-        sparse = scipy.sparse.issparse(units) and len(codes)
-        if sparse and layout.most is not None and np.diff(units.indptr).max() > layout.most:
+        if layout.most is not None and len(codes) and _most_held(units) > layout.most:
             raise BadRecords(f"a record has more units at 1 than the {layout.most} of its schema: cut it to them")
         fit = codes.dtype.kind in "ui"
         if not fit or (len(codes) and ((codes.min(axis=0) < 0) | (codes.max(axis=0) >= layout.groups)).any()):
@@ -120,6 +119,12 @@ class Records(Store):
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]
+
+
+def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:
+    """How many units a record holds, the largest."""
+    held = np.diff(units.indptr) if scipy.sparse.issparse(units) else np.count_nonzero(units, axis=1)
+    return int(held.max())
 
 
 def _repeats(units: scipy.sparse.csr_array) -> bool:

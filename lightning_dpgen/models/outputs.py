@@ -87,17 +87,39 @@ def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Te
 
 
 def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
-    """Records (n, width) drawn from means and shares: units of two levels are drawn, others are their means, rounded."""
+    """Records (n, width) drawn from means and shares: units of two levels are drawn, others are their means, rounded.
+
+    Of a record that is drawn with more units at 1 than `Layout.most`, as many are kept, each choice of them as likely.
+
+    Example:
+        >>> few = Layout(units=4, levels=1, most=2)
+        >>> draw(torch.ones(3, 4), few, torch.Generator().manual_seed(0)).units.sum(axis=1)
+        array([2, 2, 2], dtype=uint64)
+    """
     units = means[:, : layout.units]
     if layout.levels == 1:
-        units = (torch.rand(units.shape, generator=generator) < units).to(torch.uint8).numpy()
-        units = units if layout.most is None else scipy.sparse.csr_array(units)
+        units = (torch.rand(units.shape, generator=generator) < units).to(torch.uint8)
+        if layout.most is None:
+            units = units.numpy()
+        else:
+            units = scipy.sparse.csr_array(_at_most(units, layout.most, generator).numpy())
     elif layout.levels is not None:
         units = torch.round(units * layout.levels).numpy().astype(smallest_integer(layout.levels))
     else:
         units = units.numpy()
     codes = draw_groups(means, layout, generator).numpy()
     return Encoded(units, codes.astype(smallest_integer(max(layout.groups, default=0)), copy=False))
+
+
+def _at_most(units: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Rows of 0 and 1 (n, units); of those with more ones than `most`, as many at random, in place."""
+    large = (units.sum(dim=1) > most).nonzero()[:, 0]
+    if not len(large):
+        return units
+    held = units[large] > 0
+    kept = torch.rand(held.shape, generator=generator).masked_fill_(~held, -1.0).topk(most, dim=1).indices
+    units[large] = torch.zeros_like(units[large]).scatter_(1, kept, 1)
+    return units
 
 
 def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:

@@ -169,7 +169,7 @@ def test_baskets(dpgen, tmp_path):
         f"data.n={N}",
     )  # fmt: skip
     assert certificate["declared"]["schema"]["items"] == {"first": 1, "last": 30}
-    assert all(set(items) <= set(range(1, 31)) for items in synthetic["items"])
+    assert all(set(items) <= set(range(1, 31)) and len(items) <= 6 for items in synthetic["items"])
 
 
 def test_items_are_found(dpgen, tmp_path):

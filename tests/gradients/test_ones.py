@@ -82,7 +82,8 @@ def test_a_place_that_is_held_twice_is_refused():
         Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
 
 
-def test_more_ones_than_the_schema_allows_are_refused():
-    units = scipy.sparse.csr_array((np.ones(4, np.uint8), np.arange(4), np.array([0, 4])), shape=(1, 300))
+@pytest.mark.parametrize("kept", [scipy.sparse.csr_array, lambda units: units], ids=["sparse", "dense"])
+def test_more_ones_than_the_schema_allows_are_refused(kept):
+    units = (np.arange(300) < 4).astype(np.uint8)[None]
     with pytest.raises(BadRecords, match="more units at 1 than the 3 of its schema"):
-        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
+        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(kept(units), np.zeros((1, 0), np.uint8)))

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
 
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient, draw, logits, means
 
 LAYOUTS = {
@@ -68,6 +73,31 @@ def test_types_are_the_smallest(layout, units, codes):
 def test_few_ones_among_many_units_are_kept_sparse():
     means = torch.rand(20, 30, generator=torch.Generator().manual_seed(2)).pow(8)
     dense, sparse = (
-        draw(means, Layout(units=30, levels=1, most=most), torch.Generator().manual_seed(3)) for most in (None, 4)
+        draw(means, Layout(units=30, levels=1, most=most), torch.Generator().manual_seed(3)) for most in (None, 29)
     )
     assert sparse.units.format == "csr" and (sparse.units.toarray() == dense.units).all()
+
+
+@given(
+    most=st.integers(1, 6),
+    shares=st.lists(st.sampled_from([0.0, 0.3, 0.9, 1.0]), min_size=6, max_size=6),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=25)
+def test_no_record_is_drawn_with_more_ones_than_its_layout_promises(most, shares, seed):
+    """Those with fewer stay as they are; of the others as many are kept, from what was drawn; again with the same seed."""
+    means = torch.tensor([*shares, 0.3, 0.7]).expand(50, 8)
+    full, layout = Layout(units=6, levels=1, groups=(2,)), Layout(units=6, levels=1, groups=(2,), most=most)
+    drawn = draw(means, full, torch.Generator().manual_seed(seed)).units
+    kept, again = (draw(means, layout, torch.Generator().manual_seed(seed)) for _ in range(2))
+    units = kept.units.toarray()
+    assert (units.sum(axis=1) == np.minimum(drawn.sum(axis=1), most)).all() and (units <= drawn).all()
+    assert (again.units.toarray() == units).all() and (again.codes == kept.codes).all()
+    Records(BasketSchema(tuple("abcdef"), most, ("x", "y")), kept)
+
+
+def test_what_is_kept_of_too_many_ones_is_any_choice_of_them():
+    """Each of the 10 pairs of 5 as often: a chi-squared test, a false alarm in 1 of 10^5 runs."""
+    units = draw(torch.ones(20_000, 5), Layout(units=5, levels=1, most=2), torch.Generator().manual_seed(4)).units
+    pairs = np.unique(units.toarray(), axis=0, return_counts=True)[1]
+    assert len(pairs) == 10 and chisquare(pairs).pvalue > 1e-5
