@@ -2,6 +2,7 @@
 privately."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -170,6 +171,17 @@ def test_baskets(dpgen, tmp_path):
     )  # fmt: skip
     assert certificate["declared"]["schema"]["items"] == {"first": 1, "last": 30}
     assert all(set(items) <= set(range(1, 31)) and len(items) <= 6 for items in synthetic["items"])
+
+
+def test_a_universe_is_never_read_off_the_baskets(dpgen, tmp_path):
+    """What to do instead is said, in settings that there are."""
+    (tmp_path / "b.dat").write_text("tea milk\n")
+    words = ["data=baskets", f"data.path={tmp_path / 'b.dat'}", "data.max_items=2", f"data.n={N}"]
+    status, _, err = dpgen("train", *words, *QUICK, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and err.startswith("dpgen: data.items: baskets need the list")
+    *_, advised = re.findall(r"\(([^()]*)\)", err)
+    status, out, err = dpgen("budget", *words, *advised.split(), *QUICK)
+    assert status == 0 and "first pass" in out, err
 
 
 def test_items_are_found(dpgen, tmp_path):

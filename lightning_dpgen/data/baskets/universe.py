@@ -13,9 +13,9 @@ from lightning_dpgen.data.files.text import decoded
 from lightning_dpgen.data.names import Name, public_names, shown
 
 NO_UNIVERSE = (
-    "data.items: baskets need the list of all items that there may be, and which of them occur is private, so that "
+    "items: baskets need the list of all items that there may be, and which of them occur is private, so that "
     "reading the list off the data would be a leak: declare it (data.items=FILE, or 1..16470), or have it found privately "
-    "from a share of the budget (data.items=private data.items_share=0.05)"
+    "from a share of the budget (data.items=private data.discovery_share=0.05 data.outside=clamp)"
 )
 _ENDINGS = (".txt", ".csv", ".json")
 _RANGE = re.compile(r"(-?\d{1,18})(\.\.|:)(-?\d{1,18})")
