@@ -118,7 +118,7 @@ def _data(words: Sequence[str], certificate: dict[str, Any], of: str) -> DataCon
         for name, kind in _AS_TRAINED.items():
             if name in settings and getattr(conf, name) is None and type(declared.get(name)) is kind:
                 setattr(conf, name, declared[name])
-    kinds.check(conf)
+    kinds.check_reading(conf)
     kinds.KINDS[conf.source].find(conf, False)
     return conf
 

@@ -182,8 +182,8 @@ def found_in_words(conf: DataConf, found: dict[str, Any]) -> dict[str, str]:
     return said
 
 
-def check(conf: DataConf) -> None:
-    """Refuse settings that a kind does not have, and persons without a bound.
+def check_reading(conf: DataConf) -> None:
+    """Refuse settings that a kind does not have, and persons without a bound: all that reading records goes by.
 
     Raises:
         Mistake: naming the setting.
@@ -203,6 +203,15 @@ def check(conf: DataConf) -> None:
         raise Mistake(f"data.max_rows={conf.max_rows}: expected a whole number from 1 to {_MOST_ROWS:,}")
     if conf.outside not in (None, "refuse", "clamp"):
         raise Mistake(f"data.outside={conf.outside}: expected refuse or clamp")
+
+
+def check(conf: DataConf) -> None:
+    """The same, and what a training needs besides: shares of the budget for what is to be found privately.
+
+    Raises:
+        Mistake: naming the setting.
+    """
+    check_reading(conf)
     opened = open_parts(conf)
     if bool(opened) != (conf.discovery_share is not None):
         raise Mistake(
@@ -212,8 +221,8 @@ def check(conf: DataConf) -> None:
         )
     if opened and conf.outside != "clamp":
         raise Mistake(
-            f"data.outside={conf.outside}: what is found privately does not cover every record, and a refusal would tell: "
-            "set data.outside=clamp"
+            f"data.outside={conf.outside or 'refuse'}: what is found privately does not cover every record, and a refusal "
+            "would tell: set data.outside=clamp"
         )
     if "items" in opened and conf.person is not None:
         raise Mistake(f"data.items=private with data.person={conf.person}: declare the items where a person has several")

@@ -51,6 +51,19 @@ def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
     assert "job" in page and "age" in page
 
 
+def test_values_outside_are_treated_as_they_were_for_the_training(dpgen, tmp_path):
+    """And a schema that leaves something to be found asks for no share of a budget: none is spent."""
+    frame_of().assign(age=lambda frame: frame["age"] + 90).to_csv(tmp_path / "f.csv", index=False)
+    fit(tmp_path / "f.csv", SCHEMA, run_dir=tmp_path / "run", outside="clamp", **QUICK | OFF)
+    (tmp_path / "s.yaml").write_text("columns: {sex: {type: category, values: private}}")
+    words = [tmp_path / "run/release", "data=table", f"data.path={tmp_path / 'f.csv'}", *BRIEF]
+    for more in ([], [f"data.schema={tmp_path / 's.yaml'}"]):
+        status, out, err = dpgen("evaluate", *words, *more)
+        assert status == 0 and "reading: age" in out, err
+    status, _, err = dpgen("evaluate", *words, "data.outside=refuse")
+    assert status == 2 and "above high" in err
+
+
 def test_repeatable_by_its_seed_and_without_a_certificate(dpgen, table, tmp_path):
     release = shutil.copytree(table / "run/release", tmp_path / "release")
     (release / "privacy.json").unlink()
