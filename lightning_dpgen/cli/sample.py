@@ -10,7 +10,8 @@ from typing import Any
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import Release, TooRare, load_release
+from lightning_dpgen.release.rejection import TooRare
+from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.tables import FORMATS, write_table
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from tqdm import tqdm
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
@@ -26,6 +27,7 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
+from lightning_dpgen.release.rejection import check_rate
 from lightning_dpgen.release.strict_json import read_json
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
@@ -34,12 +36,6 @@ _NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, Stack
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 # Sizes beyond it are of no use to anybody.
 _LARGEST = 2**24
-# Under conditions, so many records are drawn for each that is asked for, or so many in all, before it is given up.
-MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
-
-
-class TooRare(ValueError):
-    """The model makes too few records that fit the conditions."""
 
 
 class Release:
@@ -81,7 +77,8 @@ class Release:
 
         Raises:
             ValueError: for a condition on an unknown column, or a value that shares a bin with others.
-            TooRare: if not enough of `MOST_DRAWN_EACH` records for each that is asked for, and of `MOST_DRAWN`, fit.
+            TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
+                clear.
         """
         if isinstance(self.schema, ImageSchema):
             return np.concatenate([self.schema.pictures(part) for part in self._drawn(n, seed, where)])
@@ -133,23 +130,23 @@ class Release:
         conditions = [self.schema.where(column, value) for column, value in where.items()]
         found = drawn = waiting = 0
         parts = [self._mixture.sample(0, generator)]
-        while found < n:
-            if drawn >= max(MOST_DRAWN, MOST_DRAWN_EACH * n):
-                raise TooRare(
-                    f"{_said(where)}: {found:,} of {drawn:,} records drawn fit, and {n:,} were asked for: expected more of "
-                    "them; ask for fewer records, or set fewer conditions"
-                )
-            part = self._mixture.sample(step, generator)
-            drawn += step
-            fits = np.ones(step, bool)
-            for group, choices in conditions:
-                fits &= np.isin(part.codes[:, group], list(choices))
-            kept = np.flatnonzero(fits)[: n - found]
-            found, waiting = found + len(kept), waiting + len(kept)
-            parts.append(part[kept])
-            if waiting >= step:
-                yield Encoded.joined(parts)
-                parts, waiting = parts[:1], 0
+        # On a terminal alone.
+        with tqdm(total=n, desc="records that fit", disable=None, leave=False, dynamic_ncols=True) as bar:
+            while found < n:
+                check_rate(where, n, found, drawn)
+                part = self._mixture.sample(step, generator)
+                drawn += step
+                fits = np.ones(step, bool)
+                for group, choices in conditions:
+                    fits &= np.isin(part.codes[:, group], list(choices))
+                kept = np.flatnonzero(fits)[: n - found]
+                found, waiting = found + len(kept), waiting + len(kept)
+                parts.append(part[kept])
+                bar.set_postfix_str(f"of {drawn:,} drawn", refresh=False)
+                bar.update(len(kept))
+                if waiting >= step:
+                    yield Encoded.joined(parts)
+                    parts, waiting = parts[:1], 0
         yield Encoded.joined(parts)
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:
@@ -220,10 +217,6 @@ def _described(network: GenerativeNetwork) -> dict[str, Any]:
     if taken := sorted({*own, "mixture_weights"} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
     return own | network.settings
-
-
-def _said(where: Mapping[str, Any]) -> str:
-    return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
 
 
 def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:

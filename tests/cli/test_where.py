@@ -1,5 +1,8 @@
 """Conditions on synthetic records: exactly the model's conditional distribution, repeatable, and refused in one line."""
 
+import io
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,8 +18,9 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release import sampler
-from lightning_dpgen.release.sampler import Release, TooRare
+from lightning_dpgen.release import rejection, sampler
+from lightning_dpgen.release.rejection import TooRare, check_rate
+from lightning_dpgen.release.sampler import Release
 
 TABLE = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),
@@ -124,11 +128,45 @@ def test_bad_conditions_on_labels(schema, condition):
 
 
 def test_a_rare_one_is_given_up(monkeypatch):
-    monkeypatch.setattr(sampler, "MOST_DRAWN", 20_000)
+    monkeypatch.setattr(rejection, "MOST_DRAWN", 20_000)
     release = release_of(TABLE)
     release._mixture.network.shares[:, TABLE.layout.spans[1]] = torch.tensor([1.0, 0.0, 0.0, 0.0])
     with pytest.raises(TooRare, match=r"where job=cook: 0 of 20,000 records drawn fit, and 3 were asked for"):
         release.sample(3, where={"job": "cook"})
+
+
+def test_a_hopeless_one_is_given_up_early(monkeypatch):
+    """Long before the last of 1,000 records for each that is asked for, and the rate is named."""
+    monkeypatch.setattr(rejection, "FIRST_LOOK", 20_000)
+    release = release_of(TABLE)
+    said = r"(\d+) of ([\d,]+) records drawn fit, about 1 in ([\d,]+), and 100,000 were asked for: ask for (\d+) at most"
+    release._mixture.network.shares[:, TABLE.layout.spans[1]] = torch.tensor([0.9998, 0.0002, 0.0, 0.0])
+    with pytest.raises(TooRare, match=said) as error:
+        release.sample(100_000, 1, where={"job": "cook"})
+    found, drawn, rate, enough = (int(word.replace(",", "")) for word in re.search(said, str(error.value)).groups())
+    assert found and 20_000 <= drawn <= 100_000 and rate == round(drawn / found) and enough == found * 100_000 // drawn
+    assert len(release.sample(2, 1, where={"job": "cook"})) == 2
+
+
+@settings(max_examples=20)
+@given(rate=st.floats(0.0012, 0.5), n=st.integers(1_001, 5_000), seed=st.integers(0, 2**31))
+def test_one_that_would_end_well_is_not_given_up(rate, n, seed):
+    """At each look of a draw whose rate suffices: a false alarm once in 10^6, five standard deviations."""
+    random = np.random.default_rng(seed)
+    for drawn in (10**6, 10**6 + 10**4, 10**6 * n // 1_001):
+        if (found := random.binomial(drawn, rate)) < n:
+            check_rate({"sex": "F"}, n, found, drawn)
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        release_of(TABLE).sample(5, 1, {"sex": "F"})
+        assert ("records that fit" in stream.getvalue()) == shown
 
 
 def test_the_names_of_choices():
@@ -162,8 +200,8 @@ def test_on_the_command_line(dpgen, release, tmp_path, monkeypatch):
         conditions = [part for word in words for part in ("--where", word)]
         status, _, err = dpgen("sample", release, "-o", tmp_path / "b.csv", *conditions)
         assert status == 2 and said in err and len(err.splitlines()) == 1, err
-    monkeypatch.setattr(sampler, "MOST_DRAWN", 10)
-    monkeypatch.setattr(sampler, "MOST_DRAWN_EACH", 1)
+    monkeypatch.setattr(rejection, "MOST_DRAWN", 10)
+    monkeypatch.setattr(rejection, "MOST_DRAWN_EACH", 1)
     status, _, err = dpgen("sample", release, "-n", "10000", "-o", tmp_path / "b.csv", "--where", "label=3")
     assert status == 2 and "records drawn fit" in err and len(err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
