@@ -1,18 +1,24 @@
-"""`dpgen sample`: synthetic records from a release, to Parquet or CSV."""
+"""`dpgen sample`: synthetic records from a release, to the terminal, or to Parquet or CSV."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.release.tables import FORMATS, write_table
+from lightning_dpgen.release.tables import FORMATS, csv_text, write_table
+
+# How many records, where nothing is said: a file of them, or a look.
+_WRITTEN, _SHOWN = 1000, 10
 
 
 def run(argv: Sequence[str]) -> int:
@@ -21,8 +27,10 @@ def run(argv: Sequence[str]) -> int:
         description="Draw synthetic records from a release, as many as you like: it costs no further privacy.",
     )
     parser.add_argument("release", help="the folder of a release")
-    parser.add_argument("-n", type=whole_number, default=1000, help="how many records (1000)")
-    parser.add_argument("-o", dest="output", default="synthetic.parquet", help="a new .parquet or .csv file")
+    parser.add_argument(
+        "-n", type=whole_number, help=f"how many records ({_WRITTEN} to a file, {_SHOWN} to the terminal)"
+    )
+    parser.add_argument("-o", dest="output", help="a new .parquet or .csv file; without it, records are printed as CSV")
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
     parser.add_argument(
         "--where",
@@ -37,13 +45,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if arguments.seed is not None and arguments.seed >= 2**63:
         raise Mistake(f"--seed {arguments.seed}: expected a number below 2^63")
-    output = Path(arguments.output)
-    if output.suffix not in FORMATS:
-        raise Mistake(f"-o {output}: expected a name that ends in {' or '.join(FORMATS)}")
-    if output.exists():
-        raise Mistake(f"-o {output}: exists already; choose another name")
-    if not output.parent.is_dir():
-        raise Mistake(f"-o {output}: there is no folder {output.parent}")
+    output = None if arguments.output is None else _place(arguments.output)
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
         raise Mistake(
@@ -51,19 +53,49 @@ def run(argv: Sequence[str]) -> int:
             f"{arguments.release}/projected.parquet, or use load_release in Python"
         )
     where = _conditions(release, arguments.where)
+    n = arguments.n
+    if n is None:
+        n = _SHOWN if output is None else _WRITTEN
+    chunks = release.chunks(n, arguments.seed, where)
+    try:
+        if output is None:
+            for text in csv_text(chunks):
+                print(text, end="")
+            print(f"{n:,} synthetic records; -n says how many, -o FILE.parquet or FILE.csv writes them", file=sys.stderr)
+        else:
+            _write(output, chunks, release.schema.arrow)
+            print(f"{n:,} synthetic records in {output}")
+    except TooRare as error:
+        raise Mistake(str(error)) from None
+    return 0
+
+
+def _place(name: str) -> Path:
+    """Where a file may be written.
+
+    Raises:
+        Mistake: if it may not.
+    """
+    output = Path(name)
+    if output.suffix not in FORMATS:
+        raise Mistake(f"-o {output}: expected a name that ends in {' or '.join(FORMATS)}")
+    if output.exists():
+        raise Mistake(f"-o {output}: exists already; choose another name")
+    if not output.parent.is_dir():
+        raise Mistake(f"-o {output}: there is no folder {output.parent}")
+    return output
+
+
+def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
     part = output.with_name(f".{output.stem}.part{output.suffix}")
     try:
-        write_table(part, release.chunks(arguments.n, arguments.seed, where), release.schema.arrow)
+        write_table(part, chunks, schema)
         os.replace(part, output)
-    except TooRare as error:
-        raise Mistake(str(error)) from None
     except OSError as error:
         raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None
     finally:
         part.unlink(missing_ok=True)
-    print(f"{arguments.n:,} synthetic records in {output}")
-    return 0
 
 
 def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:

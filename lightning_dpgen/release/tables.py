@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,11 +20,37 @@ def write_table(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema)
         ValueError: for another ending.
     """
     if path.suffix == ".parquet":
-        writer = pa.parquet.ParquetWriter(path, schema, compression="zstd")
+        with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+            for chunk in chunks:
+                writer.write(chunk)
     elif path.suffix == ".csv":
-        writer = pa.csv.CSVWriter(path, schema)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.writelines(csv_text(chunks))
     else:
         raise ValueError(f"{path}: expected a name that ends in {' or '.join(FORMATS)}")
-    with writer:
-        for chunk in chunks:
-            writer.write(chunk)
+
+
+def csv_text(chunks: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    """Records as CSV, a chunk at a time, names of columns first; a list, as of a basket, as JSON.
+
+    Example:
+        >>> batch = pa.RecordBatch.from_pydict({"items": [["tea", "bread"], []], "label": ["day", "night"]})
+        >>> print("".join(csv_text([batch])), end="")
+        "items","label"
+        "[""tea"", ""bread""]","day"
+        "[]","night"
+    """
+    for i, chunk in enumerate(chunks):
+        sink = pa.BufferOutputStream()
+        pa.csv.write_csv(_without_lists(chunk), sink, pa.csv.WriteOptions(include_header=i == 0))
+        yield sink.getvalue().to_pybytes().decode()
+
+
+def _without_lists(chunk: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        pa.array([json.dumps(value, ensure_ascii=False) for value in column.to_pylist()], pa.string())
+        if pa.types.is_list(column.type)
+        else column
+        for column in chunk.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=chunk.schema.names)

@@ -1,11 +1,18 @@
-"""`dpgen sample`: repeatable, to Parquet or CSV, from the folder alone."""
+"""`dpgen sample`: repeatable, to the terminal, Parquet or CSV, from the folder alone."""
 
+import io
 import json
 import math
 
 import pandas as pd
 import pytest
 import safetensors.torch
+import torch
+
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.release.sampler import write_model
 
 
 def test_repeatable_and_equal_in_both_formats(dpgen, release, tmp_path):
@@ -26,6 +33,28 @@ def test_needs_the_model_alone_and_streams(dpgen, release, tmp_path):
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 20_001
     assert dpgen("sample", release, "-n", 0, "-o", tmp_path / "none.csv")[0] == 0
     assert len(pd.read_csv(tmp_path / "none.csv")) == 0
+
+
+def test_without_a_file_a_few_are_printed(dpgen, release, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = dpgen("sample", release, "--seed", 3)
+    assert status == 0 and len(pd.read_csv(io.StringIO(out))) == 10 and "-o FILE.parquet" in err
+    assert sorted(tmp_path.rglob("*")) == before
+    status, out, _ = dpgen("sample", release, "-n", 30, "--seed", 3)
+    assert status == 0
+    assert dpgen("sample", release, "-n", 30, "--seed", 3, "-o", tmp_path / "a.csv")[0] == 0
+    assert (tmp_path / "a.csv").read_text() == out
+
+
+def test_baskets_go_to_both_formats(dpgen, tmp_path):
+    schema = BasketSchema(("tea, green", 'b"read', "milk"), 3, classes=("day", "night"))
+    write_model(tmp_path, Mixture(StackedRBM(schema, 2, hidden=2, chains=2), torch.ones(2)))
+    for name in ("a.parquet", "a.csv"):
+        status, _, err = dpgen("sample", tmp_path, "-n", 40, "--seed", 3, "-o", tmp_path / name)
+        assert status == 0, err
+    written = pd.read_csv(tmp_path / "a.csv").assign(items=lambda frame: frame["items"].map(json.loads))
+    assert written["items"].tolist() == [list(items) for items in pd.read_parquet(tmp_path / "a.parquet")["items"]]
 
 
 def test_bad_input(dpgen, release, tmp_path):
