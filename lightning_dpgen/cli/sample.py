@@ -37,7 +37,8 @@ def run(argv: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
-        help="only records with this value, drawn until there are enough; COLUMN= for a missing one; may be repeated",
+        help="only records with this value, drawn until there are enough; COLUMN= for a missing one, COLUMN=30..39 for a "
+        "range of whole bins; may be repeated",
     )
     try:
         arguments = parser.parse_args(argv)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lightning_dpgen.data.names import Name, positions, shown
+from lightning_dpgen.data.names import Name, one_of, positions, shown
 
 LABEL = "label"
 
@@ -35,7 +35,7 @@ def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, f
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         place = -1
     if place < 0:
-        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected one of the classes {shown(list(classes))}")
+        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
     return 0, frozenset({place})
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Name = str | int
-_SHOWN = 40
+_SHOWN, _LISTED = 40, 20
 
 
 def public_names(argument: str, names: Sequence[Name], least: int, most: int) -> tuple[Name, ...]:
@@ -107,6 +107,16 @@ def whole_numbers(values: pa.Array) -> pa.Array:
 def names_type(names: tuple[Name, ...]) -> pa.DataType:
     """The type of a column that holds such names."""
     return pa.int64() if names and type(names[0]) is int else pa.string()
+
+
+def one_of(names: Sequence[Name]) -> str:
+    """What an error expects where names are public: which there are, where these are not many.
+
+    Example:
+        >>> one_of(("day", "night")), one_of(range(21))
+        ("one of 'day', 'night'", 'one of the 21 values listed')
+    """
+    return f"one of {', '.join(map(shown, names))}" if len(names) <= _LISTED else f"one of the {len(names):,} values listed"
 
 
 def shown(value: object) -> str:

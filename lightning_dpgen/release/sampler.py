@@ -44,9 +44,9 @@ class Release:
     Args:
         mixture: the model.
 
-    Its methods take conditions, as in ``where={"sex": "Male", "occupation": None}`` (None is a missing value): records are
-    drawn until enough fit, so they have exactly the model's conditional distribution, and as they are functions of the
-    model they cost no privacy.
+    Its methods take conditions, as in ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing
+    value; of a number in bins, a range of whole bins): records are drawn until enough fit, so they have exactly the model's
+    conditional distribution, and as they are functions of the model they cost no privacy.
 
     Example:
         >>> release = load_release(folder)                       # doctest: +SKIP

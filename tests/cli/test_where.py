@@ -96,6 +96,8 @@ def test_values_missing_special_and_repeatable():
     release = release_of(TABLE)
     assert release.sample(20, 1, {"job": None})["job"].isna().all()
     assert (release.sample(20, 1, {"age": 40})["age"] == 40).all()
+    ages = release.sample(400, 1, {"age": "25..74"})["age"]
+    assert ages.between(25, 74).all() and 40 in ages.tolist() and ages.max() > 50 > ages.min()
     again = [release.sample(30, 7, {"sex": "F"}) for _ in range(2)]
     assert again[0].equals(again[1]) and not again[0].equals(release.sample(30, 8, {"sex": "F"}))
     assert release.sample(5, 1, {}).equals(release.sample(5, 1))
@@ -105,8 +107,8 @@ def test_values_missing_special_and_repeatable():
 BAD = {
     "unknown": ({"height": 3}, "height"),
     "not modelled": ({"note": "x"}, "note"),
-    "no such value": ({"sex": "X"}, "one of the 2 values"),
-    "in a bin with others": ({"age": 17}, "no choice of its own"),
+    "no such value": ({"sex": "X"}, "expected one of 'F', 'M'"),
+    "in a bin with others": ({"age": 17}, r"expected 0\.\.24, .* whole bins \(0 to 24, 25 to 49, 50 to 74, 75 to 99, 40\)"),
     "beyond the bounds": ({"age": 400}, "above high"),
     "never missing": ({"sex": None}, "no value be missing"),
     "a list": ({"sex": ["M", "F"]}, "sex"),
@@ -191,8 +193,8 @@ def test_on_the_command_line(dpgen, release, tmp_path, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     for words, said in (
         (["label"], "COLUMN=VALUE"),
-        (["label=11"], "expected one of the classes"),
-        (["label="], "expected one of the classes"),
+        (["label=11"], "expected one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"),
+        (["label="], "expected one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"),
         (["pixel_3=1"], "label"),
         (["=3"], "label"),
         (["label=3", "label=4"], "already"),

@@ -93,10 +93,32 @@ def test_where():
     assert schema.where("sex", "M") == (0, {1}) and schema.where("sex", None) == (0, {2})
     assert schema.where("age", "999") == (1, {11}) and schema.where("age", 50) == (1, {10})
     assert schema.where("few", 4) == (2, {1}) and schema.where("day", "2020-01-03") == (3, {2})
+    assert schema.where("age", "10..29") == (1, {1, 2}) and schema.where("age", "40..59") == (1, {4, 5, 10})
+    assert schema.where("age", "0..99") == (1, set(range(11))) and schema.where("few", "4..5") == (2, {1, 2})
+    assert schema.where("day", "2020-01-03..2020-01-04") == (3, {2, 3})
     for column, value, words in [
-        ("age", 51, "no choice of its own"), ("age", 100, "above high"), ("pay", 3, "no choice"), ("sex", "X", "listed"),
-        ("one", "same", "no choice"), ("notes", 1, "is modelled"), ("nosuch", 1, "is modelled"), ("sex", {}, "holds"),
+        ("age", 51, r"shares a choice .* expected 50\.\.59"), ("age", 100, "above high"), ("pay", 3, "no choices"),
+        ("sex", "X", "expected one of 'F', 'M'"), ("age", "5..19", r"expected 0\.\.19, or another"),
+        ("age", "19..10", "no range of whole bins"), ("age", "0..100", "above high"), ("age", "0..x", "whole number"),
+        ("age", "0..9..19", "whole number"), ("day", "2020-01-01..", "a date"), ("age", "..", "whole number"),
+        ("one", "same", "no choices"), ("notes", 1, "is modelled"), ("nosuch", 1, "is modelled"), ("sex", {}, "holds"),
         ("few", [1], "int64"), ("few", None, "missing"), ("age", object(), "single value"), ("age", 10**30, "expected"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            schema.where(column, value)
+
+
+def test_where_of_real_numbers():
+    schema = parse_schema("""columns:
+  x: {type: number, low: 0, high: 10, bins: 3}
+  odd: {type: integer, low: 1, high: 2, special: [1, 2], bins: 4}
+  paid: {type: number, low: 0, high: 9, encoding: scaled, missing: true}
+""")
+    assert schema.where("x", "0..3.33333") == (0, {0}) and schema.where("x", "3.333333333..10") == (0, {1, 2})
+    assert schema.where("odd", "2") == (1, {1}) and schema.where("paid", None) == (2, {1})
+    for column, value, words in [
+        ("x", 4, r"expected 3\.33333\.\.6\.66667"), ("x", "0..4", r"expected 0\.\.6\.66667"),
+        ("x", "0..0", r"0\.\.3\.33333"), ("odd", "1..2", "whole number"), ("paid", 3, "has no bins"), ("paid", "0..9", "expected a number"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
             schema.where(column, value)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.names import one_of
 from lightning_dpgen.data.tables.arrays import Misfit, first, shown, wrong_type
 from lightning_dpgen.data.tables.column import Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
@@ -110,7 +111,7 @@ class Category(Modelled):
             else:
                 advice = "list it, or declare other: one of the values, and use data.outside=clamp"
             row = first(unlisted)
-            expected = "true or false" if self.kind is bool else f"one of the {self.present} values listed"
+            expected = "true or false" if self.kind is bool else one_of(self.values)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to

@@ -169,12 +169,14 @@ class Modelled(Column):
         """What all its choices are called."""
         return self.present_names + ["missing"] * self.missing
 
-    def choice(self, value: Any) -> int:
-        """The choice that stands for a value and no other, the value as text or of the column's own type; None is missing.
+    def chosen(self, value: Any) -> frozenset[int]:
+        """The choices that stand for a value and no other, the value as text or of the column's own type; None is missing.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if there are none.
         """
+        if not self.choices:
+            raise ValueError(f"column {self.name!r}: it has no choices, on which a condition could be set")
         if value is None and not self.missing:
             raise ValueError(f"column {self.name!r}: its schema lets no value be missing: expected a value")
         try:
@@ -184,12 +186,13 @@ class Modelled(Column):
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             raise ValueError(f"column {self.name!r}: {shortened(value)}: expected a single value") from None
         code = int(codes[0])
-        if not self.choices or not (code == self.present or self.alone(code)):
-            raise ValueError(
-                f"column {self.name!r}: {shortened(value)} has no choice of its own in the release: expected a column of "
-                "categories, or a value that the schema does not put into a bin with others"
-            )
-        return code
+        if not (code == self.present or self.alone(code)):
+            raise ValueError(f"column {self.name!r}: {shortened(value)} shares a choice with others: {self.instead(code)}")
+        return frozenset({code})
+
+    def instead(self, code: int) -> str:
+        """What may be asked for in place of a value that shares a choice with others."""
+        return "expected a value that does not"
 
     def missing_fields(self) -> dict[str, Any]:
         """What `fields` says of missing values."""

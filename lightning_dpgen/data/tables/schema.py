@@ -222,10 +222,11 @@ class TableSchema:
 
         Args:
             column: its name.
-            value: as text or of the column's type; None for missing.
+            value: as text or of the column's type; None for missing; of numbers in bins also a range of whole bins as
+                text, such as ``30..39``.
 
         Raises:
-            ValueError: if no choice says just that.
+            ValueError: if no choices say just that.
 
         Example:
             >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),)).where("sex", "M")
@@ -234,8 +235,8 @@ class TableSchema:
         found = {known.name: known for known in self.modelled}
         if column not in found:
             raise ValueError(f"column {shortened(column)}: expected one that is modelled: {listed(list(found))}")
-        choice = found[column].choice(value)
-        return self._groups.index(column), frozenset({choice})
+        choices = found[column].chosen(value)
+        return self._groups.index(column), choices
 
     @property
     def choices(self) -> dict[str, list[str]]:
