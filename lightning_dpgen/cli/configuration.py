@@ -309,7 +309,12 @@ def _explain(error: Exception) -> str:
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
     text = " ".join(kept)
     if isinstance(error, OverrideParseException):
-        return f"argument {error.override!r}: {text}"
+        name, _, value = str(error.override).partition("=")
+        quoted = value.replace('"', '\\"')
+        return (
+            f"argument {error.override!r}: cannot be read; of text with signs other than - _ . / expected quotes, inside "
+            f"those of the shell, as in '{name}=\"{quoted}\"'"
+        )
     if isinstance(error, MissingConfigException):
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)
         return f"{asked}: there is none; expected one of {', '.join(error.options or [])}"

@@ -22,6 +22,7 @@ MISTAKES = {
     "a wrong type": (["privacy.epsilon=abc"], "privacy.epsilon"),
     "not a whole number": (["split.k=1.5"], "split.k"),
     "bad grammar": (["split.k=[1"], "split.k"),
+    "text without quotes": (["data=series", "data.separator=;"], """as in 'data.separator=";"'$"""),
     "epsilon 0": (["privacy.epsilon=0"], "privacy.epsilon=0"),
     "epsilon below 0": (["privacy.epsilon=-1"], "privacy.epsilon=-1"),
     "epsilon nan": (["privacy.epsilon=nan"], "privacy.epsilon=nan"),

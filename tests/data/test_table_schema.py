@@ -118,7 +118,8 @@ def test_where_of_real_numbers():
     assert schema.where("odd", "2") == (1, {1}) and schema.where("paid", None) == (2, {1})
     for column, value, words in [
         ("x", 4, r"expected 3\.33333\.\.6\.66667"), ("x", "0..4", r"expected 0\.\.6\.66667"),
-        ("x", "0..0", r"0\.\.3\.33333"), ("odd", "1..2", "whole number"), ("paid", 3, "has no bins"), ("paid", "0..9", "expected a number"),
+        ("x", "0..0", r"0\.\.3\.33333"), ("odd", "1..2", "whole number"),
+        ("paid", 3, "has no bins"), ("paid", "0..9", "expected a number"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
             schema.where(column, value)
