@@ -33,7 +33,7 @@ Table = pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
 # What has an argument of its own.
 _ARGUMENTS = (
     "data", "data.source", "data.path", "data.schema", "data.n", "data.n_share", "data.person", "data.max_rows",
-    "data.outside", "privacy.epsilon", "privacy.delta", "run_dir",
+    "data.outside", "data.discovery_share", "privacy.epsilon", "privacy.delta", "privacy.fidelity_share", "run_dir",
 )  # fmt: skip
 
 
@@ -109,6 +109,8 @@ def fit(
     epsilon: float | None,
     n: int | None = None,
     n_share: float | None = None,
+    discovery_share: float | None = None,
+    fidelity_share: float | None = None,
     delta: float | None = None,
     run_dir: str | Path | None = None,
     person: str | None = None,
@@ -130,6 +132,8 @@ def fit(
             None goes with ``overrides=["privacy=off"]`` alone, the non-private twin.
         n: the declared number of records. It is public, so it is never taken from ``len(frame)``.
         n_share: where n may not be told: the share of the budget that a noisy count of the records may use.
+        discovery_share: the share of what the schema leaves to be found privately; goes with ``outside="clamp"``.
+        fidelity_share: the share of a public figure of how close the synthetic records are; None for none.
         run_dir: the folder of the run; None for a fresh one, ``runs/<time>``.
         person: the column that says whose a record is, where a person has several; goes with `max_rows`.
         max_rows: how many records of a person take part at most.
@@ -148,15 +152,22 @@ def fit(
         >>> fitted = fit(frame, "people.schema.yaml", epsilon=2.0, n=5000)       # doctest: +SKIP
         >>> fitted.sample(1000, seed=1, where={"sex": "F"})                      # doctest: +SKIP
     """
+    if frame is None:
+        raise ValueError("frame=None: expected a DataFrame, a table of Arrow, or the path of a file")
     if n is None and n_share is None:
         raise ValueError(
             "n: expected the declared number of records, such as n=5000; it becomes public, so it is never taken from "
             "len(frame), which would tell it exactly: declare a number that may be known, or buy a noisy count with "
             "n_share=0.01"
         )
-    words = [f"{name}={_number(name.rpartition('.')[2], value)}" for name, value in {
-        "data.n": n, "data.n_share": n_share, "data.max_rows": max_rows, "privacy.epsilon": epsilon, "privacy.delta": delta,
-    }.items()]  # fmt: skip
+    given = {
+        "data.n": n, "data.n_share": n_share, "data.discovery_share": discovery_share, "data.max_rows": max_rows,
+        "privacy.epsilon": epsilon, "privacy.delta": delta, "privacy.fidelity_share": fidelity_share,
+    }  # fmt: skip
+    if fidelity_share is None:
+        # Without privacy there is no such setting.
+        del given["privacy.fidelity_share"]
+    words = [f"{name}={_number(name.rpartition('.')[2], value)}" for name, value in given.items()]
     try:
         conf = read_conf(["data=table", "data.path=given", "data.schema=given", *words, *_checked(overrides)])
         if person is not None and not isinstance(person, str):
@@ -180,7 +191,7 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
 
     Raises:
         BadSchema: if it makes no sense, naming column, key and value.
-        OSError: if the file cannot be read.
+        MissingData, OSError: if the file is not there, or cannot be read.
 
     Example:
         >>> schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99}}}).arrow.names

@@ -97,6 +97,17 @@ def test_persons_and_a_bought_number(tmp_path, caplog):
     assert told["warning"].startswith("PRIVATE") and told["epsilon"] == fitted.certificate["epsilon"]
 
 
+def test_shares_of_the_budget_buy_what_is_not_declared_and_a_figure(tmp_path):
+    columns = SCHEMA["columns"] | {"job": {"type": "category", "values": "private"}}
+    fitted = fit(
+        frame_of().fillna({"job": "none"}), SCHEMA | {"columns": columns}, outside="clamp", run_dir=tmp_path / "r",
+        discovery_share=0.3, fidelity_share=0.05, **QUICK | {"epsilon": 8.0},
+    )  # fmt: skip
+    declared = fitted.certificate["declared"]
+    assert (declared["discovery_share"], declared["fidelity_share"]) == (0.3, 0.05)
+    assert "cook" in fitted.release.schema.choices["job"] and (fitted.folder / "release" / "fidelity.json").is_file()
+
+
 def test_the_twin_without_privacy(tmp_path):
     fitted = fit(
         frame_of(), SCHEMA, epsilon=None, n=300, run_dir=tmp_path / "r", progress=False, overrides=[*SHORT, "privacy=off"]
@@ -160,6 +171,12 @@ BAD = {
     "other data, by its source": ({"overrides": ["data.source=digits"]}, ValueError, "arguments of fit"),
     "memory": ({"overrides": ["data.memory=3"]}, ValueError, "memory"),
     "a number twice": ({"overrides": ["data.n=5"]}, ValueError, "arguments of fit"),
+    "no frame": ({"frame": None}, ValueError, "frame=None: expected a DataFrame"),
+    "no such schema": ({"schema": "nowhere.yaml"}, FileNotFoundError, "^no file nowhere.yaml"),
+    "a folder for a schema": ({"schema": "."}, FileNotFoundError, "^no file"),
+    "a share for nothing": ({"discovery_share": 0.1}, ValueError, "data.discovery_share=0.1.*nothing here"),
+    "a share of half": ({"fidelity_share": 0.5}, ValueError, "privacy.fidelity_share=0.5"),
+    "a share twice": ({"overrides": ["privacy.fidelity_share=0.1"]}, ValueError, "arguments of fit"),
     "no schema": ({"schema": None}, ValueError, "schema=None"),
     "a schema without columns": ({"schema": {"label": "sex"}}, ValueError, "columns"),
     "a bad column": ({"schema": {"columns": {"sex": {"type": "categories"}}}}, ValueError, "did you mean"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -96,8 +97,11 @@ def read_schema(path: str | Path) -> TableSchema:
 
     Raises:
         BadSchema: naming file, line, column, value and what was expected, in one line.
+        MissingData: if there is no such file.
         OSError: if it cannot be read.
     """
+    if not Path(path).is_file():
+        raise MissingData(f"no file {path}: expected the description of a table (data.schema)")
     return parse_schema(_text(Path(path)), str(path))
 
 
