@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import scipy.sparse
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.text import check_there
 
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, pa.ArrowException, zipfile.BadZipFile)
 SUFFIXES = (".npy", ".npz", ".parquet")
@@ -40,8 +41,7 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
         BadRecords: if it holds something else.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingData(f"no file {path} (data.path)")
+    check_there(path)
     if path.suffix not in SUFFIXES:
         raise BadRecords(f"data.path={path}: expected a name that ends in {', '.join(SUFFIXES)}")
     try:

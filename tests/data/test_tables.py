@@ -152,7 +152,7 @@ BAD_FILES = {
     "ragged": (b"a,b\n1,true\n\n2\n", "line 4: 1 field, expected 2"),
     "too long": (b"a,b\n1,true,3\n", "line 2: 3 fields, expected 2"),
     "not UTF-8": (b"a,b\n1,true\n2,\xe9\n", "line 3: byte 0xe9 is not UTF-8"),
-    "UTF-16": ("a,b\n1,true\n".encode("utf-16"), "looks like UTF-16"),
+    "UTF-16": ("a,b\n1,true\n".encode("utf-16"), r"looks like UTF-16: .*\(iconv -f utf-16 -t utf-8\)"),
     "late not UTF-8": (b"a,b\n" + b"1,true\n" * 9999 + b"2,\xff\n", "line 10001: byte 0xff"),
     "missing column": (b"a\n1\n", "lacks b: expected the same columns"),
     "other columns": (b"a,c\n1,true\n", "lacks b and has c, not in the schema"),

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
-from lightning_dpgen.data.files.text import decoded, opened
+from lightning_dpgen.data.files.text import check_there, decoded, opened
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbers, one_each
 
@@ -89,8 +89,7 @@ class BasketForm:
         if not isinstance(source, str | Path):
             return "rows"
         path = Path(source)
-        if not path.is_file():
-            raise MissingData(f"no file {path} (data.path)")
+        check_there(path)
         endings = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
         if self.form:
             return self.form

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS
-from lightning_dpgen.data.errors import BadRecords, MissingData
-from lightning_dpgen.data.files.text import decoded
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.names import Name, public_names, shown
 
 NO_UNIVERSE = (
@@ -51,8 +51,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
             f"data.items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
             f"{', '.join(_ENDINGS)}"
         )
-    if not path.is_file():
-        raise MissingData(f"no file {path} (data.items)")
+    check_there(path, "data.items")
     if path.stat().st_size > _MOST_BYTES:
         raise BadRecords(f"{path} is larger than {_MOST_BYTES >> 20} MiB: expected a list of at most {MOST_ITEMS:,} items")
     text = "".join(decoded(line, f"{path}, line {i}") for i, line in enumerate(path.read_bytes().splitlines(True), 1))

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
-from lightning_dpgen.data.files.text import Utf8Bytes, decoded, opened
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.text import Utf8Bytes, check_there, decoded, opened
 from lightning_dpgen.data.names import shown
 
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
@@ -76,11 +76,11 @@ class RowFile:
         self._skipped: list[int] = []
         self._found: tuple[int, int] | None = None
         self._path = Path(self.source) if isinstance(self.source, str | Path) else None
+        if self._path is not None:
+            check_there(self._path)
         if self._path is None:
             self._table = _table(self.source)
             self.columns = self._table.column_names
-        elif not self._path.is_file():
-            raise MissingData(f"no file {self._path} (data.path)")
         elif self._path.suffix == ".parquet":
             names = _guarded(self._path, lambda: pa.parquet.read_schema(self._path).names)
             # Where pandas keeps the numbers of rows.

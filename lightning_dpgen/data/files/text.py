@@ -1,4 +1,4 @@
-"""Text files, plain or gzipped, which must be UTF-8: the one encoding that is never guessed."""
+"""Files of text, plain or gzipped, which must be there and be UTF-8: the one encoding that is never guessed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 from typing import BinaryIO
 
-from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.errors import BadRecords, MissingData
 
 
 def opened(path: Path) -> BinaryIO:
@@ -36,6 +36,27 @@ def decoded(line: bytes, place: str) -> str:
         raise BadRecords(
             f"{place}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8: convert the file to UTF-8 first"
         ) from None
+
+
+def check_there(path: Path, setting: str = "data.path") -> None:
+    """That there is such a file.
+
+    Args:
+        path: of the file.
+        setting: that has named it.
+
+    Raises:
+        MissingData: if there is none, or it is a folder.
+
+    Example:
+        >>> check_there(Path("no_such.csv"))
+        Traceback (most recent call last):
+        lightning_dpgen.data.errors.MissingData: no file no_such.csv (data.path)
+    """
+    if path.is_dir():
+        raise MissingData(f"{path} is a folder: expected a file ({setting})")
+    if not path.is_file():
+        raise MissingData(f"no file {path} ({setting})")
 
 
 class Utf8Bytes(io.RawIOBase):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
 from lightning_dpgen.data.files.rows import UNREADABLE, RowFile
+from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import (
@@ -164,8 +165,7 @@ def _array(source: Any, path: Path | None, label: Any) -> tuple[np.ndarray, Any]
     labels = None if isinstance(label, str) else label
     if path is None:
         return source, labels
-    if not path.is_file():
-        raise MissingData(f"no file {path} (data.path)")
+    check_there(path)
     arrays = load_arrays(path, ("series", "labels"))
     return arrays["series"], arrays.get("labels") if labels is None else labels
 

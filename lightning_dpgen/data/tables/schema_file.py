@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -100,8 +100,7 @@ def read_schema(path: str | Path) -> TableSchema:
         MissingData: if there is no such file.
         OSError: if it cannot be read.
     """
-    if not Path(path).is_file():
-        raise MissingData(f"no file {path}: expected the description of a table (data.schema)")
+    check_there(Path(path), "data.schema")
     return parse_schema(_text(Path(path)), str(path))
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.text import SUFFIXES, TextTable
@@ -139,8 +140,7 @@ def table_source(source: Any, schema: TableSchema) -> TableSource:
     if not isinstance(source, str | Path):
         raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or a table of Arrow")
     path = Path(source)
-    if not path.is_file():
-        raise MissingData(f"no file {path} (data.path)")
+    check_there(path)
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if path.suffix == ".parquet":
         return ParquetTable(path)

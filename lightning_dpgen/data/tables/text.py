@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -143,9 +144,10 @@ class TextTable:
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
-                    kind = "; it looks like UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+                    utf16 = line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+                    kind, name = ("; it looks like UTF-16", "utf-16") if utf16 else ("", "latin1")
                     found = f"byte 0x{line[error.start]:02x} is not UTF-8{kind}"
-                    return f"{self.path}, line {number}: {found}: save the file as UTF-8 (iconv -f latin1 -t utf-8)"
+                    return f"{self.path}, line {number}: {found}: save the file as UTF-8 (iconv -f {name} -t utf-8)"
         return f"{self.path} is not UTF-8: save it as UTF-8"
 
 
