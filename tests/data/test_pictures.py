@@ -153,6 +153,8 @@ def test_photographs(tmp_path):
     Image.new("L", (30, 10), 100).save(tmp_path / "b.JPEG")
     Image.new("CMYK", (3, 3), 0).save(tmp_path / "c.jpeg")
     (tmp_path / ".DS_Store").write_bytes(b"x")
+    for name in ("Thumbs.db", "desktop.ini"):
+        (tmp_path / name).write_bytes(b"x")
     found, _ = read_pictures(tmp_path, 16, 8)
     assert found.shape == (3, 16, 8)
     # Turned by a quarter, so that what was left is on top.

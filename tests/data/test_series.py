@@ -257,9 +257,14 @@ def test_days_are_cut_by_their_dates_and_meters():
     assert (reading.encoded.units * 8).tolist() == wanted[1:] and reading.counted == {OTHER_LENGTH: 1}
 
 
-def test_names_of_columns_may_be_numbers():
+def test_names_of_columns_may_be_numbers(tmp_path):
     frame = pd.DataFrame([[1.0, 2.0]], columns=[2001, 2002])
     assert len(read_series(frame, PAIR).encoded) == len(read_series(frame.set_axis([0, 1], axis=1), PAIR).encoded) == 1
+    # In a file only where that is said.
+    (tmp_path / "x.csv").write_text("1,2\n3,4\n")
+    for header, first in ((True, 3), (False, 1)):
+        units = read_series(tmp_path / "x.csv", PAIR, header=header).encoded.units
+        assert len(units) == 2 - header and units[0, 0] * 10 == pytest.approx(first)
 
 
 def test_persons():
@@ -311,6 +316,7 @@ FILES = {
     "another length": ("x.csv", "p,q,r\n1,2,3\n", PAIR, {}, r"found 3 columns of readings, expected 2.*data.length"),
     "another length, bare": ("x.csv", "1,2,3\n", PAIR, {"header": False}, r"line 1: found 3 fields, expected 2"),
     "no header": ("x.csv", "7,2\n1,2\n", PAIR, {}, r"line 1: found numbers, expected names.*data.header=false"),
+    "no header, counted": ("x.csv", "1,2\n1,2\n", PAIR, {}, r"line 1: found numbers.*data.header=false"),
     "no header, twice": ("x.csv", "2,2\n1,2\n", PAIR, {}, r"'2' stands twice.*data.header=false"),
     "a header where none was said": ("x.csv", "t_0,t_1\n1,2\n", PAIR, {"header": False}, r"line 1: .* holds 't_0'"),
     "no rows": ("x.csv", "t_0,t_1\n", PAIR, {}, r"no series"),

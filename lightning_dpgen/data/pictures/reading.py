@@ -15,6 +15,8 @@ from lightning_dpgen.data.pictures.arrays import read_arrays
 from lightning_dpgen.data.pictures.form import PictureForm
 
 ENDINGS = (".png", ".jpg", ".jpeg")
+# What file managers put beside pictures, and do not hide everywhere.
+_LEFT_BY_SYSTEMS = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 # More than cameras take; a file of a few bytes may claim far more.
 MOST_PIXELS = 1 << 26
 
@@ -33,7 +35,8 @@ def read_pictures(
 
     Args:
         source: a folder of .png, .jpg and .jpeg files, in a sub-folder for each class where there are classes (one without
-            pictures is fine, hidden files are passed over); or a file of arrays, see `read_arrays`.
+            pictures is fine; hidden files, and those that systems leave in folders, are passed over); or a file of
+            arrays, see `read_arrays`.
         height, width, channels, classes, fit, high: see `PictureForm`.
 
     Returns:
@@ -97,9 +100,10 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
 
 def _visible(folder: Path) -> list[Path]:
     try:
-        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+        entries = sorted(folder.iterdir())
     except OSError as error:
         raise BadRecords(f"{folder} cannot be read: {error.strerror}") from None
+    return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _LEFT_BY_SYSTEMS]
 
 
 def _opened(file: Path, form: PictureForm) -> np.ndarray:

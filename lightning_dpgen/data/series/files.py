@@ -43,8 +43,9 @@ class SeriesForm:
 
     Args:
         form: ``wide``, one series a row; or ``long``, one time a row.
-        header: whether the first line of a text file names the columns. Without one a wide file has the label first,
-            where the schema has classes, then the readings, and a long file cannot be read.
+        header: whether the first line of a text file names the columns; None: it does, and numbers are refused there, since
+            a series would be lost if they were one. Without names a wide file has the label first, where the schema has
+            classes, then the readings, and a long file cannot be read.
         separator: between fields; None for what goes with the ending.
         columns: of the readings: in a wide file one for each reading, by time and then channel; in a long one for each
             channel. None: the schema's own (``t_0``..., its steps, its channels) where they are there, or else all that
@@ -58,7 +59,7 @@ class SeriesForm:
     """
 
     form: str = "wide"
-    header: bool = True
+    header: bool | None = None
     separator: str | None = None
     columns: Sequence[str] | None = None
     label: str = "label"
@@ -81,7 +82,7 @@ class SeriesForm:
         for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected text, such as a name")
-        if not self.header and (self.form == "long" or self.columns is not None or self.person is not None):
+        if self.header is False and (self.form == "long" or self.columns is not None or self.person is not None):
             raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
 
 
@@ -91,7 +92,7 @@ def wide_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> Iterat
     Raises:
         BadRecords: for a column that is not there, another number of them, or a reading that is no number.
     """
-    label = (form.label if form.header else "label") if schema.classes else None
+    label = ("label" if form.header is False else form.label) if schema.classes else None
     besides = _besides(file, label, form.person)
     columns = _wide_columns(file, schema, form, besides)
     persons = Numbers()
@@ -213,12 +214,11 @@ def _wide_columns(file: RowFile, schema: SeriesSchema, form: SeriesForm, besides
     if form.columns is None and len(schema.channels) == 1 and schema.steps and set(schema.steps) <= set(file.columns):
         return list(schema.steps)
     columns = _columns(file, schema.columns, form.columns, besides, "readings")
-    numbers = [_is_number(pa.array([name])) for name in columns]
-    counted = [[str(first + t) for t in range(len(columns))] for first in (0, 1)]
-    if file.has_lines and form.header and form.columns is None and all(numbers) and columns not in counted:
+    said = form.header is not None or form.columns is not None
+    if file.has_lines and not said and all(_is_number(pa.array([name])) for name in columns):
         raise BadRecords(
-            f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false, or name them by "
-            "data.columns"
+            f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false if they are a series, "
+            "data.header=true if they are names"
         )
     return columns
 

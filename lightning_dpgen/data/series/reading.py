@@ -42,7 +42,7 @@ def read_series(
     person: str | Sequence | None = None,
     label: str | Sequence = "label",
     form: str = "wide",
-    header: bool = True,
+    header: bool | None = None,
     separator: str | None = None,
     columns: Sequence[str] | None = None,
     by: str | None = None,
@@ -95,7 +95,7 @@ def read_series(
             kept.put(block)
         return kept.reading()
     shape = SeriesForm(form, header, separator, columns, label, person, by, day)
-    names = None if header else ["label"] * bool(schema.classes) + schema.columns
+    names = None if header is not False else ["label"] * bool(schema.classes) + schema.columns
     file = RowFile(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
     if form == "wide":
         for block in wide_series(file, schema, shape):
