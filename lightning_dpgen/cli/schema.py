@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,4 +55,7 @@ def run(argv: Sequence[str]) -> int:
         raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None
     unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
     print(f"{output}: {len(columns)} columns, {unfilled} lines to fill in in place of {OPEN}")
+    file = "FILE" if arguments.origin else str(path)
+    told = shlex.join(["dpgen", "train", "data=table", f"data.path={file}", f"data.schema={output}", "data.n=NUMBER"])
+    print(f"next, once they are filled in: {told}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,12 @@ from lightning_dpgen.data.tables.text import TextTable
 OPEN = UNFILLED[0]
 BOUND = "from public knowledge; the {} of the file would reveal a record"
 LISTED = "all values there can be, as [a, b, c]; those of the file would reveal rare ones. Free text: type: drop, or fake"
+# What columns of names and keys are called, and the fakes that may take their place.
+_FAKES = {
+    "id": "row_number", "key": "row_number", "nr": "row_number", "uuid": "uuid", "guid": "uuid", "name": "name",
+    "surname": "name", "mail": "email", "email": "email",
+}  # fmt: skip
+_WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ROWS = 1000
 _TESTS: dict[str, Scale] = {
     "integer": Integers(),
@@ -59,6 +66,10 @@ class Draft:
         elif kind in _TESTS and kind != "time":
             for key, word in (("low", "smallest"), ("high", "largest")):
                 fields[key], why[key] = OPEN, BOUND.format(word)
+        # By what it is called, which is public, and not by what it holds.
+        fakes = [_FAKES[word] for word in map(str.lower, _WORDS.findall(name)) if word in _FAKES]
+        if fakes and kind in ("category", "integer") and "values" not in known:
+            why["type"] = f"a name or key? Then in place of all this:  type: fake, fake: {fakes[-1]}  (or type: drop)"
         for key, value in known.items():
             why.pop(key, None)
             fields[key] = value
@@ -78,6 +89,9 @@ def draft_text(columns: list[Draft], origin: str, about: dict[str, Any] | None =
         # Drafted from t.csv. All of it is public: fill in every ??? from public knowledge, not from the records.
         # Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).
         # private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.
+        # Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.
+        # For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp
+        # moves what is not listed, or beyond the bounds, which is refused otherwise.
         # label: ???   # the column that says of which class a record is, if there is one
         columns:
           a:
@@ -87,6 +101,9 @@ def draft_text(columns: list[Draft], origin: str, about: dict[str, Any] | None =
         f"# Drafted from {origin}. All of it is public: fill in every {OPEN} from public knowledge, not from the records.",
         '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
         "# private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.",
+        "# Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.",
+        "# For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
+        "# moves what is not listed, or beyond the bounds, which is refused otherwise.",
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
     lines += [f"{key}: {_text(value)}" for key, value in (about or {}).items()]
