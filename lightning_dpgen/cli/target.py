@@ -46,7 +46,7 @@ def named(setting: str, target: str | None) -> Any:
 
 
 def options_of(setting: str, options: Any) -> dict[str, Any]:
-    """Options as keyword arguments: plain values, since a certificate shows them.
+    """Options as keyword arguments: plain values. They are public: the certificate of a release shows them as given.
 
     Raises:
         Mistake: for anything else.
