@@ -3,6 +3,8 @@ privately."""
 
 import json
 import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -293,3 +295,21 @@ def test_how_a_file_is_written_is_said_wrong(dpgen, tmp_path, wrong, words):
     )
     assert status == 2 and words in err and err.count("\n") == 1, err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_readme_shows_a_table_as_it_is_trained(dpgen, tmp_path, monkeypatch):
+    """Its schema and its command go together."""
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    command = re.search(r"^dpgen train (data=table(?:.*\\\n)*.*)", readme, re.MULTILINE)[1]
+    (tmp_path / "visits.schema.yaml").write_text(re.search(r"```yaml\n(.*?)```", readme, re.DOTALL)[1])
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    assert "data.path=visits.csv" in words
+    status, out, err = dpgen("budget", *words)
+    assert status == 0 and "first pass" in out, err
+    random = np.random.default_rng(0)
+    pd.DataFrame({
+        "patient": np.arange(N) // 3, "visit": "2022-03-01", "age": random.integers(0, 99, N), "weight": 70.5,
+        "cost": random.integers(1, 999, N), "department": random.choice(["er", "icu"], N), "readmitted": "no",
+    }).to_csv("visits.csv", index=False)  # fmt: skip
+    _release(dpgen, tmp_path, *words)
