@@ -40,6 +40,7 @@ def run(argv: Sequence[str]) -> int:
         help="only records with this value, drawn until there are enough; COLUMN= for a missing one, COLUMN=30..39 for a "
         "range of whole bins; may be repeated",
     )
+    parser.add_argument("--component", type=whole_number, help="of the mixture, counted from 0: only records of this one")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit:
@@ -53,6 +54,11 @@ def run(argv: Sequence[str]) -> int:
             f"{arguments.release} holds projected rows, one for each record, and no model to draw from: read "
             f"{arguments.release}/projected.parquet, or use load_release in Python"
         )
+    if arguments.component is not None:
+        try:
+            release = release.component(arguments.component)
+        except ValueError as error:
+            raise Mistake(f"--{error}") from None
     where = _conditions(release, arguments.where)
     n = arguments.n
     if n is None:

@@ -52,6 +52,7 @@ class Release:
         >>> release = load_release(folder)                       # doctest: +SKIP
         >>> pictures = release.sample(100, seed=1)               # doctest: +SKIP
         >>> nines = release.sample(100, where={"label": 9})      # doctest: +SKIP
+        >>> alike = release.component(3).sample(100)             # doctest: +SKIP
     """
 
     def __init__(self, mixture: Mixture) -> None:
@@ -64,6 +65,19 @@ class Release:
     @property
     def components(self) -> int:
         return self._mixture.network.k
+
+    def component(self, number: int) -> Release:
+        """One component of the mixture alone, such as what was learned of one cluster.
+
+        Args:
+            number: from 0 to ``components - 1``.
+
+        Raises:
+            ValueError: for another number.
+        """
+        if type(number) is not int or not 0 <= number < self.components:
+            raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
+        return Release(Mixture(self._mixture.network, torch.eye(self.components)[number]))
 
     def sample(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None

@@ -104,3 +104,11 @@ def test_broken_models(dpgen, release, tmp_path, spoil):
         model.write_text("{" if spoil == "no json" else json.dumps(fields))
     status, _, err = dpgen("sample", release, "-o", tmp_path / "a.csv")
     assert status == 2 and err.startswith("dpgen: ") and len(err.splitlines()) == 1
+
+
+def test_one_component(dpgen, release):
+    one = dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "2")
+    assert one[0] == 0 and one[1] == dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "2")[1]
+    assert one[1] != dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "3")[1]
+    status, _, err = dpgen("sample", release, "--component", "10")
+    assert status == 2 and "--component 10: expected a whole number from 0 to 9" in err

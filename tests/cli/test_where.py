@@ -178,6 +178,19 @@ def test_the_names_of_choices():
         assert tuple(map(len, schema.choices.values())) == schema.layout.groups
 
 
+def test_a_component_alone_has_its_own_shares():
+    """Its most frequent choice is drawn as often as the component says: 5 deviations, a false alarm in 10^6 runs."""
+    release, n = release_of(TABLE), 4000
+    network = release._mixture.network
+    for number in range(2):
+        share = float(network.shares[number, TABLE.layout.spans[0]][0])
+        drawn = release.component(number).encoded(n, seed=2).codes[:, 0]
+        assert abs((drawn == 0).mean() - share) < 5 * (share * (1 - share) / n) ** 0.5
+    for wrong in (-1, 2, 0.5, None):
+        with pytest.raises(ValueError, match="expected a whole number from 0 to 1"):
+            release.component(wrong)
+
+
 @pytest.mark.parametrize("where", [None, {"sex": "F"}], ids=["all", "some"])
 def test_row_numbers_go_on_from_chunk_to_chunk(monkeypatch, where):
     monkeypatch.setattr(sampler, "_CHUNK", 7)
