@@ -12,6 +12,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 from lightning_dpgen.release.lettering import printable
@@ -128,13 +129,16 @@ def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> M
     """Each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
 
     def draw(axes: Axes) -> None:
-        least = min((values[values > 0].min(initial=1.0) for values in (real, synthetic)), default=1.0) / 2
+        least = min(values[values > 0].min(initial=1.0) for values in (real, synthetic))
+        if not (real.all() and synthetic.all()):
+            # Room for the edge.
+            least /= 2
         x, y = np.maximum(real, least), np.maximum(synthetic, least)
         axes.plot([least, 1], [least, 1], color=_LINE, linewidth=1.2)
         axes.scatter(x, y, s=5, color=SYNTHETIC, alpha=0.35, linewidths=0, rasterized=True)
-        highest = max(x.max(initial=least), y.max(initial=least)) * 1.3
+        highest = max(x.max(initial=least), y.max(initial=least)) * 1.2
         axes.set(xscale="log", yscale="log", xlabel=f"{of}, real", ylabel=f"{of}, synthetic")
-        axes.set(xlim=(least / 1.3, highest), ylim=(least / 1.3, highest))
+        axes.set(xlim=(least / 1.2, highest), ylim=(least / 1.2, highest))
         _plain_numbers(axes)
 
     return drawn(draw, 4.6, 3.0, said)
@@ -166,8 +170,15 @@ def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> M
 
 
 def _plain_numbers(axes: Axes) -> None:
-    """Powers of ten as numbers, since matplotlib writes them as formulas."""
+    """Powers of ten as numbers, since matplotlib writes them as formulas; and more numbers where there are few of these."""
     for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            low, high = axis.get_view_interval()
+            if high < 10 * low:
+                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+                axis.set_minor_locator(NullLocator())
+            elif high < 100 * low:
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         if axis.get_scale() != "linear":
             axis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.set_minor_formatter(lambda value, _: "")

@@ -16,6 +16,8 @@ from lightning_dpgen.release.pages import environment
 
 # Columns that are drawn: of more, those that differ most.
 COLUMNS, PAIRED_COLUMNS = 24, 30
+# Sizes of baskets that find room side by side.
+_SMALL = 30
 _WHAT = {
     parts.COLUMNS: "Total variation distance between the shares of values, and of pairs of values: 0 equal, 1 disjoint. "
     "Lower is better.",
@@ -201,7 +203,7 @@ def _baskets(evaluation: Evaluation) -> list[tuple[str, Markup]]:
         ("Each item", plots.scatter(**items, said="item shares, real and synthetic", of=share)),
         ("Sizes of baskets",
          plots.lines(**sized, said="basket sizes", along="items in a basket", up=share, at=range(largest),
-                     scales=("symlog", "log"))),
+                     scales=("linear" if largest <= _SMALL else "symlog", "log"))),
     ]  # fmt: skip
     errors = [
         [value for name, value in scores.get(parts.QUERIES, {}).items() if name.startswith("any")]

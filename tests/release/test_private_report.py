@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from metrics.records import drawn
 from metrics.test_evaluation import evaluated
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.evaluation import KINDS, evaluate_encoded
-from lightning_dpgen.release import private_report
+from lightning_dpgen.release import private_plots, private_report
 from lightning_dpgen.release.private_report import write_private_report
 
 SHAPES = {"images": (2, 3)}
@@ -89,3 +90,40 @@ def test_units_of_a_table_are_drawn_beside_its_groups(tmp_path):
     real = drawn(layout, 30, 0)
     page = page_of(tmp_path, evaluate_encoded(real, Encoded(1 - real.units, real.codes), layout, ["a"], kind="table"))
     assert all(f"<b>{name}</b>" in page for name in ("unit 1", "unit 2", "a"))
+
+
+def _axes(monkeypatch, plot, *arguments, **keywords):
+    """The axes of a plot, laid out."""
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+    axes = figure.add_subplot()
+    monkeypatch.setattr(private_plots, "drawn", lambda draw, *_: draw(axes))
+    plot(*arguments, **keywords)
+    figure.draw_without_rendering()
+    return axes
+
+
+def _labelled(axis):
+    low, high = axis.get_view_interval()
+    return [place for place, text in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+            if low <= place <= high and text.get_text()]  # fmt: skip
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.01])
+@pytest.mark.parametrize("spread", [1.01, 1.3, 4.0, 30.0, 1e4])
+def test_axes_of_shares_are_labelled_however_near_they_are(monkeypatch, factor, spread):
+    shares = factor * np.geomspace(0.15 / spread, 0.15, 28)
+    axes = _axes(monkeypatch, private_plots.scatter, shares, shares[::-1], "items", of="share")
+    log = {"along": "rank", "up": "share", "scales": ("log", "log")}
+    other = _axes(monkeypatch, private_plots.lines, shares, shares, "ranks", **log)
+    for axis in (axes.xaxis, axes.yaxis, other.xaxis):
+        assert len(_labelled(axis)) >= 2
+    # Points that both sides have fill the plot, but for a margin.
+    low, high = axes.get_xlim()
+    assert high / low <= 1.5 * spread
+
+
+def test_sizes_of_small_baskets_are_told_one_by_one(tmp_path, monkeypatch):
+    plotted = []
+    monkeypatch.setattr(private_plots, "lines", lambda *_, **keywords: plotted.append(keywords) or "")
+    page_of(tmp_path, evaluated("baskets", 60, 50))
+    assert [keywords["scales"][0] for keywords in plotted if keywords["said"] == "basket sizes"] == ["linear"]

@@ -164,6 +164,15 @@ def test_a_wide_table_and_one_of_many_categories_make_small_pages(tmp_path):
     assert "9,988 more" in page_of(tmp_path / "many").text and "16,458 more" in page_of(tmp_path / "items").text
 
 
+def test_examples_of_a_table_are_not_held_in_one_line(tmp_path):
+    """Where there is no room for that, they would end in the middle of a column."""
+    folder = tmp_path / "r"
+    released(folder, TableSchema((column_of("a", {"type": "boolean"}),)))
+    page = (folder / "report.html").read_text()
+    assert 'class="wide examples"' in page
+    assert not re.search(r"\.examples [^{}]*{[^}]*nowrap", page) and re.search(r"\.wide {[^}]*overflow-x: auto", page)
+
+
 @pytest.mark.parametrize("kind", ["table", "named pictures", "baskets", "few items", "series"])
 @pytest.mark.parametrize("rows", [0, 1])
 def test_few_synthetic_records_or_none_have_a_page(tmp_path, kind, rows):
