@@ -26,6 +26,7 @@ class Layout:
         label: which of the groups is the record's label; None without one.
         norm: the L2 bound of a record's numbers within which most records lie: the default of where they are clipped.
         most: how many units of a record are 1 at most, where all others are 0; None where they are not few.
+        sizes: where they are few, the last group says how many: from each of these numbers to the next, or to `most`.
 
     Example:
         >>> layout = Layout(units=2, levels=1, groups=(3, 2), label=1)
@@ -39,6 +40,7 @@ class Layout:
     label: int | None = None
     norm: float | None = None
     most: int | None = None
+    sizes: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

@@ -22,14 +22,13 @@ class OnesStore(Store):
 
     Example:
         >>> from lightning_dpgen.data.baskets.schema import BasketSchema
-        >>> from lightning_dpgen.data.layout import Encoded
-        >>> schema = BasketSchema(tuple(range(150)), max_items=2)
-        >>> units = scipy.sparse.csr_array(([1, 1, 1], ([0, 0, 2], [3, 30, 7])), shape=(3, 150), dtype=np.uint8)
-        >>> store = OnesStore(Records(schema, Encoded(units, np.zeros((3, 0), np.uint8))))
+        >>> schema = BasketSchema(tuple(range(200)), max_items=2)
+        >>> units = scipy.sparse.csr_array(([1, 1, 1], ([0, 0, 2], [3, 30, 7])), shape=(3, 200), dtype=np.uint8)
+        >>> store = OnesStore(Records(schema, schema.encode(units)))
         >>> store.take(np.array([0, 1, 2]))
-        tensor([[  3,  30],
-                [150, 150],
-                [  7, 150]])
+        tensor([[  3,  30, 202],
+                [203, 203, 200],
+                [  7, 203, 201]])
     """
 
     records: Records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import scipy.sparse
 import torch
 import torch.nn.functional as F
@@ -89,20 +90,22 @@ def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Te
 def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
     """Records (n, width) drawn from means and shares: units of two levels are drawn, others are their means, rounded.
 
-    Of a record that is drawn with more units at 1 than `Layout.most`, as many are kept, each choice of them as likely.
+    Where a group says how many units are 1 (`Layout.sizes`), it is drawn first, then units one after the other in
+    proportion to their odds until there are as many.
 
     Example:
-        >>> few = Layout(units=4, levels=1, most=2)
-        >>> draw(torch.ones(3, 4), few, torch.Generator().manual_seed(0)).units.sum(axis=1)
+        >>> few = Layout(units=4, levels=1, groups=(3,), most=2, sizes=(0, 1, 2))
+        >>> means = torch.tensor([0.9, 0.9, 0.1, 0.1, 0.0, 0.0, 1.0]).expand(3, 7)
+        >>> draw(means, few, torch.Generator().manual_seed(0)).units.sum(axis=1)
         array([2, 2, 2], dtype=uint64)
     """
+    if layout.sizes:
+        codes = draw_groups(means, layout, generator)
+        units = _of_sizes(means[:, : layout.units], codes[:, -1], layout, generator)
+        return Encoded(units, codes.numpy().astype(smallest_integer(max(layout.groups)), copy=False))
     units = means[:, : layout.units]
     if layout.levels == 1:
-        units = (torch.rand(units.shape, generator=generator) < units).to(torch.uint8)
-        if layout.most is None:
-            units = units.numpy()
-        else:
-            units = scipy.sparse.csr_array(_at_most(units, layout.most, generator).numpy())
+        units = (torch.rand(units.shape, generator=generator) < units).to(torch.uint8).numpy()
     elif layout.levels is not None:
         units = torch.round(units * layout.levels).numpy().astype(smallest_integer(layout.levels))
     else:
@@ -111,15 +114,21 @@ def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
     return Encoded(units, codes.astype(smallest_integer(max(layout.groups, default=0)), copy=False))
 
 
-def _at_most(units: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Rows of 0 and 1 (n, units); of those with more ones than `most`, as many at random, in place."""
-    large = (units.sum(dim=1) > most).nonzero()[:, 0]
-    if not len(large):
-        return units
-    held = units[large] > 0
-    kept = torch.rand(held.shape, generator=generator).masked_fill_(~held, -1.0).topk(most, dim=1).indices
-    units[large] = torch.zeros_like(units[large]).scatter_(1, kept, 1)
-    return units
+def _of_sizes(means: Tensor, bins: Tensor, layout: Layout, generator: torch.Generator) -> scipy.sparse.csr_array:
+    """(n, units) of 0 and 1: in each row as many ones as a number drawn uniformly from its bin."""
+    starts = torch.tensor([*layout.sizes, layout.most + 1])
+    first, after = starts[bins], starts[bins + 1]
+    # Rounding may reach what comes after.
+    sizes = torch.minimum(first + (torch.rand(len(bins), generator=generator) * (after - first)).long(), after - 1)
+    most = int(sizes.max()) if len(sizes) else 0
+    # Drawing without replacement in proportion to weights is taking the largest of Gumbel variables about their logarithms.
+    gumbel = -torch.log(-torch.log(torch.rand(means.shape, generator=generator).clamp_(min=1e-20)))
+    keys = torch.logit(means, eps=1e-12) + gumbel
+    held = keys.topk(most, dim=1).indices
+    within = torch.arange(most) < sizes[:, None]
+    rows = torch.arange(len(sizes))[:, None].expand_as(held)[within]
+    ones = np.ones(len(rows), np.uint8)
+    return scipy.sparse.coo_array((ones, (rows.numpy(), held[within].numpy())), shape=means.shape).tocsr()
 
 
 def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:

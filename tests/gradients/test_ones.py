@@ -23,15 +23,15 @@ from lightning_dpgen.models.vae import StackedVAE
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 9), classes=st.sampled_from([0, 3]))
 def test_lots_are_those_written_out(seed, count, classes):
     random = np.random.default_rng(seed)
-    schema = BasketSchema(tuple(range(300)), max_items=3, classes=tuple(range(classes)))
+    schema = BasketSchema(tuple(range(400)), max_items=3, classes=tuple(range(classes)))
     sizes = random.integers(0, 3, size=count, endpoint=True)
-    places = [random.choice(300, size, replace=False) for size in sizes]
+    places = [random.choice(400, size, replace=False) for size in sizes]
     rows, items = np.repeat(np.arange(count), sizes), np.concatenate([*places, np.zeros(0, np.int64)])
     # An entry of 0 is none.
     values = random.integers(0, 1, size=len(items), endpoint=True).astype(np.uint8)
-    units = scipy.sparse.csr_array((values, (rows, items)), shape=(count, 300))
-    codes = random.integers(0, classes, size=(count, 1)) if classes else np.zeros((count, 0), np.int64)
-    records = Records(schema, Encoded(units, codes.astype(np.uint8)))
+    units = scipy.sparse.csr_array((values, (rows, items)), shape=(count, 400))
+    labels = random.integers(0, classes, size=count) if classes else None
+    records = Records(schema, schema.encode(units, labels))
     assert OnesStore.possible(records)
     taken = random.permutation(count)[: count // 2 + 1]
     found = OnesStore(records).take(taken)
@@ -79,11 +79,11 @@ def test_gradients_are_those_of_the_records_written_out(groups, k, offsets, fixe
 def test_a_place_that_is_held_twice_is_refused():
     units = scipy.sparse.csr_array((np.ones(2, np.uint8), np.array([3, 3]), np.array([0, 2])), shape=(1, 300))
     with pytest.raises(BadRecords, match="sum_duplicates"):
-        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(units, np.zeros((1, 0), np.uint8)))
+        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(units, np.zeros((1, 1), np.uint8)))
 
 
 @pytest.mark.parametrize("kept", [scipy.sparse.csr_array, lambda units: units], ids=["sparse", "dense"])
 def test_more_ones_than_the_schema_allows_are_refused(kept):
     units = (np.arange(300) < 4).astype(np.uint8)[None]
     with pytest.raises(BadRecords, match="more units at 1 than the 3 of its schema"):
-        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(kept(units), np.zeros((1, 0), np.uint8)))
+        Records(BasketSchema(tuple(range(300)), max_items=3), Encoded(kept(units), np.zeros((1, 1), np.uint8)))

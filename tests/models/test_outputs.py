@@ -70,34 +70,37 @@ def test_types_are_the_smallest(layout, units, codes):
     assert len(draw(torch.rand(0, layout.width), layout, torch.Generator())) == 0
 
 
-def test_few_ones_among_many_units_are_kept_sparse():
-    means = torch.rand(20, 30, generator=torch.Generator().manual_seed(2)).pow(8)
-    dense, sparse = (
-        draw(means, Layout(units=30, levels=1, most=most), torch.Generator().manual_seed(3)) for most in (None, 29)
-    )
-    assert sparse.units.format == "csr" and (sparse.units.toarray() == dense.units).all()
+SIZED = BasketSchema(tuple(range(40)), max_items=25)
 
 
-@given(
-    most=st.integers(1, 6),
-    shares=st.lists(st.sampled_from([0.0, 0.3, 0.9, 1.0]), min_size=6, max_size=6),
-    seed=st.integers(0, 2**31),
-)
-@settings(max_examples=25)
-def test_no_record_is_drawn_with_more_ones_than_its_layout_promises(most, shares, seed):
-    """Those with fewer stay as they are; of the others as many are kept, from what was drawn; again with the same seed."""
-    means = torch.tensor([*shares, 0.3, 0.7]).expand(50, 8)
-    full, layout = Layout(units=6, levels=1, groups=(2,)), Layout(units=6, levels=1, groups=(2,), most=most)
-    drawn = draw(means, full, torch.Generator().manual_seed(seed)).units
-    kept, again = (draw(means, layout, torch.Generator().manual_seed(seed)) for _ in range(2))
-    units = kept.units.toarray()
-    assert (units.sum(axis=1) == np.minimum(drawn.sum(axis=1), most)).all() and (units <= drawn).all()
-    assert (again.units.toarray() == units).all() and (again.codes == kept.codes).all()
-    Records(BasketSchema(tuple("abcdef"), most, ("x", "y")), kept)
+@given(n=st.integers(0, 30), seed=st.integers(0, 2**31), certain=st.booleans())
+@settings(max_examples=20)
+def test_as_many_units_are_ones_as_their_group_says(n, seed, certain):
+    """Also where units are 0 or 1 for certain; what comes of it are records of the schema, and again with the same seed."""
+    layout, generator = SIZED.layout, torch.Generator().manual_seed(seed)
+    given_means = torch.rand(n, layout.width, generator=generator)
+    given_means = given_means.round() if certain else given_means
+    drawn, again = (draw(given_means, layout, torch.Generator().manual_seed(seed)) for _ in range(2))
+    encoded = SIZED.encode(drawn.units)
+    assert drawn.units.format == "csr" and (encoded.codes == drawn.codes).all() and (drawn.units.data == 1).all()
+    assert (again.units != drawn.units).nnz == 0
+    Records(SIZED, drawn)
 
 
-def test_what_is_kept_of_too_many_ones_is_any_choice_of_them():
-    """Each of the 10 pairs of 5 as often: a chi-squared test, a false alarm in 1 of 10^5 runs."""
-    units = draw(torch.ones(20_000, 5), Layout(units=5, levels=1, most=2), torch.Generator().manual_seed(4)).units
-    pairs = np.unique(units.toarray(), axis=0, return_counts=True)[1]
-    assert len(pairs) == 10 and chisquare(pairs).pvalue > 1e-5
+def test_sizes_and_units_have_their_shares():
+    """Chi-squared of the bins of sizes, and of the first unit of baskets of one, whose chances are its odds' share.
+
+    Two tests, each a false alarm in 1 of 10^5 runs; uniform chances are rejected.
+    """
+    layout, n = SIZED.layout, 40_000
+    shares = torch.full((len(SIZED.sizes),), 0.5 / (len(SIZED.sizes) - 1))
+    shares[1] = 0.5
+    chances = torch.linspace(0.02, 0.6, 40)
+    drawn = draw(torch.cat([chances, shares]).expand(n, layout.width), layout, torch.Generator().manual_seed(5))
+    bins = np.bincount(drawn.codes[:, 0], minlength=len(SIZED.sizes))
+    assert chisquare(bins, n * shares.double().numpy() / float(shares.double().sum())).pvalue > 1e-5
+    ones = drawn.units[np.flatnonzero(drawn.codes[:, 0] == 1)]
+    odds = (chances / (1 - chances)).double().numpy()
+    found = np.asarray(ones.sum(axis=0)).reshape(-1)
+    assert chisquare(found, found.sum() * odds / odds.sum()).pvalue > 1e-5
+    assert chisquare(found).pvalue < 1e-5

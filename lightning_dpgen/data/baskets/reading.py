@@ -25,9 +25,8 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import positions, shown
-from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, label_codes, only_counted
+from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, only_counted
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"
 CUT_COUNTED = "baskets: with more than max_items, cut"
@@ -63,7 +62,8 @@ def read_baskets(
             commas alone, unless a separator is given.
 
     Returns:
-        Reading: units as CSR of uint8 ones in rows of sorted columns; codes (N, 0), or (N, 1) with a label.
+        Reading: units as CSR of uint8 ones in rows of sorted columns; codes of how many items they
+            hold (N, 1), after those of a label (N, 2).
 
     Raises:
         MissingData: if there is no such file.
@@ -167,9 +167,9 @@ class _Found:
         indptr = indptr.astype(scipy.sparse.get_index_dtype(maxval=max(width, len(items))))
         units = scipy.sparse.csr_array((np.ones(len(items), np.uint8), items, indptr), shape=(self.n, width))
         units.has_canonical_format = True
-        labels = self.labels.values(self.n) if self.schema.classes else np.zeros(self.n, np.int64)
+        labels = self.labels.values(self.n) if self.schema.classes else None
         persons = self.persons.values(self.n) if self.has_persons else None
-        return Reading(Encoded(units, label_codes(labels, self.schema.classes)), persons, only_counted(self.counted))
+        return Reading(self.schema.encode(units, labels), persons, only_counted(self.counted))
 
 
 def _blanks_in_names(schema: BasketSchema) -> bool:

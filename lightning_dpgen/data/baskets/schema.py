@@ -13,18 +13,21 @@ import pyarrow as pa
 import scipy.sparse
 
 from lightning_dpgen.data.labels import label_choices, label_is
-from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import Name, names_type, public_names, shown
 
 MOST_ITEMS = 100_000
 MOST_CLASSES = 10_000
+# Up to so many items each number has a bin of its own; then a bin begins so many times as far as the one before.
+_OWN, _WIDER = 10, 1.25
 
 
 @dataclass(frozen=True)
 class BasketSchema:
     """Sets of items; everything here is declared, nothing is read off the data.
 
-    A record is encoded as one unit an item, 1 where the basket holds it, and the label as a group where there is one. A
+    A record is encoded as one unit an item, 1 where the basket holds it, the label as a group where there is one, and how
+    many items there are, in bins, as the last group: models learn the sizes of baskets apart from what is in them. A
     synthetic record is the list of its items, in the order of the universe.
 
     Args:
@@ -38,9 +41,11 @@ class BasketSchema:
 
     Example:
         >>> schema = BasketSchema(("bread", "milk", "tea"), max_items=2)
-        >>> schema.layout.units, schema.layout.groups
-        (3, ())
-        >>> encoded = Encoded(np.array([[1, 0, 1], [0, 0, 0]], np.uint8), np.zeros((2, 0), np.uint8))
+        >>> schema.layout.units, schema.layout.groups, schema.sizes
+        (3, (3,), (0, 1, 2))
+        >>> encoded = schema.encode(scipy.sparse.csr_array(np.array([[1, 0, 1], [0, 0, 0]], np.uint8)))
+        >>> encoded.codes.tolist()
+        [[2], [0]]
         >>> schema.decode(encoded, np.random.default_rng(0)).to_pydict()
         {'items': [['bread', 'tea'], []]}
     """
@@ -63,11 +68,38 @@ class BasketSchema:
 
     @cached_property
     def layout(self) -> Layout:
-        groups = (len(self.classes),) if self.classes else ()
+        groups = (len(self.classes),) * bool(self.classes) + (len(self.sizes),)
         # max_items is for the largest; in half of it most baskets find room, and noise grows with what is kept whole.
         norm = math.sqrt(max(1.0, self.max_items / 2) + len(groups))
-        label = 0 if groups else None
-        return Layout(len(self.items), levels=1, groups=groups, label=label, norm=norm, most=self.max_items)
+        return Layout(
+            len(self.items),
+            levels=1,
+            groups=groups,
+            label=0 if self.classes else None,
+            norm=norm,
+            most=self.max_items,
+            sizes=self.sizes,
+        )
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Where bins of numbers of items begin: each of the first ones has its own, then they are a quarter wider each."""
+        starts = [0]
+        while starts[-1] < self.max_items:
+            starts.append(max(starts[-1] + 1, round(_WIDER * starts[-1])) if starts[-1] >= _OWN else starts[-1] + 1)
+        return tuple(start for start in starts if start <= self.max_items)
+
+    def encode(self, units: scipy.sparse.csr_array | np.ndarray, labels: np.ndarray | None = None) -> Encoded:
+        """Records of such baskets.
+
+        Args:
+            units: (N, items) of 0 and 1, CSR without entries of 0, or dense.
+            labels: (N,) positions among `classes`, where there are any.
+        """
+        counts = np.diff(units.indptr) if scipy.sparse.issparse(units) else units.sum(axis=1, dtype=np.int64)
+        columns = ([labels] if self.classes else []) + [np.searchsorted(self.sizes, counts, side="right") - 1]
+        kind = smallest_integer(max(self.layout.groups) - 1)
+        return Encoded(units, np.stack(columns, axis=1).astype(kind))
 
     @property
     def arrow(self) -> pa.Schema:
@@ -94,8 +126,10 @@ class BasketSchema:
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of the label are called."""
-        return label_choices(self.classes)
+        """What the choices of the label are called, and the bins of numbers of items."""
+        ends = [*(start - 1 for start in self.sizes[1:]), self.max_items]
+        bins = [str(a) if a == b else f"{a} to {b}" for a, b in zip(self.sizes, ends, strict=True)]
+        return label_choices(self.classes) | {"number of items": bins}
 
     def as_json(self) -> dict[str, Any]:
         """All that it declares; whole numbers in a row as the first and the last of them."""
