@@ -38,7 +38,7 @@ def test_a_plain_vae_trains(make, settings):
     assert after < 0.5 * before
 
 
-@pytest.mark.parametrize("ghost", [True, False])
+@pytest.mark.parametrize("ghost", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_opacus_trains(ghost):
     step = peers.opacus_step(peers.linear_vae(), peers.pictures(300), 16, ghost=ghost, multiplier=0.1)
     before, after = _falls(step, 60)

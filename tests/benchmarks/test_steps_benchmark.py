@@ -16,6 +16,7 @@ def test_steps(monkeypatch, capsys, only):
     assert re.search(rf"{only}.* \d\.\d+", out) and "nan" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_fit(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["lightning_fit.py", "--quick"])

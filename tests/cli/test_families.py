@@ -15,17 +15,18 @@ SHORT = [
 FAMILIES = {
     "rbm": ["model=rbm", "model.hidden=8", "model.chains=4"],
     "wgan": ["model=wgan", "model.hidden=8"],
-    "two layers": ["model.hidden=8", "model.layers=2"],
-    "a trunk": ["model.hidden=8", "model.trunk=True"],
+    "two layers, with a trunk": ["model.hidden=8", "model.layers=2", "model.trunk=True"],
     "convolutional vae": ["model.network=conv"],
     "convolutional wgan": ["model=wgan", "model.network=conv", "clipping=dpnorm"],
     "groups": ["model.hidden=8", "model.divergence=group", "model.groups=4"],
     "embedding": ["model.hidden=8", "model.divergence=embedding", "model.features=8"],
-    "groups, convolutional, zero": ["model.network=conv", "model.divergence=group", "model.bias=zero"],
 }
+SLOW = pytest.param(
+    ["model.network=conv", "model.divergence=group", "model.bias=zero"], marks=pytest.mark.slow, id="convolutional groups"
+)
 
 
-@pytest.mark.parametrize("settings", FAMILIES.values(), ids=FAMILIES.keys())
+@pytest.mark.parametrize("settings", [*(pytest.param(s, id=name) for name, s in FAMILIES.items()), SLOW])
 def test_trains_releases_and_verifies(dpgen, tmp_path, settings):
     run = tmp_path / "run"
     assert dpgen("train", *SHORT, *settings, f"run_dir={run}")[0] == 0

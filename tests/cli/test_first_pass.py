@@ -64,13 +64,11 @@ def test_a_type_that_categories_cannot_have_costs_nothing(dpgen, tmp_path):
     ("more", "values"),
     [
         (", encoding: scaled", np.zeros(N)),
-        (", encoding: scaled", np.full(N, 1e-300)),
         (", decimals: 12", np.full(N, 2.0**40)),
         (", transform: log", np.full(N, 1e300)),
-        ("", np.full(N, -1e300)),
-        (", encoding: scaled", np.full(N, 1e300)),
+        (", encoding: scaled", np.full(N, -1e300)),
     ],
-    ids=["zeros", "tiny", "decimals", "log", "far below", "far above"],
+    ids=["zeros", "decimals", "log", "far below"],
 )
 def test_whatever_bounds_are_found_make_a_column(dpgen, tmp_path, more, values):
     arguments = [*_table(tmp_path, PRICE % more, price=values), *QUICK, f"run_dir={tmp_path / 'run'}"]
@@ -105,7 +103,7 @@ def _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments):
 
 @pytest.mark.parametrize(
     "other",
-    [["data.person=doctor"], ["data.max_rows=4"], ["privacy.epsilon=9"], ["privacy.delta=1e-7"], ["schema"]],
+    [["data.person=doctor"], ["privacy.delta=1e-7"], ["schema"]],
     ids=lambda value: value[0],
 )
 def test_it_is_bought_for_one_run_alone(dpgen, tmp_path, monkeypatch, other):

@@ -30,6 +30,7 @@ class Forked:
         return "", ""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_lost(tmp_path):
     """Killed once, about a second after the first line of its ledger."""

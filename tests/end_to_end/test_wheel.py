@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -14,6 +16,7 @@ def _run(*command: str, **kwargs) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_wheel_trains_elsewhere(tmp_path):
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
     _run(*build)
