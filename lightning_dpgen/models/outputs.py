@@ -91,7 +91,7 @@ def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
     """Records (n, width) drawn from means and shares: units of two levels are drawn, others are their means, rounded.
 
     Where a group says how many units are 1 (`Layout.sizes`), it is drawn first, then units one after the other in
-    proportion to their odds until there are as many.
+    proportion to -log(1 - p) until there are as many, which keeps how often each is drawn nearly at its mean p.
 
     Example:
         >>> few = Layout(units=4, levels=1, groups=(3,), most=2, sizes=(0, 1, 2))
@@ -121,10 +121,10 @@ def _of_sizes(means: Tensor, bins: Tensor, layout: Layout, generator: torch.Gene
     # Rounding may reach what comes after.
     sizes = torch.minimum(first + (torch.rand(len(bins), generator=generator) * (after - first)).long(), after - 1)
     most = int(sizes.max()) if len(sizes) else 0
-    # Drawing without replacement in proportion to weights is taking the largest of Gumbel variables about their logarithms.
-    gumbel = -torch.log(-torch.log(torch.rand(means.shape, generator=generator).clamp_(min=1e-20)))
-    keys = torch.logit(means, eps=1e-12) + gumbel
-    held = keys.topk(most, dim=1).indices
+    # A race: at rate -log(1 - p) a unit comes in before time 1 with probability p, and the first ones are taken.
+    rates = -torch.log1p(-means.clamp(1e-12, 1.0 - 1e-6))
+    arrivals = torch.empty_like(rates).exponential_(generator=generator).div_(rates)
+    held = arrivals.topk(most, dim=1, largest=False).indices
     within = torch.arange(most) < sizes[:, None]
     rows = torch.arange(len(sizes))[:, None].expand_as(held)[within]
     ones = np.ones(len(rows), np.uint8)

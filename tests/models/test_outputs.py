@@ -88,7 +88,7 @@ def test_as_many_units_are_ones_as_their_group_says(n, seed, certain):
 
 
 def test_sizes_and_units_have_their_shares():
-    """Chi-squared of the bins of sizes, and of the first unit of baskets of one, whose chances are its odds' share.
+    """Chi-squared of the bins of sizes, and of the first unit of baskets of one, whose chances are its rate's share.
 
     Two tests, each a false alarm in 1 of 10^5 runs; uniform chances are rejected.
     """
@@ -100,7 +100,7 @@ def test_sizes_and_units_have_their_shares():
     bins = np.bincount(drawn.codes[:, 0], minlength=len(SIZED.sizes))
     assert chisquare(bins, n * shares.double().numpy() / float(shares.double().sum())).pvalue > 1e-5
     ones = drawn.units[np.flatnonzero(drawn.codes[:, 0] == 1)]
-    odds = (chances / (1 - chances)).double().numpy()
+    rates = -torch.log1p(-chances).double().numpy()
     found = np.asarray(ones.sum(axis=0)).reshape(-1)
-    assert chisquare(found, found.sum() * odds / odds.sum()).pvalue > 1e-5
+    assert chisquare(found, found.sum() * rates / rates.sum()).pvalue > 1e-5
     assert chisquare(found).pvalue < 1e-5
