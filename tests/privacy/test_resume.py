@@ -377,6 +377,7 @@ def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     assert Plan.from_json(stages).epsilon > 2.0 * 0.999
 
 
+@pytest.mark.slow
 def test_when_nothing_is_left_it_says_so(tmp_path):
     path = tmp_path / "ledger"
     _crashed(path, ("first", 1))

@@ -152,6 +152,7 @@ def test_fit_looks_at_no_row():
     assert np.array_equal(one.projection_.matrix, other.projection_.matrix) and one.scale_ == other.scale_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["row", "element"])
 def test_the_expected_error_is_the_error(unit):
     """Of several options, over draws of matrix and noise; 20 % is four standard errors of a standard deviation of 400."""
