@@ -118,9 +118,11 @@ def private_split(
         save(reached)
         return reached
 
+    # Whatever takes long is done before an access, which an interrupt would lose.
     if state.iterations < 0 and settings.start == "mean":
+        exact = feature_sums(kept)
         with account.open(CENTRE) as access:
-            total = gaussian(access, "sum", feature_sums(kept), sensitivity=FEATURE_NORM)
+            total = gaussian(access, "sum", exact, sensitivity=FEATURE_NORM)
         state = reached(iterations=0, centres=(total / n).float() + _SPREAD * directions)
     elif state.iterations < 0:
         state = replace(state, iterations=0, centres=directions if centres is None else features(centres))
@@ -138,10 +140,12 @@ def private_split(
     clusters = lloyd(kept, state.centres, sums=False)[0]
     if not len(state.counts):
         means, radius = torch.zeros(0), settings.radius
+        has_means = "means" in account.plan.stage(FINAL).access.multipliers
+        exact = clipped_sums(store, radius, clusters, settings.k) if has_means else None
         with account.open(FINAL) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
-            if "means" in access.access.multipliers:
-                sums = gaussian(access, "means", clipped_sums(store, radius, clusters, settings.k), sensitivity=radius)
+            if exact is not None:
+                sums = gaussian(access, "means", exact, sensitivity=radius)
                 deviation = access.access.multipliers["means"] * radius * access.max_rows
                 means = shrunk_means(sums.float(), counts, deviation)
         state = reached(counts=counts, means=means)

@@ -98,8 +98,7 @@ BROKEN = {
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'total = gaussian(access, "sum", feature_sums(kept), sensitivity=FEATURE_NORM)':
-         'total = (access.take("sum"), feature_sums(kept))[1]'},
+        {'total = gaussian(access, "sum", exact, sensitivity=FEATURE_NORM)': 'total = (access.take("sum"), exact)[1]'},
         (split_noise,),
     ),
     "noise half as large": Broken(
@@ -137,7 +136,7 @@ BROKEN = {
         (step_noise, lot_costs),
     ),
     "noise for half a record of the split": Broken(
-        kmeans.private_split, {"settings.k), sensitivity=radius)": "settings.k), sensitivity=radius / 2)"},
+        kmeans.private_split, {'"means", exact, sensitivity=radius)': '"means", exact, sensitivity=radius / 2)'},
         (split_noise, split_costs),
     ),
     "the same noise in every step": Broken(
