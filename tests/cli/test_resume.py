@@ -263,6 +263,7 @@ def test_a_bought_number_of_records_is_remembered(dpgen, tmp_path, monkeypatch):
     assert str(counted) not in certificate["statement"] and certificate["epsilon"] <= 4.0
 
 
+@pytest.mark.slow
 def test_a_kill_between_count_and_plan_loses_no_count(dpgen, tmp_path, monkeypatch):
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]

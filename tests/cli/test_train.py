@@ -68,7 +68,7 @@ def test_a_release_samples_pictures(trained):
 
 ODD = [
     ["split.k=1"],
-    ["split.k=40", "privacy.epsilon=8"],
+    pytest.param(["split.k=40", "privacy.epsilon=8"], marks=pytest.mark.slow, id="split.k=40"),
     ["model.rate=1", "clipping=fixed", "rows=0", "data.n=900"],
     ["data.classes=0", "data.threshold=7", "model.bias=zero"],
 ]

@@ -102,6 +102,17 @@ def test_shares_of_one_access_add_up():
         assert sum(draft.weights.values()) == pytest.approx(1.0) and 0 < draft.share < 1
 
 
+def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
+    """Of 4,000 drawn: its length by chance is off by 1 part in 600 (one standard deviation), and never by 5 of those."""
+    settings, n = SplitSettings(k=5, features=64), 900
+    draft = settings.drafts(n)[1]
+    plan = Plan((Stage(draft.access(3.0), draft.count, 0.5),), 1.0, 1e-5, max_rows=2)
+    deviation = 2 * plan.stages[0].access.multipliers["sums"]
+    noise = deviation * torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)) / (n / 5)
+    assert settings.centre_noise(plan, n) == pytest.approx(float(noise.norm(dim=1).square().mean().sqrt()), rel=5 / 600)
+    assert SplitSettings(k=1).centre_noise(plan, n) == 0.0
+
+
 def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
     assert all(math.sqrt(m / 5) <= SplitSettings().fitted(Layout(m)).radius for m in (1, 10, 784, 10_000))
 

@@ -349,6 +349,7 @@ def test_lost_steps_are_not_made_again(tmp_path):
     assert account.certified()[1].epsilon == PLAN.epsilon
 
 
+@pytest.mark.slow
 def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     """A split interrupted at its second access, again and again; each time the budget holds."""
     path = tmp_path / "ledger"
