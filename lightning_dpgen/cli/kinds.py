@@ -97,7 +97,7 @@ def record(conf: DataConf) -> str:
     if conf.source == "baskets" and conf.columns:
         of = [conf.columns[0]]
     named = " and one ".join(name for name in of if name)
-    return f"{word} (all of one {named})" if named else word
+    return f"{word} (all rows of one {named})" if named else word
 
 
 def description(conf: DataConf) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.data.names import shown
 
 
 def about_records(records: Iterable[np.ndarray], read_as: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +64,8 @@ def check_settings(about: Mapping[str, Any], asked: Mapping[str, Any], folder: R
 def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
     different = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if different:
-        changes = "; ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in different[:3])
+        told = ((name, shown(before.get(name)), shown(now.get(name))) for name in different[:3])
+        changes = "; ".join(f"{name} was {was} and is {now_is}" for name, was, now_is in told)
         raise Mistake(
             f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "
             "or choose another run_dir"

@@ -169,10 +169,10 @@ def test_settings_that_decide_what_a_record_is_cannot_change(dpgen, tmp_path, mo
         patch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments, "data.columns=[basket,item]")[0] == 130
     status, _, err = dpgen("train", *arguments, "data.columns=[customer,item]")
-    assert status == 2 and "data.columns was" in _one_line(err)
+    assert status == 2 and "data.columns was ['basket', 'item'] and is ['customer', 'item']" in _one_line(err)
     assert dpgen("train", *arguments, "data.columns=[basket,item]")[0] == 0
     certificate = json.loads((tmp_path / "run/release/privacy.json").read_text())
-    assert certificate["unit"] == "one basket (all of one basket) of the data set"
+    assert certificate["unit"] == "one basket (all rows of one basket) of the data set"
     assert certificate["declared"]["columns"] == ["basket", "item"]
 
 
@@ -193,3 +193,18 @@ def test_one_unit_of_privacy(dpgen, tmp_path):
     table = _cities(tmp_path, person=range(N))
     status, _, err = dpgen("train", *table, *QUICK, "data.person=person", "data.max_rows=1", "privacy.unit=one town")
     assert status == 2 and "privacy.unit=one town: data.person=person" in _one_line(err)
+
+
+def test_what_is_different_is_told_in_short(dpgen, tmp_path, monkeypatch):
+    """Of a universe of thousands of items no line has room for all."""
+    settings = [word for word in QUICK if "discovery" not in word]
+    (tmp_path / "shop.dat").write_text("1 2 3\n4 5\n" * (N // 2))
+    arguments = ["data=baskets", f"data.path={tmp_path / 'shop.dat'}", "data.max_items=6", *settings,
+                 f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(map(str, [*range(1, 3000), name])) + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *arguments, f"data.items={tmp_path / 'a.txt'}")[0] == 130
+    status, _, err = dpgen("train", *arguments, f"data.items={tmp_path / 'b.txt'}")
+    assert status == 2 and "schema.items was" in _one_line(err) and len(err) < 500
