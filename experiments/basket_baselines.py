@@ -25,6 +25,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 
 # Of independent items: the paper cuts baskets to 12 items for MWEM.
 CUT = 12
+BY_SIZE = "independent items by size"
 # Of items by size: the part of the budget that tells how many baskets have which size, and how sizes are put together.
 SIZES_PART, GROWTH = 0.15, 1.35
 # A stratum with a noisy count of fewer standard deviations is taken for empty.
@@ -68,7 +69,7 @@ def rivals(largest: int, epsilon: float) -> dict[str, Rival]:
         "constant 0": lambda real, *_: scipy.sparse.csr_array(real.shape, dtype=np.uint8),
         "independent items, exact shares, not private": exact_independent,
         **cut,
-        f"independent items by size, epsilon {epsilon:g}": independent_by_size,
+        f"{BY_SIZE}, epsilon {epsilon:g}": independent_by_size,
         "random half of the data, not private": half,
     }
 

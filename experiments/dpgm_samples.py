@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from training import train
 
-from lightning_dpgen.cli.main import main as dpgen
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.release.sampler import load_release
@@ -29,18 +29,6 @@ MODELS = {
     "mixture of RBMs": ["model=rbm", "~model.latent", "model.hidden=200", "model.lr=0.01", "model.bias=means"],
 }
 ACROSS, DOWN = 8, 10
-
-
-def train(folder: Path, settings: list[str]) -> None:
-    """Unless it was done before.
-
-    Raises:
-        SystemExit: with dpgen's status, if it did not end.
-    """
-    if not (folder / "release").is_dir():
-        status = dpgen(["train", "experiment=dpgm_mnist", *settings, f"run_dir={folder}"])
-        if status:
-            raise SystemExit(status)
 
 
 def sheet(folder: Path) -> tuple[np.ndarray, float]:
@@ -62,7 +50,7 @@ def main() -> None:
     panels = {}
     for name, settings in MODELS.items():
         folder = root / name.replace(" ", "_")
-        train(folder, [*settings, *more])
+        train(folder, ["experiment=dpgm_mnist", *settings, *more])
         pictures, epsilon = sheet(folder)
         panels[f"{name}, epsilon {epsilon:.3f}"] = pictures
     real = load_public_set("mnist", public_set("mnist").schema, held_out=False).encoded.units[: ACROSS * DOWN] > 127

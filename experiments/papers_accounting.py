@@ -12,7 +12,7 @@ import math
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from papers.dpgan import dpgan_asymptotic, dpgan_epsilon
-from papers.dpgm import FIGURE_2, dpgm_theorem3, dpgm_theorem4
+from papers.dpgm import FIGURE_2, dpgm_events, dpgm_theorem3, dpgm_theorem4, joined
 from papers.jl_laplace import jl_claim7, jl_theorem3, jl_theorem5, recovered_variance
 from papers.moments import epsilon_from_moments, sampled_moment
 from papers.privae import needed_noise, privae_kappa, privae_noise, privae_table1
@@ -27,27 +27,14 @@ RATE, STEPS = 256 / 60_000, 2350
 SHAPE = {"C1": 0.05, "C2": 0.005, "B": 256, "b": 16}
 
 
-def joined(*multipliers: float) -> float:
-    """The multiplier of several Gaussians over one lot: their inverse squares add."""
-    return sum(m**-2 for m in multipliers) ** -0.5
-
-
 def steps(rate: float, multiplier: float, count: int) -> DpEvent:
     """`count` lots at `rate`, each released with one Gaussian."""
     return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), count)
 
 
 def figure_2(share: float = 1.0) -> tuple[DpEvent, DpEvent]:
-    """The k-means and the training of DPGM's Figure 2, with the noise that it draws (sqrt(2) sigma over what moves by 1).
-
-    Args:
-        share: of the records that lie in the cluster of the record in question. It is updated, visibly, in that share of
-            the steps (the mean; chance adds a little), each at the rate q / share. 1 is all components in one lot.
-    """
-    s, root = FIGURE_2, math.sqrt(2)
-    split = SelfComposedDpEvent(GaussianDpEvent(joined(root * s["sigma_K"], root * s["sigma_K"])), s["T_K"])
-    lot = joined(root * s["sigma_C"], root * s["sigma_G"])
-    return split, steps(s["q"] / share, lot, round(share * s["T_S"]))
+    """The k-means and the training of DPGM's Figure 2 at 20 epochs."""
+    return dpgm_events(**{name: value for name, value in FIGURE_2.items() if name != "delta"}, share=share)
 
 
 def true(*events: DpEvent, relation: str = ADD_OR_REMOVE_ONE) -> float:

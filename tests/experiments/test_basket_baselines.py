@@ -118,7 +118,7 @@ def test_a_table_is_made_and_goes_on(folder, baskets, monkeypatch, capsys):
     arguments = ["transit", folder, "--records", N]
     first = _run(monkeypatch, capsys, *arguments, "--seeds", 1)
     assert first.count("seed 0") == 6 and "paper, DPGM" in first and "+-" not in first
-    assert (folder / f"transit_{N}.queries.png").stat().st_size > 10_000
+    assert (folder / f"transit_{N}.queries.epsilon1.png").stat().st_size > 10_000
     items = tuple(f"station_{i:03d}" for i in range(1, 343))
     release = _release(folder / "model", items)
     more = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
