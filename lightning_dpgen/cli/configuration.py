@@ -130,17 +130,18 @@ class PrivacyConf:
 
 @dataclass
 class SplitConf:
-    k: int = 10
+    k: int | None = None
     kernel: str = "rbf"
     paired: bool = True
     start: str = "mean"
     room: float = 4.0
+    dimensions: int | None = 16
     iterations: int | None = None
     features: int | None = None
     gamma: float | None = None
     label_weight: float | None = None
     radius: float | None = None
-    centre_share: float = 0.02
+    moments_share: float | None = None
     lloyd_share: float | None = None
     means_share: float | None = None
 

@@ -20,7 +20,7 @@ class Defaults:
     Args:
         hidden, latent, lr: of the networks.
         rate, steps: of the lots.
-        features, iterations, label_weight, lloyd_share, means_share: of the split.
+        k, features, iterations, label_weight, moments_share, lloyd_share, means_share: of the split.
         c_max: of the clipping rule.
     """
 
@@ -29,9 +29,11 @@ class Defaults:
     lr: float
     rate: float
     steps: int
+    k: int
     features: int
     iterations: int
     label_weight: float
+    moments_share: float
     lloyd_share: float
     means_share: float
     c_max: float
@@ -60,10 +62,12 @@ def defaults(n: int, layout: Layout, epsilon: float | None, delta: float, max_ro
         lr=3e-3,
         rate=min(0.5, _between(_NUMBERS / layout.width, 500, 3000) / n),
         steps=round(_between(60 * math.sqrt((of_means if rare else strength) / 1400), 40, 2000)),
-        features=2 * round(_between(strength / 40, 16, 200) / 2),
+        k=round(_between(strength / 75, 1, 10)),
+        features=2 * round(_between(strength / 12, 64, 400) / 2),
         iterations=round(_between(math.log2(strength) - 5, 3, 10)),
         label_weight=2.0,
-        lloyd_share=share,
+        moments_share=0.35 * (share + 0.02),
+        lloyd_share=0.65 * (share + 0.02),
         means_share=_between((0.6 if rare else 0.3) * math.sqrt(1400 / of_means), 0.05, 0.5 if rare else 0.3),
         c_max=2.0 * _output_norm(layout),
     )

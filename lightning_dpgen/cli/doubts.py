@@ -32,8 +32,9 @@ def split_warning(settings: Settings, plan: Plan) -> str | None:
     noise = settings.split.centre_noise(plan, settings.conf.data.n)
     if noise <= _APART:
         return None
+    smaller = "split.dimensions" if settings.split.projects else "split.features"
     return (
         f"split.k={settings.split.k}: the noise of a centre is about {noise:.2g} long, and centres of clear clusters are "
-        f"about {_APART:g} apart: expect clusters by chance; set a smaller split.k or split.features, or a larger "
+        f"about {_APART:g} apart: expect clusters by chance; set a smaller split.k or {smaller}, or a larger "
         "split.lloyd_share"
     )

@@ -16,7 +16,7 @@ from lightning_dpgen.data.stores import Store, store_of
 FEATURE_NORM = 1.0 + 1e-5
 KERNELS = ("rbf", "laplacian")
 # A feature is a whole number of at most 13 bits times a unit, so the float32 sum of 2^11 of them is exact.
-_MOST, BLOCK = 2**13, 2**11
+LARGEST, BLOCK = 2**13, 2**11
 
 
 class Features(ABC):
@@ -91,7 +91,7 @@ class FourierFeatures(Features):
             raise ValueError(f"gamma={gamma}: expected a positive number")
         if kernel not in KERNELS:
             raise ValueError(f"kernel={kernel!r}: expected {' or '.join(KERNELS)}")
-        self.d, self.unit = d, math.sqrt(2.0 / d) / _MOST
+        self.d, self.unit = d, math.sqrt(2.0 / d) / LARGEST
         self._paired = paired
         drawn = torch.empty(len(scale), d // 2 if paired else d)
         if kernel == "rbf":
@@ -112,7 +112,7 @@ class FourierFeatures(Features):
             norms = out.norm(dim=1, keepdim=True) * math.sqrt(2.0 / self.d)
             # Nothing is clipped that need not be.
             out *= norms.clamp(min=1.0).reciprocal_()
-        return out.mul_(_MOST).trunc_()
+        return out.mul_(LARGEST).trunc_()
 
 
 class IdentityFeatures(Features):
@@ -134,14 +134,14 @@ class IdentityFeatures(Features):
     def __init__(self, scale: Tensor, radius: float) -> None:
         if not radius > 0:
             raise ValueError(f"radius={radius}: expected a positive number")
-        self.d, self.unit = len(scale), 1.0 / _MOST
+        self.d, self.unit = len(scale), 1.0 / LARGEST
         self._factors = scale / radius
 
     def _multiples(self, store: Store, rows: slice) -> Tensor:
         out = store.take(np.arange(rows.start, rows.stop)).to(torch.float32) * self._factors
         norms = out.norm(dim=1, keepdim=True)
         out *= norms.clamp(min=1.0).reciprocal_()
-        return out.mul_(_MOST).trunc_()
+        return out.mul_(LARGEST).trunc_()
 
 
 class KeptFeatures:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_dpgen.clustering.directions import Directions, feature_moments, leading
 from lightning_dpgen.clustering.features import FEATURE_NORM, Features, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
-from lightning_dpgen.clustering.settings import CENTRE, FINAL, LLOYD, SplitSettings
+from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.lots import persons_of
 from lightning_dpgen.data.stores import store_of
@@ -29,13 +30,16 @@ class SplitState:
 
     Args:
         iterations: how many Lloyd iterations are done; -1 before the first centres are known.
-        centres: (k, features) the centres then; empty at first.
+        directions: where the search is in fewer dimensions: the noisy mean of the features, and below it their leading
+            directions, (1 + dimensions, features); empty otherwise, and at first.
+        centres: (k, dimensions) the centres then; empty at first.
         counts: (k,) noisy sizes under the final centres; empty before the last pass.
         means: (k, m) noisy mean records; empty before the last pass.
         done: `Account.done` then.
     """
 
     iterations: int = -1
+    directions: Tensor = field(default_factory=lambda: torch.zeros(0))
     centres: Tensor = field(default_factory=lambda: torch.zeros(0))
     counts: Tensor = field(default_factory=lambda: torch.zeros(0))
     means: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -50,11 +54,13 @@ class Split:
         clusters: (N,) cluster of each record. Private.
         counts: (k,) noisy sizes under the final centres, floored at 1. Public.
         means: (k, m) noisy mean record of each cluster. Public. Empty where the plan has none.
+        noise: (k,) standard deviation of the noise of each number of a mean, before it was made a likelier one. Public.
     """
 
     clusters: Tensor
     counts: Tensor
     means: Tensor
+    noise: Tensor
 
     @property
     def weights(self) -> Tensor:
@@ -77,8 +83,12 @@ def private_split(
 ) -> Split:
     """Kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
 
+    With `settings.dimensions` the mean and the second moments of the features are released first, and the search goes on in
+    the directions in which they vary most, where a record is the direction in which it lies from the mean: a vector of norm
+    1 again, with so few coordinates that noise hardly moves a centre. Otherwise the search is in all features, as in DPGM.
+
     Centres start at the noisy mean of all features plus small random directions, never at records of the data. Each
-    iteration releases the counts and the feature sums of the clusters from one access. A last pass under the final centres
+    iteration releases the counts and the sums of the clusters from one access. A last pass under the final centres
     releases the counts that become mixture weights, and the mean record of each cluster.
 
     Args:
@@ -95,23 +105,23 @@ def private_split(
         save: called after each access, with the state from which it could go on.
 
     Guarantee:
-        Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, and one sum of
-        records by at most the radius. Assignments use centres that are public already. A person changes them by as many
-        times that as they have records.
+        Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, the second moments by
+        its outer product of Frobenius norm 1, and one sum of records by at most the radius. Assignments use directions and
+        centres that are public already. A person changes them by as many times that as they have records.
 
     Raises:
         ValueError: for centres of another shape, or centres that nobody starts at.
     """
     state = state or SplitState()
-    if settings.k == 1 and state.iterations < 0:
-        state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.features))
     store, settings = store_of(records), settings.fitted(Layout(units=len(scale)))
+    if settings.k == 1 and state.iterations < 0:
+        state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space))
     persons_of(store, None, account.plan.max_rows)
     features = _features(settings, scale, generator)
-    centres = _starts(settings, centres, features, len(scale))
+    centres = _starts(settings, centres, len(scale))
     kept = KeptFeatures(features, store, room * 2**30)
-    directions = torch.randn(settings.k, settings.features, generator=generator)
-    directions /= directions.norm(dim=1, keepdim=True)
+    spread = torch.randn(settings.k, settings.space, generator=generator)
+    spread /= spread.norm(dim=1, keepdim=True)
 
     def reached(**fields) -> SplitState:
         reached = replace(state, **fields, done=account.done)
@@ -119,13 +129,22 @@ def private_split(
         return reached
 
     # Whatever takes long is done before an access, which an interrupt would lose.
-    if state.iterations < 0 and settings.start == "mean":
-        exact = feature_sums(kept)
-        with account.open(CENTRE) as access:
-            total = gaussian(access, "sum", exact, sensitivity=FEATURE_NORM)
-        state = reached(iterations=0, centres=(total / n).float() + _SPREAD * directions)
-    elif state.iterations < 0:
-        state = replace(state, iterations=0, centres=directions if centres is None else features(centres))
+    if state.iterations < 0 and (settings.projects or settings.start == "mean"):
+        exact = feature_moments(kept) if settings.projects else {"sum": feature_sums(kept)}
+        with account.open(MOMENTS) as access:
+            mean = gaussian(access, "sum", exact["sum"], sensitivity=FEATURE_NORM) / n
+            if settings.projects:
+                moments = gaussian(access, "moments", exact["moments"], sensitivity=FEATURE_NORM**2) / n
+                state = replace(state, directions=leading(mean, moments, settings.dimensions))
+        if settings.start == "mean":
+            # From the mean, directions are measured.
+            centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())
+            state = reached(iterations=0, centres=centres)
+    if settings.projects and settings.k > 1:
+        kept = KeptFeatures(Directions(kept, state.directions), store, room * 2**30)
+    if state.iterations < 0:
+        starts = spread if settings.start == "random" else kept.features(centres)
+        state = reached(iterations=0, centres=starts)
     while state.iterations < settings.iterations:
         clusters, exact = lloyd(kept, state.centres)
         with account.open(LLOYD) as access:
@@ -135,21 +154,22 @@ def private_split(
         # largest one. This and the division look at noisy numbers only.
         empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"] * access.max_rows)
         centres = (sums / counts.clamp(min=1.0)[:, None]).float()
-        centres[empty] = centres[counts.argmax()] + _SPREAD * directions[empty]
+        centres[empty] = centres[counts.argmax()] + _SPREAD * spread[empty]
         state = reached(iterations=state.iterations + 1, centres=centres)
     clusters = lloyd(kept, state.centres, sums=False)[0]
+    # Of the sums of records.
+    radius, multipliers = settings.radius, account.plan.stage(FINAL).access.multipliers
+    deviation = multipliers.get("means", 0.0) * radius * account.plan.max_rows
     if not len(state.counts):
-        means, radius = torch.zeros(0), settings.radius
-        has_means = "means" in account.plan.stage(FINAL).access.multipliers
-        exact = clipped_sums(store, radius, clusters, settings.k) if has_means else None
+        means = torch.zeros(0)
+        exact = clipped_sums(store, radius, clusters, settings.k) if "means" in multipliers else None
         with account.open(FINAL) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
             if exact is not None:
                 sums = gaussian(access, "means", exact, sensitivity=radius)
-                deviation = access.access.multipliers["means"] * radius * access.max_rows
                 means = shrunk_means(sums.float(), counts, deviation)
         state = reached(counts=counts, means=means)
-    return Split(clusters, state.counts, state.means)
+    return Split(clusters, state.counts, state.means, deviation / state.counts)
 
 
 def _features(settings: SplitSettings, scale: Tensor, generator: torch.Generator) -> Features:
@@ -160,7 +180,7 @@ def _features(settings: SplitSettings, scale: Tensor, generator: torch.Generator
     )
 
 
-def _starts(settings: SplitSettings, centres: Tensor | None, features: Features, m: int) -> Tensor | None:
+def _starts(settings: SplitSettings, centres: Tensor | None, m: int) -> Tensor | None:
     """Public records at which the centres start, if there are any."""
     if settings.start != "public" or settings.k == 1:
         if centres is not None and settings.start != "public":

@@ -10,10 +10,13 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.calibration import Draft
 from lightning_dpgen.privacy.plan import Plan
 
-CENTRE, LLOYD, FINAL = "initial centre", "clustering", "final pass"
+MOMENTS, LLOYD, FINAL = "feature moments", "clustering", "final pass"
 
-# Share of the counts in the inverse squared noise of the final pass; the means get the rest.
-_COUNTS = 0.1
+# Share of the counts in the inverse squared noise of the final pass, the means get the rest; and that of the mean of the
+# features beside their second moments.
+_COUNTS, _MEAN = 0.1, 0.15
+# A matrix of that many features squared still fits.
+_WIDEST = 4096
 # A kernel beyond these scales sees no difference between records, or nothing else.
 _LARGEST = 1e9
 
@@ -27,14 +30,17 @@ class SplitSettings:
         kernel: ``rbf``, ``laplacian`` (see `FourierFeatures`), or ``identity``: the records themselves, within the radius.
         paired: features are cosines and sines in pairs; otherwise DPGM's single cosines, shortened to norm 1.
         start: where centres start: at the noisy ``mean`` of all features, at ``random`` directions, or at the features of
-            ``public`` records. The latter two give the share of the mean back.
+            ``public`` records. The latter two give the share of the mean back, unless there are `dimensions`.
+        dimensions: in how many the clusters are searched, the leading ones of the noisy second moments of the features, in
+            which every record has length 1; None for all of the features as they are (DPGM).
         iterations: Lloyd iterations T.
         features: number d of Fourier features, even where they are paired.
         gamma: kernel width; None follows from the layout (`fitted`).
         label_weight: weight of a label in the kernel, so that records of two classes have their kernel multiplied by
             ``exp(-label_weight)``; 0 leaves labels out of the split.
         radius: L2 bound to which records are clipped for the cluster means; None follows from the layout.
-        centre_share: share of the budget's mu^2 for the noisy mean from which the centres start.
+        moments_share: share of the budget's mu^2 for the noisy mean and second moments of the features; the mean alone
+            takes 15 % of it.
         lloyd_share: the same for all iterations together.
         means_share: the same for the counts and means under the final centres.
     """
@@ -43,12 +49,13 @@ class SplitSettings:
     kernel: str = "rbf"
     paired: bool = True
     start: str = "mean"
+    dimensions: int | None = None
     iterations: int = 10
     features: int = 100
     gamma: float | None = None
     label_weight: float = 0.0
     radius: float | None = None
-    centre_share: float = 0.01
+    moments_share: float = 0.01
     lloyd_share: float = 0.1
     means_share: float = 0.2
 
@@ -61,15 +68,22 @@ class SplitSettings:
                 raise ValueError(f"split.{name}={getattr(self, name)}: expected one of {', '.join(expected)}")
         if self.paired and self.features % 2 and self.kernel != "identity":
             raise ValueError(f"split.features={self.features}: expected an even number (pairs of cosine and sine)")
+        if self.dimensions is not None and not 1 <= self.dimensions <= _WIDEST:
+            raise ValueError(f"split.dimensions={self.dimensions}: expected a whole number from 1 to {_WIDEST:,}, or null")
+        if self.projects and self.features > _WIDEST:
+            raise ValueError(
+                f"split.dimensions={self.dimensions} of {self.features:,} features: expected at most {_WIDEST:,} features, "
+                "whose second moments are released, or split.dimensions=null"
+            )
         if not 0.0 <= self.label_weight <= _LARGEST:
             raise ValueError(f"split.label_weight={self.label_weight:g}: expected a number from 0 to {_LARGEST:g}")
-        for name in ("centre_share", "lloyd_share", "means_share"):
+        for name in ("moments_share", "lloyd_share", "means_share"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"split.{name}={getattr(self, name)}: expected a number between 0 and 1")
-        together = self.centre_share + self.lloyd_share + self.means_share
+        together = self._moments_share + self.lloyd_share + self.means_share
         if together >= 1.0:
             raise ValueError(
-                f"split.centre_share, split.lloyd_share and split.means_share add up to {together:g}: expected less than "
+                f"split.moments_share, split.lloyd_share and split.means_share add up to {together:g}: expected less than "
                 "1, since training takes what is left"
             )
         for name in ("gamma", "radius"):
@@ -78,6 +92,20 @@ class SplitSettings:
                 raise ValueError(
                     f"split.{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or null for the default"
                 )
+
+    @property
+    def _moments_share(self) -> float:
+        return self.moments_share * (1.0 if self.projects else _MEAN)
+
+    @property
+    def projects(self) -> bool:
+        """Whether clusters are searched in fewer dimensions than there are features."""
+        return self.dimensions is not None and self.dimensions < self.features
+
+    @property
+    def space(self) -> int:
+        """How many numbers a centre has."""
+        return self.dimensions if self.projects else self.features
 
     def fitted(self, layout: Layout) -> SplitSettings:
         """With a gamma and a radius for records of that layout, where there are none.
@@ -103,7 +131,7 @@ class SplitSettings:
         if self.k == 1:
             return 0.0
         multiplier = plan.stage(LLOYD).access.multipliers["sums"] * plan.max_rows
-        return multiplier * math.sqrt(self.features) * self.k / n
+        return multiplier * math.sqrt(self.space) * self.k / n
 
     def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
         """The accesses of the split, for `n` declared records; what is not used gives its share back.
@@ -111,18 +139,21 @@ class SplitSettings:
         A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
         share that they have beside the means.
 
-        Counts get the share that minimises the error of a centre: the noise of d coordinates against that of a count
+        Counts get the share that minimises the error of a centre: the noise of its coordinates against that of a count
         multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
         """
-        counts = 1.0 / (1.0 + math.sqrt(self.features))
+        counts = 1.0 / (1.0 + math.sqrt(self.space))
         final = Draft(FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, largest=n / self.k, share=self.means_share)
         if not means:
             final = replace(final, weights={"counts": 1.0}, share=_COUNTS * self.means_share)
         if self.k == 1:
             return [final]
-        centre = [Draft(CENTRE, {"sum": 1.0}, 1, largest=n, share=self.centre_share)] if self.start == "mean" else []
+        moments = []
+        if self.projects or self.start == "mean":
+            weights = {"sum": _MEAN, "moments": 1.0 - _MEAN} if self.projects else {"sum": 1.0}
+            moments = [Draft(MOMENTS, weights, 1, largest=n, share=self._moments_share)]
         return [
-            *centre,
+            *moments,
             Draft(
                 LLOYD,
                 {"counts": counts, "sums": 1.0 - counts},

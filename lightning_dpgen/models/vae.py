@@ -17,6 +17,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
+from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP
 from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient, logits, means
 
@@ -102,6 +103,18 @@ class StackedVAE(nn.Module):
             means: (k, width) already released means of the records of each cluster; clamped to [0.005, 0.995].
         """
         self.output_bias.copy_(logits(means, self.schema.layout))
+
+    @torch.no_grad()
+    def hold_at(self, means: Tensor, noise: Tensor) -> None:
+        """Set the output bias so that each component generates its cluster's mean on average, as far as it is known
+        (`held_bias`).
+
+        Args:
+            means: (k, width) already released means of the records of each cluster.
+            noise: (k,) standard deviation of their noise.
+        """
+        bias = held_bias(self.decoder, self.output_bias, means, noise, self.latent, self.schema.layout)
+        self.output_bias.copy_(bias)
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Mean and log variance (B, latent) of the code of each record."""

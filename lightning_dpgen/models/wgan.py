@@ -13,6 +13,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, signs
 from lightning_dpgen.models.outputs import logits, means
 
@@ -73,6 +74,12 @@ class StackedGenerator(nn.Module):
     def start_at(self, means: Tensor) -> None:
         """Set the output bias so that each component first generates its cluster's mean; see `StackedVAE.start_at`."""
         self.output_bias.copy_(logits(means, self.schema.layout))
+
+    @torch.no_grad()
+    def hold_at(self, means: Tensor, noise: Tensor) -> None:
+        """Set the output bias so that each component generates its cluster's mean; see `StackedVAE.hold_at`."""
+        bias = held_bias(self.layers, self.output_bias, means, noise, self.latent, self.schema.layout)
+        self.output_bias.copy_(bias)
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) in [0, 1], for codes (B, latent) sorted by component."""

@@ -58,6 +58,8 @@ class PrivateMixture(pl.LightningModule):
         self.network, self.k = network, network.k
         self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
         self.register_buffer("weights", torch.zeros(network.k))
+        self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
+        self.register_buffer("noise", torch.zeros(network.k))
         self._restored = False
 
     @property
@@ -81,9 +83,13 @@ class PrivateMixture(pl.LightningModule):
     def on_train_start(self) -> None:
         split = self.trainer.datamodule.split
         self.weights.copy_(split.weights)
+        if self.bias == "zero":
+            return
+        self.means.copy_(split.means)
+        self.noise.copy_(split.noise)
         # Not in a fit that goes on: there the network has been trained already.
-        if self.bias != "zero" and not self._restored:
-            self.network.start_at(split.means.to(self.device))
+        if not self._restored:
+            self.network.start_at(self.means)
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """The optimizer of `trained`, made private."""
@@ -133,8 +139,14 @@ class PrivateMixture(pl.LightningModule):
         self.logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:
-        """The mixture as it is now, a copy on the CPU, ready to sample: only public parts."""
-        return Mixture(copy.deepcopy(self.network).cpu().eval(), self.weights.cpu())
+        """The mixture as it is now, a copy on the CPU, ready to sample: only public parts.
+
+        With ``bias="means"`` a network that can (`hold_at`) generates its clusters' means on average, as far as known.
+        """
+        network = copy.deepcopy(self.network).cpu().eval()
+        if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
+            network.hold_at(self.means.cpu(), self.noise.cpu())
+        return Mixture(network, self.weights.cpu())
 
 
 def _flat(bound) -> list[float]:

@@ -19,7 +19,7 @@ from lightning_dpgen.release.pages import environment
 # What a curator gets for the budget, by the name of a stage.
 _BOUGHT = {
     "first pass": "what was not declared, such as how many records there are, bounds, categories or items",
-    "initial centre": "where the search for groups of similar records begins",
+    "feature moments": "where the search for groups of similar records begins, and in which directions it goes",
     "clustering": "groups of similar records, each of which gets a model of its own",
     "final pass": "how large the groups are, and what is typical of each",
     "training": "what the models know of the records of their group",

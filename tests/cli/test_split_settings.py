@@ -29,7 +29,7 @@ def test_centres_may_start_at_public_records(dpgen, tmp_path):
     assert dpgen("train", *QUICK, f"split.start={path}", f"run_dir={tmp_path / 'run'}")[0] == 0
     certificate = json.loads((tmp_path / "run/release/privacy.json").read_text())
     assert certificate["declared"]["split"]["start"] == "public"
-    assert "initial centre" not in [stage["name"] for stage in certificate["stages"]]
+    assert "feature moments" not in [stage["name"] for stage in certificate["stages"]]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_the_release_is_complete(trained):
 def test_the_ledger_is_the_plan(trained):
     lines = [json.loads(line) for line in (trained / "private" / "ledger.jsonl").read_text().splitlines()]
     stages = [line["stage"] for line in lines if "id" in line]
-    assert stages == ["initial centre"] + ["clustering"] * 2 + ["final pass"] + ["training"] * 5
+    assert stages == ["feature moments"] + ["clustering"] * 2 + ["final pass"] + ["training"] * 5
     assert lines[-1]["closed"] == 9 and lines[-1]["never_drawn"] == []
     certificate = json.loads((trained / "release" / "privacy.json").read_text())
     assert certificate["private"] and certificate["epsilon"] <= certificate["target_epsilon"] == 4.0

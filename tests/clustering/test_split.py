@@ -36,8 +36,9 @@ def _blobs():
 @pytest.mark.parametrize("k", [1, 3, 8])
 @pytest.mark.parametrize("multiplier", [0.0, 0.3, 100.0])
 @pytest.mark.parametrize("size", [0, 1, 60])
-def test_every_release_is_in_range_and_every_access_is_made(size, multiplier, k):
-    settings = SplitSettings(k=k, iterations=2, features=6, label_weight=1.0)
+@pytest.mark.parametrize("dimensions", [None, 2, 6])
+def test_every_release_is_in_range_and_every_access_is_made(size, multiplier, k, dimensions):
+    settings = SplitSettings(k=k, iterations=2, features=6, dimensions=dimensions, label_weight=1.0)
     records = torch.rand(size, 5, generator=torch.Generator().manual_seed(0))
     split, account = _split(records, settings, multiplier=multiplier, n=5000)
     assert split.clusters.shape == (size,) and split.counts.shape == (k,) and split.means.shape == (k, 5)
@@ -65,6 +66,9 @@ VARIANTS = {
     "identity": {"kernel": "identity"},
     "random": {"start": "random", "features": 60},
     "public": {"start": "public", "features": 60},
+    "few dimensions": {"features": 60, "dimensions": 5},
+    "few dimensions of the records": {"kernel": "identity", "dimensions": 3, "start": "public"},
+    "random in few dimensions": {"start": "random", "features": 60, "dimensions": 5},
 }
 
 
@@ -76,7 +80,7 @@ def test_every_map_and_start_finds_clear_groups(variant):
     public = (centres - 0.05).clamp(0, 1) if settings.start == "public" else None
     split, account = _split(records, settings, multiplier=0.5, n=2000, centres=public)
     account.settle()
-    assert len({a.access.stage for a in account.plan.stages}) == (3 if settings.start == "mean" else 2)
+    assert len({a.access.stage for a in account.plan.stages}) == (3 if settings.start == "mean" or settings.projects else 2)
     pure = [torch.bincount(labels[split.clusters == c], minlength=4) for c in range(4)]
     assert sum(int(counts.max()) for counts in pure) >= 0.7 * len(records)
 

@@ -132,8 +132,12 @@ def steps_have_noise_of_their_own() -> None:
 
 def the_split_asks_for_what_its_plan_says() -> None:
     """Each of its noises: as many numbers, and as large a deviation, as multiplier times sensitivity says."""
-    k, d, m = 3, 10, 6
-    settings = SplitSettings(k=k, iterations=1, features=d, radius=1.5)
+    for dimensions in (None, 4):
+        _asks_for_what_its_plan_says(3, 10, 6, dimensions)
+
+
+def _asks_for_what_its_plan_says(k: int, d: int, m: int, dimensions: int | None) -> None:
+    settings = SplitSettings(k=k, iterations=1, features=d, dimensions=dimensions, radius=1.5)
     accesses = [draft.access(2.5) for draft in settings.drafts(100)]
     account = Account(Plan(tuple(Stage(a, 1, 0.3) for a in accesses), 1.0, 1e-5), stream=PrivateStream(seed=6))
     asked, add = [], account.stream.add_normal_
@@ -142,11 +146,12 @@ def the_split_asks_for_what_its_plan_says() -> None:
             account.stream, "add_normal_", lambda out, s: asked.append((out.numel(), pytest.approx(s))) or add(out, s)
         )
         private_split(torch.rand(20, m), torch.ones(m), settings, 100, account, torch.Generator().manual_seed(0))
-    centre, lloyd, final = (a.multipliers for a in accesses)
+    first, lloyd, final = (a.multipliers for a in accesses)
     assert asked == [
-        (d, centre["sum"] * FEATURE_NORM),
+        (d, first["sum"] * FEATURE_NORM),
+        *([(d * d, first["moments"] * FEATURE_NORM**2)] if dimensions else []),
         (k, lloyd["counts"]),
-        (k * d, lloyd["sums"] * FEATURE_NORM),
+        (k * (dimensions or d), lloyd["sums"] * FEATURE_NORM),
         (k, final["counts"]),
         (k * m, final["means"] * 1.5),
     ]
@@ -409,7 +414,7 @@ class Owned(Store):
         return self.store.take(positions)
 
 
-SETTINGS = SplitSettings(k=4, iterations=2, features=10, radius=1.5)
+SETTINGS = SplitSettings(k=4, iterations=2, features=10, dimensions=3, radius=1.5)
 RECORDS = torch.rand(30, 6, generator=torch.Generator().manual_seed(1))
 
 

@@ -19,6 +19,7 @@ from contracts import laws
 from contracts.laws import RULES
 
 from lightning_dpgen.clustering import kmeans
+from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, held
 from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients import clipping, engines, forms, privatize, records, scopes
@@ -98,8 +99,17 @@ BROKEN = {
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'total = gaussian(access, "sum", exact, sensitivity=FEATURE_NORM)': 'total = (access.take("sum"), exact)[1]'},
+        {'gaussian(access, "sum", exact["sum"], sensitivity=FEATURE_NORM)': '(access.take("sum"), exact["sum"])[1]'},
         (split_noise,),
+    ),
+    "no noise on the second moments of the split": Broken(
+        kmeans.private_split,
+        {'gaussian(access, "moments", exact["moments"], sensitivity=FEATURE_NORM**2)':
+         '(access.take("moments"), exact["moments"])[1]'},
+        (split_noise,),
+    ),
+    "records of the split that are not of length 1": Broken(
+        Directions._of, {"out /= out.norm(dim=1, keepdim=True).clamp(min=1e-12)": "out *= 30.0"}, (split_costs,)
     ),
     "noise half as large": Broken(
         mechanisms.gaussian, {NOISE: NOISE.replace("multiplier *", "0.5 * multiplier *")}, (mechanism_noise, step_noise)
@@ -283,7 +293,9 @@ BROKEN = {
         (step_answers,),
     ),
     "true number of records as denominator": Broken(
-        kmeans.private_split, {"(total / n)": "(total / max(len(records), 1))"}, (split_adds_up,)
+        kmeans.private_split,
+        {"sensitivity=FEATURE_NORM) / n": "sensitivity=FEATURE_NORM) / max(len(records), 1)"},
+        (split_adds_up,),
     ),
     "histogram released exactly": Broken(
         mechanisms.noisy_histogram,
@@ -328,9 +340,9 @@ BROKEN = {
     ),
     "centres of the split started at records": Broken(
         kmeans.private_split,
-        {"centres=(total / n).float() + _SPREAD * directions":
-         "centres=directions.clone().index_copy_(0, torch.arange(min(len(records), settings.k)), "
-         "features(records[: settings.k]))"},
+        {"centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())":
+         "centres = spread.clone().index_copy_(0, torch.arange(min(len(records), settings.k)), "
+         "Directions(kept, state.directions)(records[: settings.k]))"},
         (split_costs, split_adds_up),
     ),
     "counts of the split released exactly": Broken(
@@ -341,8 +353,8 @@ BROKEN = {
     ),
     "directions of the split drawn as often as there are records": Broken(
         kmeans.private_split,
-        {"directions /= directions.norm(dim=1, keepdim=True)":
-         "directions /= directions.norm(dim=1, keepdim=True); torch.randn(len(records), generator=generator)"},
+        {"spread /= spread.norm(dim=1, keepdim=True)":
+         "spread /= spread.norm(dim=1, keepdim=True); torch.randn(len(records), generator=generator)"},
         (split_answers,),
     ),
     "several noises of a lot paid as the largest alone": Broken(

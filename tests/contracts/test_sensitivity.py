@@ -70,8 +70,9 @@ NEIGHBOURS = {
 @pytest.mark.parametrize("radius", [0.7, 3.0])
 @pytest.mark.parametrize("k", [1, 3, 30])
 @pytest.mark.parametrize("extra", NEIGHBOURS.values(), ids=NEIGHBOURS.keys())
-def test_split(monkeypatch, extra, k, radius):
-    settings = SplitSettings(k=k, iterations=3, features=8, radius=radius)
+@pytest.mark.parametrize("dimensions", [None, 3])
+def test_split(monkeypatch, extra, k, radius, dimensions):
+    settings = SplitSettings(k=k, iterations=3, features=8, dimensions=dimensions, radius=radius)
 
     def run(records):
         last = settings.drafts(40)
@@ -79,7 +80,8 @@ def test_split(monkeypatch, extra, k, radius):
         private_split(records, torch.ones(12), settings, 40, Account(plan), torch.Generator().manual_seed(1))
 
     moved = shifts(monkeypatch, [kmeans, mechanisms], run, RECORDS, torch.cat([extra, RECORDS]))
-    assert [name for name, _, _ in moved] == [*(["sum", *["counts", "sums"] * 3] if k > 1 else []), "counts", "means"]
+    first = ["sum", "moments"] if dimensions else ["sum"]
+    assert [name for name, _, _ in moved] == [*([*first, *["counts", "sums"] * 3] if k > 1 else []), "counts", "means"]
     for name, shift, sensitivity in moved:
         assert shift <= sensitivity * (1 + 1e-9), f"{name} moved by {shift}, declared {sensitivity}"
     # The declared numbers are met and not merely safe: a check against half of them would fail.

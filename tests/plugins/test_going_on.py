@@ -25,7 +25,7 @@ from lightning_dpgen.plugins.checkpoints import Checkpoints
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SCHEMA = ImageSchema(2, 2, levels=1)
-SPLIT, N, STEPS = SplitSettings(k=2, iterations=2, features=4), 60, 30
+SPLIT, N, STEPS = SplitSettings(k=2, iterations=2, features=4, dimensions=2), 60, 30
 
 
 @functools.cache

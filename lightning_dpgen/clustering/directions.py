@@ -1,0 +1,65 @@
+"""The few directions in which features vary most, found from their noisy second moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.clustering.features import LARGEST, Features, KeptFeatures
+from lightning_dpgen.data.stores import Store
+
+# Features of 8 bits: a float32 sum of 2^8 products of two of them is exact.
+_COARSER, _ROWS = 2**5, 2**8
+
+
+def feature_moments(kept: KeptFeatures) -> dict[str, Tensor]:
+    """``sum`` (d,) and ``moments`` (d, d) of the features of all records: sums of z and of z z^T, in float64, exact.
+
+    For the moments features are cut to 8 bits first, towards 0, so that a record's part is no larger by it.
+    """
+    total = torch.zeros(kept.d, dtype=torch.float64)
+    moments = torch.zeros(kept.d, kept.d, dtype=torch.float64)
+    for _, block in kept:
+        total += block.sum(dim=0)
+        for rows in (block / _COARSER).trunc_().split(_ROWS):
+            moments += rows.T @ rows
+    return {"sum": total * kept.unit, "moments": moments * (_COARSER * kept.unit) ** 2}
+
+
+def leading(mean: Tensor, moments: Tensor, dimensions: int) -> Tensor:
+    """(1 + dimensions, d) float32: the mean, and below it orthonormal directions of the largest variance.
+
+    Post-processing of noisy numbers: the noise of the second moments need not be symmetric.
+    """
+    variance = 0.5 * (moments + moments.T) - torch.outer(mean, mean)
+    directions = torch.linalg.eigh(variance).eigenvectors[:, -dimensions:]
+    return torch.cat([mean[None], directions.T.flip(0)]).float()
+
+
+class Directions(Features):
+    """Where a record lies as seen from the mean: ``y / |y|`` with ``y = V (z - mean)``, of norm 1 again.
+
+    What is common to all records is gone, and so is what a small gamma leaves of the kernel's scale.
+
+    Args:
+        source: the features z, of the records that `multiples` is asked for.
+        directions: (1 + r, d) the mean and V, as `leading` gives them. Public.
+    """
+
+    def __init__(self, source: KeptFeatures, directions: Tensor) -> None:
+        self.d, self.unit = len(directions) - 1, 1.0 / LARGEST
+        self._source, self._mean, self._rows = source, directions[0], directions[1:]
+
+    def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self._source:
+            yield rows, self._of(block)
+
+    def _multiples(self, store: Store, rows: slice) -> Tensor:
+        return self._of(self._source.features._multiples(store, rows))
+
+    def _of(self, block: Tensor) -> Tensor:
+        out = (block * self._source.unit - self._mean) @ self._rows.T
+        out /= out.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return out.mul_(LARGEST).trunc_()
