@@ -49,13 +49,13 @@ class SplitSettings:
     kernel: str = "rbf"
     paired: bool = True
     start: str = "mean"
-    dimensions: int | None = None
+    dimensions: int | None = 16
     iterations: int = 10
     features: int = 100
     gamma: float | None = None
     label_weight: float = 0.0
     radius: float | None = None
-    moments_share: float = 0.01
+    moments_share: float = 0.05
     lloyd_share: float = 0.1
     means_share: float = 0.2
 
@@ -136,12 +136,17 @@ class SplitSettings:
     def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
         """The accesses of the split, for `n` declared records; what is not used gives its share back.
 
+        Raises:
+            ValueError: without a kernel, of settings that are not `fitted`: the records say then how many features there are.
+
         A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
         share that they have beside the means.
 
         Counts get the share that minimises the error of a centre: the noise of its coordinates against that of a count
         multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
         """
+        if self.kernel == "identity" and self.radius is None:
+            raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns there are")
         counts = 1.0 / (1.0 + math.sqrt(self.space))
         final = Draft(FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, largest=n / self.k, share=self.means_share)
         if not means:

@@ -18,6 +18,7 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 def _split(records, settings, *, multiplier, n, centres=None):
     """A split whose every access has one merged noise multiplier; 0 is a run without privacy."""
+    settings = settings.fitted(Layout(units=records.shape[1]))
     stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.drafts(n))
     account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
     scale = torch.ones(records.shape[1])
@@ -107,14 +108,19 @@ def test_shares_of_one_access_add_up():
 
 
 def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
-    """Of 4,000 drawn: its length by chance is off by 1 part in 600 (one standard deviation), and never by 5 of those."""
-    settings, n = SplitSettings(k=5, features=64), 900
+    """Of 4,000 drawn in 64 of 70: its length by chance is off by 1 part in 600 (one deviation), and never by 5 of those."""
+    settings, n = SplitSettings(k=5, features=70, dimensions=64), 900
     draft = settings.drafts(n)[1]
     plan = Plan((Stage(draft.access(3.0), draft.count, 0.5),), 1.0, 1e-5, max_rows=2)
     deviation = 2 * plan.stages[0].access.multipliers["sums"]
     noise = deviation * torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)) / (n / 5)
     assert settings.centre_noise(plan, n) == pytest.approx(float(noise.norm(dim=1).square().mean().sqrt()), rel=5 / 600)
     assert SplitSettings(k=1).centre_noise(plan, n) == 0.0
+
+
+def test_without_a_kernel_accesses_need_the_number_of_columns():
+    with pytest.raises(ValueError, match="split.kernel=identity: expected settings.fitted"):
+        SplitSettings(kernel="identity").drafts(100)
 
 
 def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
@@ -125,7 +131,7 @@ def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
     "wrong",
     [
         {"k": 0}, {"iterations": 0}, {"label_weight": -0.1}, {"kernel": "poly"}, {"start": "records"},
-        {"features": 7},
+        {"features": 7}, {"dimensions": 0}, {"moments_share": 0.0},
         *({name: bad} for name in ("gamma", "radius") for bad in (0.0, -1.0, math.inf, math.nan)),
     ],
 )  # fmt: skip
