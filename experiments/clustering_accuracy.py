@@ -5,8 +5,9 @@
 60,000 binary pictures, k = 10, T = 20 iterations, gamma = 0.005 (picked on noisy runs, which is not paid for), delta 1e-5,
 add or remove one, exact composition of Gaussians; the whole epsilon goes to the split: 5 % of mu^2 to the first mean, or
 35 % to the mean and the second moments where the search is in their leading directions.
-Accuracy is that of the best one-to-one naming of clusters by labels, which the split never sees. What has been computed is
-kept in FOLDER, and not computed again.
+Rivals: diffprivlib's k-means (pure epsilon), on features and on pixels, where it is installed (`pip install --no-deps
+diffprivlib`). Accuracy is that of the best one-to-one naming of clusters by labels, which the split never sees. What has been
+computed is kept in FOLDER, and not computed again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ import argparse
 import dataclasses
 import math
 import statistics
+import sys
+import types
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 from kept import Kept
+from sklearn.cluster import KMeans
 
+from lightning_dpgen.clustering.features import FourierFeatures
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.public_sets import load_public_set, public_set
@@ -41,6 +48,8 @@ WAYS = {
     "single cosines cut to norm 1 (DPGM), d = 200": {"features": 200, "gamma": 0.005, "paired": False} | IN_ALL,
     "Laplacian kernel, d = 200": {"features": 200, "gamma": 0.005, "kernel": "laplacian"} | IN_ALL,
     "pixels, norm 28": {"kernel": "identity", "radius": 28.0} | IN_ALL,
+    "diffprivlib's k-means on features, d = 50": {"rival": 50},
+    "diffprivlib's k-means on pixels": {"rival": None},
 }
 
 
@@ -63,15 +72,44 @@ def plan_of(settings: SplitSettings, epsilon: float) -> Plan:
 
 
 def accuracy(records: Records, labels: torch.Tensor, way: dict, epsilon: float, seed: int) -> float:
+    metric = ClusteringAccuracy(10, 10)
+    found = by_rival(records, way["rival"], epsilon, seed) if "rival" in way else by_us(records, way, epsilon, seed)
+    metric.update(found, labels)
+    return float(metric.compute())
+
+
+def by_rival(records: Records, features: int | None, epsilon: float, seed: int) -> torch.Tensor:
+    """Clusters by diffprivlib, whose bounds of each number are public here too; without them where there is no noise."""
+    rows = records.take(np.arange(len(records)))
+    low, high = 0.0, 1.0
+    if features is not None:
+        generator = torch.Generator().manual_seed(seed)
+        rows = FourierFeatures(torch.ones(rows.shape[1]), features, 0.005, generator)(rows)
+        high = math.sqrt(2.0 / features)
+        low = -high
+    if math.isinf(epsilon):
+        return torch.from_numpy(KMeans(10, n_init=1, random_state=seed).fit_predict(rows.numpy())).long()
+    found = rival_k_means()(10, epsilon=epsilon, bounds=(low, high), random_state=seed).fit(rows.numpy())
+    return torch.from_numpy(found.labels_).long()
+
+
+def rival_k_means() -> type:
+    """diffprivlib's KMeans. Its forests, which come with it, do not import with a new scikit-learn."""
+    forests = types.ModuleType("diffprivlib.models.forest")
+    forests.RandomForestClassifier = forests.DecisionTreeClassifier = None
+    sys.modules.setdefault(forests.__name__, forests)
+    from diffprivlib.models.k_means import KMeans as RivalKMeans
+
+    return RivalKMeans
+
+
+def by_us(records: Records, way: dict, epsilon: float, seed: int) -> torch.Tensor:
     settings = SplitSettings(k=10, iterations=20, **way).fitted(records.schema.layout)
     plan = plan_of(settings, epsilon)
     assert math.isinf(epsilon) or plan.epsilon <= epsilon * (1 + 1e-9)
     account = Account(plan, stream=PrivateStream(seed=seed))
     ones = torch.ones(records.schema.layout.width)
-    split = private_split(records, ones, settings, N, account, torch.Generator().manual_seed(seed))
-    metric = ClusteringAccuracy(10, 10)
-    metric.update(split.clusters, labels)
-    return float(metric.compute())
+    return private_split(records, ones, settings, N, account, torch.Generator().manual_seed(seed)).clusters
 
 
 def table(found: dict[str, list[list[float]]]) -> str:
@@ -90,12 +128,13 @@ def picture(found: dict[str, list[list[float]]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(8, 5))
+    figure, axis = pyplot.subplots(figsize=(10, 6))
+    colours = pyplot.colormaps["tab20"].colors
     for i, (name, cells) in enumerate(found.items()):
         means = [statistics.mean(cell) for cell in cells]
         errors = [statistics.stdev(cell) / math.sqrt(len(cell)) for cell in cells]
-        axis.errorbar(EPSILONS[:-1], means[:-1], errors[:-1], color=f"C{i}", marker="o", ms=3, capsize=2, label=name)
-        axis.plot([EPSILONS[-2] * 1.6], means[-1:], color=f"C{i}", marker="D", ms=5)
+        axis.errorbar(EPSILONS[:-1], means[:-1], errors[:-1], color=colours[i], marker="o", ms=3, capsize=2, label=name)
+        axis.plot([EPSILONS[-2] * 1.6], means[-1:], color=colours[i], marker="D", ms=5)
     axis.set(xscale="log", xlabel="epsilon at delta 1e-5 (diamonds: no noise)", ylabel="accuracy of the clusters")
     axis.set_xticks([*EPSILONS[:-1], EPSILONS[-2] * 1.6], [*map(str, EPSILONS[:-1]), "none"])
     axis.minorticks_off()
@@ -119,6 +158,9 @@ def main() -> None:
     records, labels = binary_digits()
     found: dict[str, list[list[float]]] = {}
     for name, way in WAYS.items():
+        if "rival" in way and find_spec("diffprivlib") is None:
+            print(f"{name}: not installed")
+            continue
         found[name] = [
             [
                 kept.get(

@@ -136,17 +136,17 @@ class SplitSettings:
     def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
         """The accesses of the split, for `n` declared records; what is not used gives its share back.
 
-        Raises:
-            ValueError: without a kernel, of settings that are not `fitted`: the records say then how many features there are.
-
         A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
         share that they have beside the means.
 
         Counts get the share that minimises the error of a centre: the noise of its coordinates against that of a count
         multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
+
+        Raises:
+            ValueError: without a kernel, of settings that are not `fitted`: how many features there are is not known yet.
         """
         if self.kernel == "identity" and self.radius is None:
-            raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns there are")
+            raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
         counts = 1.0 / (1.0 + math.sqrt(self.space))
         final = Draft(FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, largest=n / self.k, share=self.means_share)
         if not means:

@@ -119,7 +119,7 @@ def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
 
 
 def test_without_a_kernel_accesses_need_the_number_of_columns():
-    with pytest.raises(ValueError, match="split.kernel=identity: expected settings.fitted"):
+    with pytest.raises(ValueError, match=r"split\.kernel=identity: expected settings\.fitted"):
         SplitSettings(kernel="identity").drafts(100)
 
 
