@@ -6,8 +6,8 @@
 add or remove one, exact composition of Gaussians; the whole epsilon goes to the split: 5 % of mu^2 to the first mean, or
 35 % to the mean and the second moments where the search is in their leading directions.
 Rivals: diffprivlib's k-means (pure epsilon), on features and on pixels, where it is installed (`pip install --no-deps
-diffprivlib`). Accuracy is that of the best one-to-one naming of clusters by labels, which the split never sees. What has been
-computed is kept in FOLDER, and not computed again.
+diffprivlib`). Accuracy is that of the best one-to-one naming of clusters by labels, which the split never sees. What has
+been computed is kept in FOLDER, and not computed again.
 """
 
 from __future__ import annotations
