@@ -39,8 +39,10 @@ class Defaults:
     c_max: float
 
 
-def defaults(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> Defaults:
-    """Defaults for `n` declared records of that layout, of which a person has up to `max_rows`.
+def defaults(
+    n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1, k: int | None = None
+) -> Defaults:
+    """Defaults for `n` declared records of that layout, of which a person has up to `max_rows`, in `k` clusters if given.
 
     All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means
     have error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
@@ -56,13 +58,15 @@ def defaults(n: int, layout: Layout, epsilon: float | None, delta: float, max_ro
     of_means = strength * min(1.0, default_radius(layout) / (0.45 * math.sqrt(layout.width)))
     # Of many items, each rare, means carry nearly all, and of a network's many parameters each learns little.
     rare = layout.most is not None
+    k = round(_between(strength / 75, 1, 10)) if k is None else k
     return Defaults(
-        hidden=default_hidden(strength, layout),
+        # A component learns from its own records alone; sizes were chosen with ten.
+        hidden=default_hidden(10 * strength / max(k, 1), layout),
         latent=4 if strength < 5000 else 8,
         lr=3e-3,
         rate=min(0.5, _between(_NUMBERS / layout.width, 500, 3000) / n),
         steps=round(_between(60 * math.sqrt((of_means if rare else strength) / 1400), 40, 2000)),
-        k=round(_between(strength / 75, 1, 10)),
+        k=k,
         features=2 * round(_between(strength / 12, 64, 400) / 2),
         iterations=round(_between(math.log2(strength) - 5, 3, 10)),
         label_weight=2.0,

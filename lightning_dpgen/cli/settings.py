@@ -222,7 +222,7 @@ def fill(conf: Conf) -> Settings:
     data = conf.data
     schema = make_schema(conf)
     _check_two_of_three(conf)
-    chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1)
+    chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     # Default shares are those of what is left when other things are bought.
     left = 1.0 - sum(share or 0.0 for share in (data.n_share, data.discovery_share, conf.privacy.fidelity_share))

@@ -58,7 +58,7 @@ def test_what_is_fitted(fitted, capfd):
     assert (fitted.sample(9, where={"sex": "F", "job": None})["sex"] == "F").all()
     assert "epsilon=" in repr(fitted) and str(fitted.folder) in repr(fitted)
     page = fitted._repr_html_()
-    assert "epsilon 3" in page and "differentially private" in page and "<script" not in page
+    assert "epsilon 2.99" in page and "differentially private" in page and "<script" not in page
     assert capfd.readouterr() == ("", "")
 
 

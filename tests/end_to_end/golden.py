@@ -16,7 +16,7 @@ ARGUMENTS = [
     "model.hidden=8",
     "model.latent=2",
     "split.iterations=2",
-    "split.features=16",
+    "split.features=32",
     "rows=400",
     "trainer.accelerator=cpu",
 ]
