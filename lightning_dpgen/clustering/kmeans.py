@@ -20,6 +20,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 
 _SPREAD = 0.1
+# A cluster of less than this part of the largest one starts again, in the first part of the iterations.
+_SMALL, _EARLY = 0.3, 0.6
 # GiB that features may use, unless somebody says otherwise.
 ROOM = 4.0
 
@@ -150,11 +152,14 @@ def private_split(
         with account.open(LLOYD) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k)
             sums = gaussian(access, "sums", exact, sensitivity=FEATURE_NORM)
-        # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the
-        # largest one. This and the division look at noisy numbers only.
-        empty = counts < max(1.0, 2.0 * access.access.multipliers["counts"] * access.max_rows)
+        # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the largest one.
+        # So does the smallest while there is time: often it shares a group with another, and the largest holds two. This
+        # and the division look at noisy numbers only.
+        again = counts < max(1.0, 2.0 * access.access.multipliers["counts"] * access.max_rows)
+        if state.iterations < _EARLY * settings.iterations:
+            again[counts.argmin()] |= counts.min() < _SMALL * counts.max()
         centres = (sums / counts.clamp(min=1.0)[:, None]).float()
-        centres[empty] = centres[counts.argmax()] + _SPREAD * spread[empty]
+        centres[again] = centres[counts.argmax()] + _SPREAD * spread[again]
         state = reached(iterations=state.iterations + 1, centres=centres)
     clusters = lloyd(kept, state.centres, sums=False)[0]
     # Of the sums of records.

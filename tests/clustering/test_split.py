@@ -61,6 +61,15 @@ def test_clear_groups_are_found_and_their_means_released():
     assert distances.max() > 0.5
 
 
+def test_a_start_that_halves_a_group_and_joins_two_others_is_put_right():
+    """Three centres start in one group and one beside the other three, from which plain iterations never come back."""
+    records, labels, centres = _blobs()
+    public = centres[[0, 0, 0, 1]] + torch.tensor([0.02, 0.0, -0.02, 0.0])[:, None]
+    settings = SplitSettings(k=4, iterations=10, features=60, start="public")
+    split, _ = _split(records, settings, multiplier=0.5, n=2000, centres=public.clamp(0, 1))
+    assert sorted(labels[split.clusters == c].unique().tolist() for c in range(4)) == [[0], [1], [2], [3]]
+
+
 VARIANTS = {
     "laplacian": {"kernel": "laplacian", "features": 100},
     "single cosines": {"paired": False, "features": 101},
