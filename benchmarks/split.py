@@ -9,7 +9,6 @@ iteration scikit-learn's is the difference of fits of 12 and 2 iterations, over 
 from __future__ import annotations
 
 import statistics
-import warnings
 
 import torch
 from interleaved import Line, Ratio, parser, ratios, start, table
@@ -61,8 +60,7 @@ def main() -> None:
     def peer(iterations: int) -> None:
         KMeans(K, init=centres.numpy(), n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(plain)
 
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with threadpool_limits(1):
         whole = ratios(
             {
                 "16 directions of 200": lambda: a_split(records, 16, 200),

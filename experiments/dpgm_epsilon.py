@@ -23,8 +23,6 @@ from lightning_dpgen.privacy.accountant import spent
 EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 PANELS = {"q": (0.0008, 0.0017, 0.0034), "sigma_K": (20.0, 40.0, 80.0), "sigma_G": (0.8, 1.0, 1.5)}
 SHARE = 0.1
-
-
 WAYS = {
     "DPGM, Theorem 4 (no guarantee)": {"ls": ":"},
     "moments accountant": {"ls": "--"},

@@ -18,6 +18,7 @@ from lightning_dpgen.data.lots import persons_of
 from lightning_dpgen.data.stores import store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
+from lightning_dpgen.privacy.precision import full_precision
 
 _SPREAD = 0.1
 # A cluster of less than this part of the largest one starts again, in the first part of the iterations.
@@ -70,6 +71,7 @@ class Split:
         return self.counts / self.counts.sum()
 
 
+@full_precision(torch.device("cpu"))
 def private_split(
     records: Any,
     scale: Tensor,

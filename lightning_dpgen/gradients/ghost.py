@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.layers import checked_layers
-from lightning_dpgen.gradients.precision import full_precision
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.rules import RULES
 from lightning_dpgen.gradients.standins import AmbiguousSize, StandIn, Tape
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
+from lightning_dpgen.privacy.precision import full_precision
 
 
 @dataclass

@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.parts import Parts, lot_norms
-from lightning_dpgen.gradients.precision import full_precision
 from lightning_dpgen.gradients.records import RecordGradients, weighted_sums
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.precision import full_precision
 
 # One bound for each column of a term's norms.
 Bounds = tuple[float, ...]

@@ -12,8 +12,8 @@ import torch
 def full_precision(device: torch.device) -> Iterator[None]:
     """Neither autocast nor what ``torch.set_float32_matmul_precision`` asks for.
 
-    In the eleven or eight bits of either a clipped sum would be longer than its bound by up to a hundredth, and norms that
-    much too small.
+    In the eleven or eight bits of either a clipped sum would be longer than its bound by up to a hundredth, norms that much
+    too small, and sums that count as exact would be rounded.
     """
     backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
     asked = [backend.fp32_precision for backend in backends]
