@@ -36,6 +36,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.metrics.counting_queries import QUERIES, CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.folder import RELEASE, release_folder
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.strict_json import read_json
 
@@ -113,12 +114,12 @@ def release_row(data: Data, folder: Path) -> Row:
     Raises:
         ValueError: for one of other baskets.
     """
-    run = folder / "release" if (folder / "release").is_dir() else folder
+    run = release_folder(folder)
     release = load_release(run)
     if not isinstance(release, Release) or getattr(release.schema, "items", None) != data.schema.items:
         raise ValueError(f"{run} is not a release of baskets over the items of {data.path}")
     certificate = read_json(run / CERTIFICATE)
-    name = run.resolve().parent.name if run.name == "release" else run.name
+    name = run.resolve().parent.name if run.name == RELEASE else run.name
     said = f"epsilon {certificate['epsilon']:.4g}" if certificate["private"] else "not private"
 
     def drawn(seed: int) -> Iterator[np.ndarray | scipy.sparse.csr_array]:

@@ -25,6 +25,7 @@ from training import train
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.events import decode
 from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.strict_json import read_json
 
 EPSILONS, LAYERS = (1, 2), (1, 2)
@@ -58,7 +59,7 @@ def main() -> None:
         releases.setdefault(epsilon, []).append(folder)
     for epsilon, folders in releases.items():
         for folder in folders:
-            event = decode(read_json(folder / "release" / CERTIFICATE)["event"])
+            event = decode(read_json(release_folder(folder) / CERTIFICATE)["event"])
             there = spent(event, run["paper_delta"]).epsilon
             print(f"{folder.name}: at the paper's delta of {run['paper_delta']:g} its epsilon is {there:.3f}")
         counting_queries.main([asked.name, str(asked.folder), f"--epsilon={epsilon}", *map(str, folders)])

@@ -19,6 +19,7 @@ from training import train
 
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.strict_json import read_json
 
@@ -33,14 +34,14 @@ ACROSS, DOWN = 8, 10
 
 def sheet(folder: Path) -> tuple[np.ndarray, float]:
     """Pictures (DOWN, ACROSS, 28, 28), a component in each row where there are several; and the epsilon of its release."""
-    release = load_release(folder / "release")
+    release = load_release(release_folder(folder))
     if release.components == 1:
         pictures = release.sample(ACROSS * DOWN, seed=0)
     else:
         pictures = np.concatenate([
             release.schema.pictures(release.sample_component(c, ACROSS, seed=c)) for c in range(release.components)
         ])  # fmt: skip
-    return pictures.reshape(DOWN, ACROSS, 28, 28), read_json(folder / "release" / CERTIFICATE)["epsilon"]
+    return pictures.reshape(DOWN, ACROSS, 28, 28), read_json(release_folder(folder) / CERTIFICATE)["epsilon"]
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from torch import nn
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.strict_json import read_json
 
@@ -77,7 +78,7 @@ def main() -> None:
             encoded, levels = load_public_set("mnist", schema, held_out=False).encoded[:ROWS], 255
             about = said = "real"
         else:
-            folder = path / "release" if (path / "release").is_dir() else path
+            folder = release_folder(path)
             certificate, release = read_json(folder / CERTIFICATE), load_release(folder)
             encoded, levels = release.encoded(ROWS, asked.seed), release.schema.layout.levels
             about, said = certificate["digest"], f"{path}, epsilon {certificate['epsilon']}"

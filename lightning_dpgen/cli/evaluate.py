@@ -17,6 +17,7 @@ from lightning_dpgen.cli.table import aligned
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import NotARelease
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
@@ -31,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
         description="Compare a release with real data. The result is private: it is written beside the release, into "
         "private/, and never into it.",
     )
-    parser.add_argument("release", help="the folder of a release")
+    parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
     parser.add_argument(
         "data",
         nargs="*",
@@ -53,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
         raise Mistake(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
-    certificate = _certificate(Path(arguments.release))
+    certificate = _certificate(arguments.release)
     conf = _data(arguments.data, certificate, release.schema.kind)
     real, counted = kinds.records_of(conf, release.schema)
     held_out = None
@@ -71,7 +72,7 @@ def run(argv: Sequence[str]) -> int:
         seed=arguments.seed,
         progress=lambda part: print(f"  {part} ...", file=sys.stderr, flush=True),
     )
-    folder = Path(arguments.release).resolve().parent / "private"
+    folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
     try:
         write_evaluation(folder, evaluation, release.schema, data=conf.source, facts=facts)

@@ -12,6 +12,7 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.release.folder import RELEASE
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class RunFolder:
 
     @property
     def release(self) -> Path:
-        return self.root / "release"
+        return self.root / RELEASE
 
     @property
     def private(self) -> Path:

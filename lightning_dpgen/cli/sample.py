@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
@@ -26,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
         prog="dpgen sample",
         description="Draw synthetic records from a release, as many as you like: it costs no further privacy.",
     )
-    parser.add_argument("release", help="the folder of a release")
+    parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
     parser.add_argument(
         "-n", type=whole_number, help=f"how many records ({_WRITTEN} to a file, {_SHOWN} to the terminal)"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.verify import verify
 
 
@@ -14,7 +15,7 @@ def run(argv: Sequence[str]) -> int:
         description="Recompute a release's epsilon from its event tree, and check every file. "
         "Exit status 0: consistent; 2: not to be trusted.",
     )
-    parser.add_argument("release", help="the folder of a release")
+    parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit:

@@ -59,6 +59,7 @@ def test_baskets_go_to_both_formats(dpgen, tmp_path):
 
 def test_bad_input(dpgen, release, tmp_path):
     (tmp_path / "there.csv").write_text("mine")
+    (tmp_path / "empty").mkdir()
     cases = [
         [release, "-o", tmp_path / "a.txt"],
         [release, "-o", tmp_path / "there.csv"],
@@ -68,7 +69,7 @@ def test_bad_input(dpgen, release, tmp_path):
         [release, "--seed", 2**64, "-o", tmp_path / "a.csv"],
         [release, "--foreign"],
         [tmp_path / "nowhere"],
-        [tmp_path],
+        [tmp_path / "empty"],
         [],
     ]
     before = sorted(tmp_path.rglob("*"))

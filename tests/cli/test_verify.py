@@ -30,6 +30,15 @@ def test_a_release_is_consistent_wherever_it_is_copied(dpgen, release):
     assert status == 0 and "CONSISTENT" in out and "epsilon recomputed" in out and not err
 
 
+@pytest.mark.parametrize(
+    "words", [("verify",), ("sample", "--seed", 3), ("evaluate", "data=digits", "--seconds", 1e-9)]
+)
+def test_a_run_stands_for_its_release(dpgen, trained, words):
+    command, *rest = words
+    of_run, of_release = (dpgen(command, folder, *rest) for folder in (trained, trained / "release"))
+    assert of_run == of_release and of_run[0] == 0
+
+
 def _event(tree):
     return lambda c: c.__setitem__("event", tree)
 
