@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.ones import places_of
+from lightning_dpgen.models.successive import successive_sample
 
 
 def means(logits: Tensor, layout: Layout) -> Tensor:
@@ -120,15 +121,10 @@ def _of_sizes(means: Tensor, bins: Tensor, layout: Layout, generator: torch.Gene
     first, after = starts[bins], starts[bins + 1]
     # Rounding may reach what comes after.
     sizes = torch.minimum(first + (torch.rand(len(bins), generator=generator) * (after - first)).long(), after - 1)
-    most = int(sizes.max()) if len(sizes) else 0
-    # A race: at rate -log(1 - p) a unit comes in before time 1 with probability p, and the first ones are taken.
     rates = -torch.log1p(-means.clamp(1e-12, 1.0 - 1e-6))
-    arrivals = torch.empty_like(rates).exponential_(generator=generator).div_(rates)
-    held = arrivals.topk(most, dim=1, largest=False).indices
-    within = torch.arange(most) < sizes[:, None]
-    rows = torch.arange(len(sizes))[:, None].expand_as(held)[within]
+    rows, items = successive_sample(rates, sizes, generator)
     ones = np.ones(len(rows), np.uint8)
-    return scipy.sparse.coo_array((ones, (rows.numpy(), held[within].numpy())), shape=means.shape).tocsr()
+    return scipy.sparse.coo_array((ones, (rows.numpy(), items.numpy())), shape=means.shape).tocsr()
 
 
 def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
