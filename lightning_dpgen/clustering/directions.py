@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.features import LARGEST, Features, KeptFeatures
+from lightning_dpgen.clustering.whole import DOUBLE, Rows, product
 from lightning_dpgen.data.stores import Store
 
 # Features of 8 bits: a float32 sum of 2^8 products of two of them is exact.
@@ -50,16 +52,24 @@ class Directions(Features):
 
     def __init__(self, source: KeptFeatures, directions: Tensor) -> None:
         self.d, self.unit = len(directions) - 1, 1.0 / LARGEST
-        self._source, self._mean, self._rows = source, directions[0], directions[1:]
+        self._source = source
+        mean, rows = directions[0].double() / source.unit, directions[1:].double()
+        # How long rows are makes no difference. As whole numbers so large that products with features are exact.
+        bits = min(24, DOUBLE - 15 - math.ceil(math.log2(max(source.d, 2))))
+        self._rows = (rows * (2.0**bits / rows.abs().max().clamp(min=1e-300))).round_()
+        self._mean = (self._rows @ mean).round_()
+        # Before squares are added up they are cut to so few bits that the sum is exact.
+        longest = float((self._rows.norm(dim=1) / source.unit + self._mean.abs()).max())
+        self._cut = 2.0 ** ((DOUBLE - 2 - math.ceil(math.log2(max(self.d, 2)))) // 2) / max(longest, 1.0)
 
     def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
         for rows, block in self._source:
             yield rows, self._of(block)
 
-    def _multiples(self, store: Store, rows: slice) -> Tensor:
-        return self._of(self._source.features._multiples(store, rows))
+    def _multiples(self, records: Rows) -> Tensor:
+        return self._of(self._source.features._multiples(records))
 
     def _of(self, block: Tensor) -> Tensor:
-        out = (block * self._source.unit - self._mean) @ self._rows.T
-        out /= out.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        return out.mul_(LARGEST).trunc_()
+        seen = ((product(block.double(), self._rows.T) - self._mean) * self._cut).trunc_()
+        norms = seen.square().sum(dim=1, keepdim=True).sqrt_().clamp_(min=1.0)
+        return (seen * (LARGEST / norms)).trunc_().float()

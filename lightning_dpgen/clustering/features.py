@@ -6,10 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
+from lightning_dpgen.clustering.whole import DOUBLE, Grid, Rows, lengths, product
 from lightning_dpgen.data.stores import Store, store_of
 
 # No feature vector is longer, in float32 as computed.
@@ -17,13 +18,20 @@ FEATURE_NORM = 1.0 + 1e-5
 KERNELS = ("rbf", "laplacian")
 # A feature is a whole number of at most 13 bits times a unit, so the float32 sum of 2^11 of them is exact.
 LARGEST, BLOCK = 2**13, 2**11
+_ROWS = 2**8
+# What records are to a kernel: multiples of 2^-12 up to 1024, where they are encoded between 0 and 1.
+_GRID = Grid(2.0**-12, bits=22)
+# Of a turn of the circle 2^16 angles are told apart, and each has its cosine here.
+_TURN = 2**16
+_COSINES = (LARGEST * torch.cos(torch.arange(_TURN, dtype=torch.float64) * (2.0 * math.pi / _TURN))).trunc_().float()
 
 
 class Features(ABC):
     """A public map from records to vectors of norm `FEATURE_NORM` at most.
 
-    Each number is a multiple of `unit`, cut towards 0, so that norms never grow by it: sums do not depend on the order of
-    the records, and one more record changes them by its own features and by no rounding of others.
+    Each number is a multiple of `unit`, cut towards 0, so that norms never grow by it. It is computed in whole numbers
+    (`clustering/whole.py`) and so of its own record alone: sums do not depend on the order of the records, and one more
+    record changes them by its own features and by no rounding of others.
 
     Attributes:
         d: how many numbers a feature vector has.
@@ -34,18 +42,19 @@ class Features(ABC):
     unit: float
 
     def __call__(self, records: Tensor) -> Tensor:
-        """(B, m) float32 to (B, d)."""
-        return self._multiples(store_of(records), slice(0, len(records))) * self.unit
+        """(B, m) to (B, d) float32."""
+        store = store_of(records)
+        return self._multiples(store.stretch(slice(0, len(store)))) * self.unit
 
     def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
         """Of all records: where a block of them is, and its (B, d) multiples of `unit`, whole numbers in float32."""
         for start in range(0, len(store), BLOCK):
             rows = slice(start, min(start + BLOCK, len(store)))
-            yield rows, self._multiples(store, rows)
+            yield rows, self._multiples(store.stretch(rows))
 
     @abstractmethod
-    def _multiples(self, store: Store, rows: slice) -> Tensor:
-        """(B, d) of the records at these positions."""
+    def _multiples(self, records: Rows) -> Tensor:
+        """(B, d) of (B, m)."""
 
 
 class FourierFeatures(Features):
@@ -65,7 +74,8 @@ class FourierFeatures(Features):
         paired: cosines and sines of d/2 frequencies; otherwise the cosines of d.
 
     Raises:
-        ValueError: if d is not positive, and even for pairs, or gamma not positive, or for another kernel.
+        ValueError: if d is not positive, and even for pairs, or gamma not positive, or for another kernel, or a scale that
+            is not finite.
 
     Example:
         >>> features = FourierFeatures(torch.ones(3), d=8, gamma=0.5, generator=torch.Generator().manual_seed(0))
@@ -98,21 +108,41 @@ class FourierFeatures(Features):
             drawn.normal_(generator=generator).mul_(math.sqrt(2.0 * gamma))
         else:
             drawn.cauchy_(generator=generator).mul_(gamma)
-        self._frequencies = drawn * scale[:, None]
-        self._phases = None if paired else 2.0 * math.pi * torch.rand(d, generator=generator)
+        turns = drawn.double() * scale.double()[:, None] * (_GRID.unit / (2.0 * math.pi))
+        if not turns.isfinite().all():
+            raise ValueError("scale: expected finite numbers, a weight for each column")
+        self._frequencies, self._fine = _whole_turns(turns)
+        self._phases = None if paired else (_TURN * torch.rand(d, generator=generator)).long()
 
-    def _multiples(self, store: Store, rows: slice) -> Tensor:
-        angles = store.product(rows, self._frequencies)
+    def _multiples(self, records: Rows) -> Tensor:
+        # Dense rows a few at a time, which stay in the processor's cache.
+        parts = records.split(_ROWS) if isinstance(records, Tensor) else [records]
+        angles = torch.cat([product(_GRID(part), self._frequencies) for part in parts]).long() >> self._fine
+        # Whole turns are cut off, also those of angles below 0.
         if self._paired:
-            out = angles.new_empty(len(angles), self.d)
-            torch.cos(angles, out=out[:, : self.d // 2])
-            torch.sin(angles, out=out[:, self.d // 2 :])
-        else:
-            out = angles.add_(self._phases).cos_()
-            norms = out.norm(dim=1, keepdim=True) * math.sqrt(2.0 / self.d)
-            # Nothing is clipped that need not be.
-            out *= norms.clamp(min=1.0).reciprocal_()
-        return out.mul_(LARGEST).trunc_()
+            angles = torch.cat([angles, angles - _TURN // 4], dim=1).bitwise_and_(_TURN - 1).to(torch.int32)
+            return _COSINES.index_select(0, angles.view(-1)).view(angles.shape)
+        cosines = _COSINES[(angles + self._phases) & (_TURN - 1)].double()
+        norms = cosines.square().sum(dim=1, keepdim=True).sqrt_().mul_(self.unit)
+        # Nothing is shortened that need not be.
+        return cosines.div_(norms.clamp_(min=1.0)).trunc_().float()
+
+
+def _whole_turns(turns: Tensor) -> tuple[Tensor, int]:
+    """Frequencies as whole numbers, and how many bits finer than an angle of the table they are.
+
+    As fine as products with records leave exact. Turns of multiples are whole ones, so that of a frequency what is beyond a
+    turn has no effect.
+    """
+    angle = math.log2(_TURN)
+    longest = float(turns.abs().sum(dim=0).max()) if len(turns) else 0.0
+    room = DOUBLE - 1 - _GRID.bits - angle - math.log2(max(longest, 2.0**-40))
+    if room < 0.0 and len(turns) > _TURN // 2:
+        raise ValueError(f"frequencies of {longest / _GRID.unit:.0e} turns: expected a smaller gamma or scale of columns")
+    fine = int(min(max(room, 0.0), 24.0))
+    one = _TURN * 2.0**fine
+    whole = (torch.remainder(turns + 0.5, 1.0) - 0.5 if room < 0.0 else turns) * one
+    return whole.round_(), fine
 
 
 class IdentityFeatures(Features):
@@ -134,14 +164,21 @@ class IdentityFeatures(Features):
     def __init__(self, scale: Tensor, radius: float) -> None:
         if not radius > 0:
             raise ValueError(f"radius={radius}: expected a positive number")
+        if not scale.isfinite().all():
+            raise ValueError("scale: expected finite numbers, a weight for each column")
         self.d, self.unit = len(scale), 1.0 / LARGEST
-        self._factors = scale / radius
+        self._factors = (scale / radius).float()
+        self._grid = Grid.of_squares(len(scale), max(1.0, float(self._factors.abs().max())))
 
-    def _multiples(self, store: Store, rows: slice) -> Tensor:
-        out = store.take(np.arange(rows.start, rows.stop)).to(torch.float32) * self._factors
-        norms = out.norm(dim=1, keepdim=True)
-        out *= norms.clamp(min=1.0).reciprocal_()
-        return out.mul_(LARGEST).trunc_()
+    def _multiples(self, records: Rows) -> Tensor:
+        if isinstance(records, Tensor):
+            whole = self._grid(records.float() * self._factors)
+            dense = whole
+        else:
+            whole = self._grid(records @ scipy.sparse.diags_array(self._factors.numpy(), format="csr"))
+            dense = torch.from_numpy(whole.toarray())
+        norms = lengths(whole).mul_(self._grid.unit).clamp_(min=1.0)
+        return (dense * (LARGEST * self._grid.unit / norms)[:, None]).trunc_().float()
 
 
 class KeptFeatures:

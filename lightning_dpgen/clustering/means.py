@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
+from lightning_dpgen.clustering.whole import Grid, lengths
 from lightning_dpgen.data.stores import Store
 
 # Numbers that are written out at a time.
-_AT_ONCE = 1 << 22
+_AT_ONCE = 1 << 18
+# Of a number within the radius.
+_BITS = 23
 # What is held in all varies over clusters by about this share of itself; a column by at most so many times its own spread.
 _OF_TOTAL, _MOST_BETWEEN = 0.5, 1.0
 
 
 def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
-    """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64."""
-    sums = torch.zeros(k, store.take(np.zeros(0, np.int64)).shape[1], dtype=torch.float64)
-    step = max(1, _AT_ONCE // sums.shape[1])
+    """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64, exact.
+
+    A record is a row of whole numbers first (`Grid.of_squares`), and where it is shortened its numbers are cut towards 0 to
+    multiples of a finer unit: what it adds is no longer than the radius and depends on nothing but the record.
+    """
+    width = store.stretch(slice(0, 0)).shape[1]
+    sums, grid = torch.zeros(k, width, dtype=torch.float64), Grid.of_squares(width, max(radius, 1.0))
+    # Powers of two; sums of 2^29 numbers up to the radius are exact.
+    finer = grid.unit * 2.0 ** (_BITS - math.ceil(math.log2(radius)))
+    step = max(1, _AT_ONCE // width)
     for start in range(0, len(store), step):
-        rows = store.take(np.arange(start, min(start + step, len(store))))
-        norms = rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        # Shaved, so that a clipped record stays within the radius in float32 too.
-        rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)
-        sums.index_add_(0, clusters[start : start + len(rows)], rows.double())
-    return sums
+        rows = slice(start, min(start + step, len(store)))
+        whole, own = grid(store.stretch(rows)), clusters[rows]
+        norms = lengths(whole)
+        long = (norms > radius / grid.unit).nonzero()[:, 0]
+        factors = radius / grid.unit / norms[long]
+        if isinstance(whole, Tensor):
+            whole[long] = (whole[long] * (finer * factors)[:, None]).trunc_() / finer
+            sums.index_add_(0, own, whole)
+        else:
+            of_rows = np.ones(len(own))
+            of_rows[long.numpy()] = factors.numpy()
+            data = np.trunc(whole.data * (finer * np.repeat(of_rows, np.diff(whole.indptr)))) / finer
+            short = scipy.sparse.csr_array((data, whole.indices, whole.indptr), shape=whole.shape)
+            ones = np.ones(len(own))
+            belongs = scipy.sparse.csr_array((ones, own.numpy(), np.arange(len(own) + 1)), shape=(len(own), k))
+            sums += torch.from_numpy((belongs.T @ short).toarray())
+    return sums * grid.unit
 
 
 def shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:

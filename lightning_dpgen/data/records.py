@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
@@ -89,17 +88,18 @@ class Records(Store):
         rows[:, : layout.units] = units
         return rows.scatter_(1, self._places(self._codes.take(positions)), 1.0)
 
-    def product(self, rows: slice, matrix: Tensor) -> Tensor:
-        layout, first = self.schema.layout, matrix[: self.schema.layout.units]
-        if scipy.sparse.issparse(self.encoded.units):
-            out = self._units.product(rows, first)
-        else:
-            out = self._written(np.arange(rows.start, rows.stop)) @ first
+    def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
+        layout = self.schema.layout
+        if not scipy.sparse.issparse(self.encoded.units):
+            return super().stretch(rows)
+        units = self._units.stretch(rows)
         if not layout.groups:
-            return out
-        # A row of the matrix for each choice.
-        chosen = self._places(torch.from_numpy(self.encoded.codes[rows]))
-        return out + F.embedding_bag(chosen, matrix, mode="sum")
+            return units
+        chosen = self._places(torch.from_numpy(self.encoded.codes[rows])).numpy() - layout.units
+        ends = np.arange(0, chosen.size + 1, len(layout.groups))
+        shape = (len(chosen), layout.width - layout.units)
+        choices = scipy.sparse.csr_array((np.ones(chosen.size, np.float32), chosen.reshape(-1), ends), shape=shape)
+        return scipy.sparse.hstack([units, choices], format="csr")
 
     def _written(self, positions: np.ndarray) -> Tensor:
         """(B, units) in [0, 1]."""

@@ -53,9 +53,9 @@ class Store(ABC):
         """All numbers that are kept, a few at a time; nothing, where they are only known once they are fetched."""
         return iter(())
 
-    def product(self, rows: slice, matrix: Tensor) -> Tensor:
-        """(B, d): records at B positions one after the other, each a row of m numbers, times a (m, d) matrix."""
-        return self.take(np.arange(rows.start, rows.stop)) @ matrix
+    def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
+        """Records at positions one after the other: as `take` gives them, or (B, m) sparse where they are kept so."""
+        return self.take(np.arange(rows.start, rows.stop))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,11 +130,10 @@ class SparseStore(Store):
         np.add.at(rows.reshape(-1), cells, _float32(self.data[entries]))
         return torch.from_numpy(rows)
 
-    def product(self, rows: slice, matrix: Tensor) -> Tensor:
+    def stretch(self, rows: slice) -> scipy.sparse.csr_array:
         first, last = self.indptr[rows.start], self.indptr[rows.stop]
         parts = _float32(self.data[first:last]), self.indices[first:last], self.indptr[rows.start : rows.stop + 1] - first
-        shape = (rows.stop - rows.start, self.width)
-        return torch.from_numpy(scipy.sparse.csr_array(parts, shape=shape) @ matrix.numpy())
+        return scipy.sparse.csr_array(parts, shape=(rows.stop - rows.start, self.width))
 
     def blocks(self) -> Iterator[Tensor]:
         for start in range(0, len(self.data), _AT_ONCE):

@@ -109,7 +109,7 @@ BROKEN = {
         (split_noise,),
     ),
     "records of the split that are not of length 1": Broken(
-        Directions._of, {"out /= out.norm(dim=1, keepdim=True).clamp(min=1e-12)": "out *= 30.0"}, (split_costs,)
+        Directions._of, {"(LARGEST / norms)": "LARGEST"}, (split_costs,)
     ),
     "noise half as large": Broken(
         mechanisms.gaussian, {NOISE: NOISE.replace("multiplier *", "0.5 * multiplier *")}, (mechanism_noise, step_noise)
@@ -159,7 +159,7 @@ BROKEN = {
         (lot_costs, lot_costs_with_a_histogram),
     ),
     "missing clip of the records of the split": Broken(
-        kmeans.clipped_sums, {"rows *= (radius * (1.0 - 1e-5) / norms).clamp(max=1.0)": "pass"}, (split_costs,)
+        kmeans.clipped_sums, {"(whole[long] * (finer * factors)[:, None]).trunc_() / finer": "whole[long]"}, (split_costs,)
     ),
     "clip by twice the bound": Broken(
         privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: rule.factors(norms, 2 * bound)"}, (lot_costs,)
