@@ -58,7 +58,8 @@ def defaults(
     of_means = strength * min(1.0, default_radius(layout) / (0.45 * math.sqrt(layout.width)))
     # Of many items, each rare, means carry nearly all, and of a network's many parameters each learns little.
     rare = layout.most is not None
-    k = round(_between(strength / 75, 1, 10)) if k is None else k
+    # The means of k clusters have as much noise each as those of all records have together.
+    k = (1 if rare else round(_between(strength / 75, 1, 10))) if k is None else k
     return Defaults(
         # A component learns from its own records alone; sizes were chosen with ten.
         hidden=default_hidden(10 * strength / max(k, 1), layout),

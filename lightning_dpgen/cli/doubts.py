@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.settings import Settings
-from lightning_dpgen.privacy.plan import Plan
-
-# Centres of clear clusters are about so far apart, those of MNIST's digits, in few directions and in all features; noise of
-# that length hides them.
-_APART = {True: 0.9, False: 0.4}
 
 
 def seed_warning(conf: Conf) -> str | None:
@@ -26,17 +20,3 @@ def delta_warning(conf: Conf) -> str | None:
             "a smaller delta is the custom"
         )
     return None
-
-
-def split_warning(settings: Settings, plan: Plan) -> str | None:
-    """Of more clusters than the budget can tell apart."""
-    noise = settings.split.centre_noise(plan, settings.conf.data.n)
-    apart = _APART[settings.split.projects]
-    if noise <= apart:
-        return None
-    smaller = "split.dimensions" if settings.split.projects else "split.features"
-    return (
-        f"split.k={settings.split.k}: the noise of a centre is about {noise:.2g} long, and centres of clear clusters are "
-        f"about {apart:g} apart: expect clusters by chance; set a smaller split.k or {smaller}, or a larger "
-        "split.lloyd_share"
-    )

@@ -13,7 +13,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from lightning_dpgen.cli import first_pass, kinds, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.doubts import delta_warning, seed_warning, split_warning
+from lightning_dpgen.cli.doubts import delta_warning, seed_warning
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
@@ -194,7 +194,7 @@ def _records(settings: Settings, telling: Telling) -> Records:
 
 def _planned(settings: Settings, telling: Telling) -> Plan:
     plan = settings.plan()
-    for text in (delta_warning(settings.conf), split_warning(settings, plan)):
+    for text in (delta_warning(settings.conf), settings.split.doubt(plan, settings.conf.data.n)):
         telling.warn(text)
     telling.say(budget_table(plan, of_person=settings.conf.data.person is not None))
     return plan
@@ -300,6 +300,8 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="pytorch_lightning")
             warnings.filterwarnings("ignore", module="lightning_fabric")
+            # Said before anything was spent.
+            warnings.filterwarnings("ignore", message="split.k=")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

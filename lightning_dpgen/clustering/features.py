@@ -103,7 +103,7 @@ class FourierFeatures(Features):
             raise ValueError(f"kernel={kernel!r}: expected {' or '.join(KERNELS)}")
         self.d, self.unit = d, math.sqrt(2.0 / d) / LARGEST
         self._paired = paired
-        drawn = torch.empty(len(scale), d // 2 if paired else d)
+        drawn = torch.empty(len(scale), d // 2 if paired else d, dtype=torch.float32)
         if kernel == "rbf":
             drawn.normal_(generator=generator).mul_(math.sqrt(2.0 * gamma))
         else:

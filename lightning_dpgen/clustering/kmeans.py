@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +15,12 @@ from lightning_dpgen.clustering.features import FEATURE_NORM, Features, FourierF
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.clustering.whole import Nearest
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.lots import persons_of
-from lightning_dpgen.data.stores import store_of
+from lightning_dpgen.data.stores import Store, check_finite, store_of
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.precision import full_precision
 
@@ -97,8 +100,10 @@ def private_split(
     releases the counts that become mixture weights, and the mean record of each cluster.
 
     Args:
-        records: what `store_of` takes and gives as (B, m) float32, finite. Private.
-        scale: (m,) weight of each column in the kernel.
+        records: what `store_of` takes and gives as rows (B, m) of real numbers. Private. A number is taken as a multiple of
+            2^-12, up to 1024 (finer or longer where the records themselves are added up), as suits records encoded
+            between 0 and 1.
+        scale: (m,) weight of each column in the kernel, finite.
         settings: public settings.
         n: the declared number of records, a public denominator.
         account: its plan holds the drafts of `settings`.
@@ -115,17 +120,22 @@ def private_split(
         centres that are public already. A person changes them by as many times that as they have records.
 
     Raises:
-        ValueError: for centres of another shape, or centres that nobody starts at.
+        ValueError: for centres of another shape, or centres that nobody starts at; n below 1; a scale that is not finite.
+        BadRecords: for records that are no such rows, or not finite.
+        LedgerError: if the plan holds other accesses than these settings make.
+        Nothing has been spent then.
     """
     state = state or SplitState()
     store, settings = store_of(records), settings.fitted(Layout(units=len(scale)))
-    if settings.k == 1 and state.iterations < 0:
-        state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space))
     persons_of(store, None, account.plan.max_rows)
+    check_split(settings, n, account, state)
+    _check_rows(store, len(scale))
+    if settings.k == 1 and state.iterations < 0:
+        state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space, dtype=torch.float32))
     features = _features(settings, scale, generator)
     centres = _starts(settings, centres, len(scale))
     kept = KeptFeatures(features, store, room * 2**30)
-    spread = torch.randn(settings.k, settings.space, generator=generator)
+    spread = torch.randn(settings.k, settings.space, generator=generator, dtype=torch.float32)
     spread /= spread.norm(dim=1, keepdim=True)
 
     def reached(**fields) -> SplitState:
@@ -180,6 +190,49 @@ def private_split(
     return Split(clusters, state.counts, state.means, deviation / state.counts)
 
 
+def check_split(settings: SplitSettings, n: int, account: Account, state: SplitState | None = None) -> None:
+    """Whether the plan still holds just the accesses that a split with these settings makes.
+
+    From a state on; without one, of a split that was not begun, and one that was is not compared.
+
+    Raises:
+        ValueError: if n is below 1.
+        LedgerError: naming the access; nothing has been spent on it.
+    """
+    if not (isinstance(n, int | float) and n >= 1):
+        raise ValueError(f"n={n!r}: expected the declared number of records, 1 or more")
+    planned = {stage.name: stage for stage in account.plan.stages if stage.name in (MOMENTS, LLOYD, FINAL)}
+    if state is None and any(account.remaining(name) != stage.count for name, stage in planned.items()):
+        return
+    state = state or SplitState()
+    drafts = {draft.stage: draft for draft in settings.drafts(n)}
+    same = "expected a plan made of the drafts(n) of the same settings"
+    begun = settings.k == 1 or state.iterations >= 0
+    left = {MOMENTS: not begun, LLOYD: settings.iterations - max(state.iterations, 0), FINAL: not len(state.counts)}
+    for name in planned | drafts:
+        expected = left[name] if name in drafts else 0
+        found = account.remaining(name) if name in planned else 0
+        if found != expected:
+            raise LedgerError(
+                f"the plan holds {found} accesses {name!r}, and these settings of the split need {int(expected)}: {same}"
+            )
+        if name in drafts and name in planned:
+            noises, optional = set(planned[name].access.multipliers), {"means"} if name == FINAL else set()
+            if noises | optional != set(drafts[name].weights) | optional:
+                raise LedgerError(
+                    f"access {name!r} of the plan has noise for {', '.join(sorted(noises))}, and these settings of the "
+                    f"split need {', '.join(sorted(drafts[name].weights))}: {same}"
+                )
+
+
+def _check_rows(store: Store, m: int) -> None:
+    none = store.take(np.zeros(0, np.int64))
+    if not isinstance(none, Tensor) or none.dim() != 2 or none.shape[1] != m or none.is_complex():
+        found = f"of shape (N, {', '.join(map(str, none.shape[1:]))})" if isinstance(none, Tensor) else "in several columns"
+        raise BadRecords(f"records {found}: a split of {m} columns (scale) expects (N, {m}) numbers; flatten or join them")
+    check_finite(store)
+
+
 def _features(settings: SplitSettings, scale: Tensor, generator: torch.Generator) -> Features:
     if settings.kernel == "identity":
         return IdentityFeatures(scale, settings.radius)
@@ -194,6 +247,7 @@ def _starts(settings: SplitSettings, centres: Tensor | None, m: int) -> Tensor |
         if centres is not None and settings.start != "public":
             raise ValueError(f"centres: split.start={settings.start} has no use for them; expected split.start=public")
         return None
+    centres = None if centres is None else torch.as_tensor(centres)
     if centres is None or tuple(centres.shape) != (settings.k, m) or not torch.isfinite(centres).all():
         shape = None if centres is None else tuple(centres.shape)
         raise ValueError(
@@ -230,5 +284,5 @@ def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Te
         own = nearest(block) if k > 1 else clusters[rows]
         clusters[rows] = own
         if sums:
-            total += torch.zeros(k, kept.d).index_add_(0, own, block)
+            total += torch.zeros(k, kept.d, dtype=torch.float32).index_add_(0, own, block)
     return clusters, total * kept.unit

@@ -17,6 +17,9 @@ MOMENTS, LLOYD, FINAL = "feature moments", "clustering", "final pass"
 _COUNTS, _MEAN = 0.1, 0.15
 # A matrix of that many features squared still fits.
 _WIDEST = 4096
+# Centres of clear clusters are about so far apart, those of MNIST's digits, in few directions and in all features; noise
+# of that length hides them.
+_APART = {True: 0.9, False: 0.4}
 # A kernel beyond these scales sees no difference between records, or nothing else.
 _LARGEST = 1e9
 
@@ -31,8 +34,8 @@ class SplitSettings:
         paired: features are cosines and sines in pairs; otherwise DPGM's single cosines, shortened to norm 1.
         start: where centres start: at the noisy ``mean`` of all features, at ``random`` directions, or at the features of
             ``public`` records. The latter two give the share of the mean back, unless there are `dimensions`.
-        dimensions: in how many the clusters are searched, the leading ones of the noisy second moments of the features, in
-            which every record has length 1; None for all of the features as they are (DPGM).
+        dimensions: in how many the clusters are searched, the leading ones of the features' noisy second moments, in
+            which every record has length 1; None, or as many as there are features, for all of them (DPGM).
         iterations: Lloyd iterations T.
         features: number d of Fourier features, even where they are paired.
         gamma: kernel width; None follows from the layout (`fitted`).
@@ -61,15 +64,16 @@ class SplitSettings:
 
     def __post_init__(self) -> None:
         for name, most in (("k", 10_000), ("iterations", 100_000), ("features", 1_000_000)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"split.{name}={getattr(self, name)}: expected a whole number from 1 to {most:,}")
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"split.{name}={value!r}: expected a whole number from 1 to {most:,}")
         for name, expected in (("kernel", (*KERNELS, "identity")), ("start", ("mean", "random", "public"))):
             if getattr(self, name) not in expected:
                 raise ValueError(f"split.{name}={getattr(self, name)}: expected one of {', '.join(expected)}")
         if self.paired and self.features % 2 and self.kernel != "identity":
             raise ValueError(f"split.features={self.features}: expected an even number (pairs of cosine and sine)")
-        if self.dimensions is not None and not 1 <= self.dimensions <= _WIDEST:
-            raise ValueError(f"split.dimensions={self.dimensions}: expected a whole number from 1 to {_WIDEST:,}, or null")
+        if self.dimensions is not None and not (type(self.dimensions) is int and 1 <= self.dimensions <= _WIDEST):
+            raise ValueError(f"split.dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or null")
         if self.projects and self.features > _WIDEST:
             raise ValueError(
                 f"split.dimensions={self.dimensions} of {self.features:,} features: expected at most {_WIDEST:,} features, "
@@ -132,6 +136,17 @@ class SplitSettings:
             return 0.0
         multiplier = plan.stage(LLOYD).access.multipliers["sums"] * plan.max_rows
         return multiplier * math.sqrt(self.space) * self.k / n
+
+    def doubt(self, plan: Plan, n: int) -> str | None:
+        """A sentence for whoever asks for more clusters than the budget can tell apart; None where it can."""
+        noise, apart = self.centre_noise(plan, n), _APART[self.projects]
+        if noise <= apart:
+            return None
+        smaller = "split.dimensions" if self.projects else "split.features"
+        return (
+            f"split.k={self.k}: the noise of a centre is about {noise:.2g} long, and centres of clear clusters are about "
+            f"{apart:g} apart: expect clusters by chance; set a smaller split.k or {smaller}, or a larger split.lloyd_share"
+        )
 
     def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
         """The accesses of the split, for `n` declared records; what is not used gives its share back.

@@ -51,6 +51,8 @@ class Records(Store):
                 f"encoded records have units of shape {units.shape} and codes of shape {codes.shape}: expected (N, "
                 f"{layout.units}) and (N, {len(layout.groups)})"
             )
+        if scipy.sparse.issparse(units):
+            _check_places(units)
         values = units.data if scipy.sparse.issparse(units) else units
         if values.dtype.kind not in ("f" if layout.levels is None else "ui"):
             raise BadRecords(f"encoded units are {values.dtype}: expected float32 without levels, whole numbers with them")
@@ -84,7 +86,7 @@ class Records(Store):
         layout, units = self.schema.layout, self._written(positions)
         if not layout.groups:
             return units
-        rows = torch.zeros(len(positions), layout.width)
+        rows = torch.zeros(len(positions), layout.width, dtype=torch.float32)
         rows[:, : layout.units] = units
         return rows.scatter_(1, self._places(self._codes.take(positions)), 1.0)
 
@@ -119,6 +121,14 @@ class Records(Store):
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]
+
+
+def _check_places(units: scipy.sparse.csr_array) -> None:
+    try:
+        units.check_format(full_check=True)
+    except (ValueError, TypeError, AttributeError):
+        # Its message is not shown, as it may quote what it found.
+        raise BadRecords("encoded units are a damaged csr matrix: expected one that passes its check_format()") from None
 
 
 def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:

@@ -77,10 +77,11 @@ def ghost_gradients(
             {}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing
         )
     if term.forms is not None:
+        # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
+        with full_precision(noise.device):
+            forms, losses = term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)
         if groups is None:
-            forms, losses = term.forms(lot, noise)
             return RecordGradients(forms, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
-        forms, losses = term.forms(lot, noise, groups)
         return RecordGradients(forms, layers, rows, lot.draw, groups=count, partition=groups, losses=losses)
     known = _known.setdefault(network, _Known())
 

@@ -41,8 +41,11 @@ class ClusteringAccuracy(Metric):
         if clusters.shape != labels.shape:
             raise ValueError(f"{len(clusters)} clusters and {len(labels)} labels: expected one of each a record")
         for name, given, most in (("cluster", clusters, rows), ("label", labels, columns)):
-            if len(given) and not (int(given.min()) >= 0 and int(given.max()) < most):
-                raise ValueError(f"a {name} of {int(given.max())}: expected whole numbers from 0 to {most - 1}")
+            if given.is_floating_point() or given.is_complex():
+                raise ValueError(f"a {name} of {given.dtype}: expected whole numbers from 0 to {most - 1}")
+            outside = given[(given < 0) | (given >= most)]
+            if len(outside):
+                raise ValueError(f"a {name} of {int(outside[0])}: expected whole numbers from 0 to {most - 1}")
         cells = clusters.to(torch.int64) * columns + labels.to(torch.int64)
         self.counts += torch.bincount(cells, minlength=rows * columns).view(rows, columns)
 

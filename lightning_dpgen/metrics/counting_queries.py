@@ -118,6 +118,10 @@ def queries_together(
         [[0, 1, 1, 0], [0, 1, 1, 0]]
     """
     baskets = scipy.sparse.csr_array(baskets)
+    if not baskets.has_canonical_format or not baskets.data.all():
+        baskets = baskets.copy()
+        baskets.sum_duplicates()
+        baskets.eliminate_zeros()
     sizes = np.diff(baskets.indptr)
     shortest, longest = TOGETHER[0], min(TOGETHER[1], int(sizes.max(initial=0)))
     if longest < shortest:

@@ -19,6 +19,17 @@ from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspos
 _CHANNELS = (16, 32)
 
 
+def check_sizes(**sizes: int) -> None:
+    """Whether these sizes of networks are whole numbers from 1.
+
+    Raises:
+        ValueError: naming the size.
+    """
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
+
+
 class StackedMLP(nn.Module):
     """k fully connected networks with rectifiers between their layers.
 

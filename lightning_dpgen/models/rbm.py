@@ -14,6 +14,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.forms import Cut, Form, Less, Product, Segmented, Whole
 from lightning_dpgen.gradients.segments import components, of_component, segmented_linear, segmented_product, segments
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import draw_groups, means
 
 
@@ -52,6 +53,7 @@ class StackedRBM(nn.Module):
         chains: int = 20,
         generator: torch.Generator | None = None,
     ) -> None:
+        check_sizes(k=k, hidden=hidden, chains=chains)
         super().__init__()
         self.schema, self.k, self.hidden = schema, k, hidden
         width = schema.layout.width

@@ -14,7 +14,7 @@ from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.marginals import held_bias
-from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, signs
+from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_sizes, signs
 from lightning_dpgen.models.outputs import logits, means
 
 # Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
@@ -54,6 +54,7 @@ class StackedGenerator(nn.Module):
         latent: int = 16,
         generator: torch.Generator | None = None,
     ) -> None:
+        check_sizes(k=k, hidden=hidden, latent=latent)
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         if network == "dense":

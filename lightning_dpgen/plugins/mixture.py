@@ -139,14 +139,15 @@ class PrivateMixture(pl.LightningModule):
         self.logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:
-        """The mixture as it is now, a copy on the CPU, ready to sample: only public parts.
+        """The mixture as it is now, a copy on the CPU in 32 bits, ready to sample: only public parts.
 
         With ``bias="means"`` a network that can (`hold_at`) generates its clusters' means on average, as far as known.
         """
-        network = copy.deepcopy(self.network).cpu().eval()
+        network = copy.deepcopy(self.network).cpu().float().eval()
+        weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
-            network.hold_at(self.means.cpu(), self.noise.cpu())
-        return Mixture(network, self.weights.cpu())
+            network.hold_at(means, noise)
+        return Mixture(network, weights)
 
 
 def _flat(bound) -> list[float]:

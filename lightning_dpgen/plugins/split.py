@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_dpgen.clustering.kmeans import ROOM, Split, SplitState, private_split
+from lightning_dpgen.clustering.kmeans import ROOM, Split, SplitState, check_split, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.lots import LotBlocks, PoissonLots, block_of
 from lightning_dpgen.data.ones import OnesStore
@@ -40,6 +41,10 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         keep: a file for what the split has released so far, from which an interrupted one goes on; None keeps it in
             memory.
         after_access: called when an access of the split is done and kept: a place to stop.
+
+    Raises:
+        ValueError: for n or block below 1, or a folder of `keep` that is not there.
+        LedgerError: if the plan does not hold the accesses of these settings.
     """
 
     def __init__(
@@ -56,11 +61,16 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         keep: str | Path | None = None,
         after_access: Callable[[], None] = lambda: None,
     ) -> None:
+        if block is not None and (type(block) is not int or block < 1):
+            raise ValueError(f"block={block!r}: expected a whole number of lots, 1 or more, or None")
+        if keep is not None and not Path(keep).parent.is_dir():
+            raise ValueError(f"keep={keep}: there is no folder {Path(keep).parent}; make it first")
         super().__init__()
         self._keep, self._after_access = None if keep is None else Path(keep), after_access
         self.state: SplitState | None = None
         self._records, self.account = records, account
         self.settings = settings.fitted(records.schema.layout)
+        check_split(self.settings, n, account)
         self._centres, self._room = centres, room
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
@@ -78,6 +88,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 raise MisconfigurationException(
                     f"the model has k={components} components and the split k={self.settings.k} clusters: expected as many"
                 )
+            if (doubt := self.settings.doubt(self.account.plan, self.n)) is not None:
+                warnings.warn(doubt, stacklevel=2)
 
     def make_split(self) -> Split:
         """The private split, made at the first call; under a Trainer, when training starts."""

@@ -1,8 +1,10 @@
 """The private split: what it releases is in range and enough to find clear groups, and it costs what was planned."""
 
 import math
+from dataclasses import replace
 
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.means import shrunk_means
 from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 
@@ -109,6 +113,59 @@ def test_centres_that_do_not_fit_cost_nothing(start, centres):
     records, *_ = _blobs()
     with pytest.raises(ValueError, match="centres"):
         _split(records, SplitSettings(k=4, start=start), multiplier=1.0, n=2000, centres=centres)
+
+
+def _account_of(settings, n=60):
+    stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.fitted(Layout(units=5)).drafts(n))
+    return Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
+
+
+PLANNED = SplitSettings(k=3, iterations=3, features=8, dimensions=2)
+ROWS = torch.rand(60, 5, generator=torch.Generator().manual_seed(6))
+BAD = torch.tensor([[torch.nan] * 5])
+REFUSED = {
+    "more iterations": ({"settings": replace(PLANNED, iterations=5)}, LedgerError, "holds 3 accesses 'clustering'.* need 5"),
+    "fewer iterations": ({"settings": replace(PLANNED, iterations=2)}, LedgerError, "accesses 'clustering'.* need 2"),
+    "all features": ({"settings": replace(PLANNED, dimensions=None)}, LedgerError, "noise for moments, sum.*need sum"),
+    "no first access": ({"settings": replace(PLANNED, dimensions=None, start="random")}, LedgerError, "'feature moments'"),
+    "one cluster": ({"settings": replace(PLANNED, k=1)}, LedgerError, "need 0"),
+    "no records declared": ({"n": 0}, ValueError, "n=0: expected the declared number of records"),
+    "n that is no number": ({"n": math.nan}, ValueError, "n=nan"),
+    "a weight that is no number": ({"scale": torch.full((5,), math.nan)}, ValueError, "scale: expected finite"),
+    "a record that is no number": ({"records": torch.cat([ROWS, BAD])}, BadRecords, "NaN or infinite"),
+    "a sparse one": ({"records": scipy.sparse.csr_array(torch.cat([ROWS, BAD]).numpy())}, BadRecords, "NaN or infinite"),
+    "other columns": ({"records": ROWS[:, :4]}, BadRecords, r"of shape \(N, 4\): a split of 5 columns"),
+    "pictures": ({"records": ROWS.view(60, 5, 1)}, BadRecords, r"of shape \(N, 5, 1\)"),
+    "columns apart": ({"records": (ROWS, ROWS)}, BadRecords, "in several columns"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "error", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_split_costs_nothing(wrong, error, words):
+    account, given = _account_of(PLANNED), {"records": ROWS, "scale": torch.ones(5), "settings": PLANNED, "n": 60} | wrong
+    with pytest.raises(error, match=words):
+        private_split(*given.values(), account, torch.Generator().manual_seed(0))
+    assert not account.ledger.accesses
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "identity"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_records_of_any_type_are_split_alike(kernel, k):
+    """Also where somebody has made 64 bits the type of new tensors."""
+    settings, records = replace(PLANNED, kernel=kernel, k=k), (ROWS > 0.5).to(torch.float32)
+    found = []
+    others = (torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64, torch.bool, "default")
+    for kind in (torch.float32, *others):
+        account = _account_of(settings)
+        torch.set_default_dtype(torch.float64 if kind == "default" else torch.float32)
+        try:
+            given = records if kind == "default" else records.to(kind)
+            split = private_split(given, torch.ones(5), settings, 60, account, torch.Generator().manual_seed(0))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(split)
+    for split in found[1:]:
+        assert torch.equal(split.clusters, found[0].clusters) and torch.equal(split.means.float(), found[0].means)
 
 
 def test_shares_of_one_access_add_up():

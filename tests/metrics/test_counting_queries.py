@@ -144,3 +144,14 @@ def test_rows_of_the_protocol_on_bms_webview_1():
     assert found["independent", 5, "any"] == pytest.approx(0.115, abs=0.012)
     assert found["empty", "together"] == pytest.approx(0.447, abs=0.05)
     assert found["independent", "together"] == pytest.approx(0.407, abs=0.05)
+
+
+def test_queries_together_ask_for_what_is_held():
+    """Places that are stored as 0, or twice, are no items of a basket."""
+    plain = scipy.sparse.csr_array(np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], np.int8))
+    ones, places = np.array([1, 1, 0, 1, 1, 1, 0, 1], np.int8), np.array([0, 1, 3, 1, 2, 2, 0, 3])
+    stored = scipy.sparse.csr_array((ones, places, np.array([0, 3, 6, 8])), shape=(3, 4))
+    for baskets in (plain, stored):
+        found = queries_together(baskets, np.random.default_rng(0), count=20).toarray()
+        assert found.max() == 1 and {tuple(row) for row in found.tolist()} <= {(1, 1, 0, 0), (0, 1, 1, 0)}
+    assert stored.nnz == 8

@@ -81,6 +81,15 @@ def test_nearest_neighbours_are_the_nearest():
     assert float(metric.compute()["copies"]) == 0.25
 
 
+@pytest.mark.parametrize("spread", [1e-2, 1e-4, 1e-6])
+def test_copies_are_seen_however_near_the_others_lie(spread):
+    real = 0.5 + spread * torch.rand(2000, 48, generator=torch.Generator().manual_seed(1))
+    metric = NearestNeighbourDistance(48)
+    metric.update(real, real=True)
+    metric.update(real[::5], real=False)
+    assert float(metric.compute()["copies"]) == 1.0
+
+
 def test_no_neighbours_are_an_error():
     metric = NearestNeighbourDistance(2)
     metric.update(torch.zeros(0, 2), real=True)

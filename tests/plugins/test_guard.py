@@ -1,6 +1,8 @@
 """A fit that would break its promise is refused, and nothing has been spent by then."""
 
 import functools
+import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +13,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from lightning_dpgen import (
+    RBM,
     VAE,
     Account,
     DPNorm,
     Draft,
+    Fixed,
     ImageSchema,
     MomentsAccountant,
     PrivateSplitDataModule,
@@ -25,6 +29,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.privacy.errors import LedgerError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -127,11 +132,58 @@ def test_a_finished_plan_fits_no_second_time():
         trainer.fit(module, data)
 
 
-def test_double_precision_works():
+FAMILIES = {
+    "dense": lambda *given, **named: VAE(*given, **named, latent=1),
+    "trunk": lambda *given, **named: VAE(*given, **named, latent=1, trunk=True),
+    "rbm": RBM,
+}
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_precision_that_is_allowed_ends_in_a_mixture(family, precision):
     account = _account()
-    trainer, module, data = _parts(account, precision="64-true")
+    trainer, _, data = _parts(account, precision=precision)
+    module = FAMILIES[family](SCHEMA, account, DPNorm(5.0), n=N, k=2, hidden=3)
     trainer.fit(module, data)
-    assert module.network.encoder.layers[0].weight.dtype == torch.float64 and account.remaining("training") == 0
+    assert account.remaining("training") == 0
+    assert len(module.mixture().sample(7, torch.Generator().manual_seed(0))) == 7
+
+
+def test_a_datamodule_that_could_not_be_used_costs_nothing(tmp_path):
+    account = _account()
+    records = encode_images(torch.zeros(N, 2, 2).numpy(), None, SCHEMA)
+    for wrong, words in (
+        ({"n": 0}, "n=0: expected"),
+        ({"n": float("nan")}, "n=nan: expected"),
+        ({"block": -1}, "block=-1: expected"),
+        ({"block": 2.0}, "block=2.0: expected"),
+        ({"keep": tmp_path / "nowhere" / "split.pt"}, "there is no folder"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            PrivateSplitDataModule(records, SPLIT, account, **{"n": N} | wrong)
+    with pytest.raises(LedgerError, match="holds 1 accesses 'clustering', and these settings of the split need 2"):
+        PrivateSplitDataModule(records, replace(SPLIT, iterations=2), account, n=N)
+    with pytest.raises(LedgerError, match="holds 0 accesses 'feature moments'"):
+        PrivateSplitDataModule(records, SPLIT, Account(make_plan([_plan_draft()], epsilon=1.0, delta=1e-5)), n=N)
+    assert not account.ledger.accesses
+
+
+def _plan_draft():
+    return Draft("training", {"gradient": 1.0}, 4, largest=N, rate=0.5)
+
+
+def test_more_clusters_than_the_budget_carries_are_spoken_of():
+    drafts = [*SPLIT.drafts(N), _plan_draft()]
+    for epsilon, said in ((1.0, True), (float("inf"), False)):
+        account = Account(make_plan(drafts, epsilon=epsilon, delta=1e-5))
+        trainer, _, data = _parts(account)
+        data.trainer = trainer
+        trainer.strategy._lightning_module = VAE(SCHEMA, account, Fixed(1.0), n=N, k=2, hidden=3, latent=1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data.setup("fit")
+        assert any("expect clusters by chance" in str(each.message) for each in caught) == said
 
 
 def test_a_fit_that_was_interrupted_goes_on_with_what_is_left():
