@@ -73,7 +73,9 @@ class SplitSettings:
         if self.paired and self.features % 2 and self.kernel != "identity":
             raise ValueError(f"split.features={self.features}: expected an even number (pairs of cosine and sine)")
         if self.dimensions is not None and not (type(self.dimensions) is int and 1 <= self.dimensions <= _WIDEST):
-            raise ValueError(f"split.dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or null")
+            raise ValueError(
+                f"split.dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or null"
+            )
         if self.projects and self.features > _WIDEST:
             raise ValueError(
                 f"split.dimensions={self.dimensions} of {self.features:,} features: expected at most {_WIDEST:,} features, "

@@ -124,7 +124,7 @@ PLANNED = SplitSettings(k=3, iterations=3, features=8, dimensions=2)
 ROWS = torch.rand(60, 5, generator=torch.Generator().manual_seed(6))
 BAD = torch.tensor([[torch.nan] * 5])
 REFUSED = {
-    "more iterations": ({"settings": replace(PLANNED, iterations=5)}, LedgerError, "holds 3 accesses 'clustering'.* need 5"),
+    "more iterations": ({"settings": replace(PLANNED, iterations=5)}, LedgerError, "accesses 'clustering'.* need 5"),
     "fewer iterations": ({"settings": replace(PLANNED, iterations=2)}, LedgerError, "accesses 'clustering'.* need 2"),
     "all features": ({"settings": replace(PLANNED, dimensions=None)}, LedgerError, "noise for moments, sum.*need sum"),
     "no first access": ({"settings": replace(PLANNED, dimensions=None, start="random")}, LedgerError, "'feature moments'"),

@@ -21,6 +21,7 @@ from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import BadRecords, MissingData
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.records import Records
 
 NAMES = ("bread", "milk", "tea", "gin", "öl", "NA", "12")
 FOREIGN = "caviar"
@@ -490,3 +491,14 @@ def test_whole_numbers_are_found_however_a_table_holds_them():
         assert _sets(read_baskets(pd.DataFrame({"b": [0, 1], "i": items}), NUMBERED), NUMBERED) == wanted
     with pytest.raises(BadRecords, match="row 2"):
         read_baskets(pd.DataFrame({"b": [0, 1], "i": [1.0, 2.5]}), NUMBERED)
+
+
+@pytest.mark.parametrize("place", [-3, 4, 700])
+def test_places_outside_the_items_are_refused(place):
+    """scipy builds such a matrix without a word; what reads it later would take another record's numbers, or fail."""
+    schema = BasketSchema(("tea", "milk", "jam", "rye"), max_items=2)
+    units = scipy.sparse.csr_array((np.ones(2, np.uint8), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 4))
+    encoded = schema.encode(units)
+    encoded.units.indices[1] = place
+    with pytest.raises(BadRecords, match="damaged csr matrix"):
+        Records(schema, encoded)
