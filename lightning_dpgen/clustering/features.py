@@ -48,9 +48,12 @@ class Features(ABC):
 
     def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
         """Of all records: where a block of them is, and its (B, d) multiples of `unit`, whole numbers in float32."""
+        # Dense rows are made a few at a time, which stay in the processor's cache.
+        step = _ROWS if isinstance(store.stretch(slice(0, 0)), Tensor) else BLOCK
         for start in range(0, len(store), BLOCK):
             rows = slice(start, min(start + BLOCK, len(store)))
-            yield rows, self._multiples(store.stretch(rows))
+            parts = (slice(first, min(first + step, rows.stop)) for first in range(start, rows.stop, step))
+            yield rows, torch.cat([self._multiples(store.stretch(part)) for part in parts])
 
     @abstractmethod
     def _multiples(self, records: Rows) -> Tensor:
@@ -115,9 +118,7 @@ class FourierFeatures(Features):
         self._phases = None if paired else (_TURN * torch.rand(d, generator=generator)).long()
 
     def _multiples(self, records: Rows) -> Tensor:
-        # Dense rows a few at a time, which stay in the processor's cache.
-        parts = records.split(_ROWS) if isinstance(records, Tensor) else [records]
-        angles = torch.cat([product(_GRID(part), self._frequencies) for part in parts]).long() >> self._fine
+        angles = product(_GRID(records), self._frequencies).long() >> self._fine
         # Whole turns are cut off, also those of angles below 0.
         if self._paired:
             angles = torch.cat([angles, angles - _TURN // 4], dim=1).bitwise_and_(_TURN - 1).to(torch.int32)

@@ -95,7 +95,7 @@ class Nearest:
         self._half = (0.5 * unit) * lengths.square()
         self._rough, self._rough_half = (self._exact * unit).float(), (-unit * self._half).float()[:, None]
         # Twice what d roundings in a sum of products of these sizes amount to, and those of what it starts from.
-        self._error = 4.0 * (d + 4) * 2.0**-SINGLE * unit * float(longest * lengths.max() + self._half.max())
+        self._error = 2.0 * (d + 4) * 2.0**-SINGLE * unit * float(longest * lengths.max() + self._half.max())
 
     def __call__(self, whole: Tensor) -> Tensor:
         """(B,) places, for (B, d) float32 rows."""
