@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,7 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
         ValueError: if n is below 1.
         LedgerError: naming the access; nothing has been spent on it.
     """
-    if not (isinstance(n, int | float) and n >= 1):
+    if not (isinstance(n, Real) and n >= 1):
         raise ValueError(f"n={n!r}: expected the declared number of records, 1 or more")
     planned = {stage.name: stage for stage in account.plan.stages if stage.name in (MOMENTS, LLOYD, FINAL)}
     if state is None and any(account.remaining(name) != stage.count for name, stage in planned.items()):

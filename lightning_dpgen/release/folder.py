@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lightning_dpgen.release.certificate import CERTIFICATE, MODEL
+
 RELEASE = "release"
 
 
 def release_folder(path: str | Path) -> Path:
     """The folder of a release, given it or the folder of the run that holds it.
 
+    What holds a certificate or a model of its own is a release, whatever lies within: another one that somebody has put
+    there is not checked in its place.
+
     Example:
         >>> release_folder("somewhere").as_posix()        # no run: the release itself, there or not
         'somewhere'
     """
     folder = Path(path)
-    return folder / RELEASE if (folder / RELEASE).is_dir() else folder
+    is_run = (folder / RELEASE).is_dir() and not any((folder / name).exists() for name in (CERTIFICATE, MODEL))
+    return folder / RELEASE if is_run else folder

@@ -39,6 +39,12 @@ def test_a_run_stands_for_its_release(dpgen, trained, words):
     assert of_run == of_release and of_run[0] == 0
 
 
+def test_a_release_within_a_release_is_not_checked_in_its_place(dpgen, trained, release):
+    shutil.copytree(trained / "release", release / "release")
+    _rewrite(release, lambda c: c.__setitem__("epsilon", c["epsilon"] / 2))
+    assert dpgen("verify", release)[0] == 2
+
+
 def _event(tree):
     return lambda c: c.__setitem__("event", tree)
 

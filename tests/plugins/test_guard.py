@@ -167,6 +167,7 @@ def test_a_datamodule_that_could_not_be_used_costs_nothing(tmp_path):
     with pytest.raises(LedgerError, match="holds 0 accesses 'feature moments'"):
         PrivateSplitDataModule(records, SPLIT, Account(make_plan([_plan_draft()], epsilon=1.0, delta=1e-5)), n=N)
     assert not account.ledger.accesses
+    PrivateSplitDataModule(records, SPLIT, account, n=np.int64(N))
 
 
 def _plan_draft():
