@@ -66,8 +66,8 @@ class Directions(Features):
         for rows, block in self._source:
             yield rows, self._of(block)
 
-    def _multiples(self, records: Rows) -> Tensor:
-        return self._of(self._source.features._multiples(records))
+    def _multiples(self, records: Rows, store: Store) -> Tensor:
+        return self._of(self._source.features._multiples(records, store))
 
     def _of(self, block: Tensor) -> Tensor:
         seen = ((product(block.double(), self._rows.T) - self._mean) * self._cut).trunc_()

@@ -10,7 +10,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.whole import DOUBLE, Grid, Rows, lengths, product
+from lightning_dpgen.clustering.whole import DOUBLE, SINGLE, Grid, Rows, lengths, product
 from lightning_dpgen.data.stores import Store, store_of
 
 # No feature vector is longer, in float32 as computed.
@@ -21,6 +21,8 @@ LARGEST, BLOCK = 2**13, 2**11
 _ROWS = 2**8
 # What records are to a kernel: multiples of 2^-12 up to 1024, where they are encoded between 0 and 1.
 _GRID = Grid(2.0**-12, bits=22)
+# Bits of a sum over all columns with which float32 leaves 12 to a frequency.
+_SMALL = 12
 # Of a turn of the circle 2^16 angles are told apart, and each has its cosine here.
 _TURN = 2**16
 _COSINES = (LARGEST * torch.cos(torch.arange(_TURN, dtype=torch.float64) * (2.0 * math.pi / _TURN))).trunc_().float()
@@ -44,7 +46,7 @@ class Features(ABC):
     def __call__(self, records: Tensor) -> Tensor:
         """(B, m) to (B, d) float32."""
         store = store_of(records)
-        return self._multiples(store.stretch(slice(0, len(store)))) * self.unit
+        return self._multiples(store.stretch(slice(0, len(store))), store) * self.unit
 
     def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
         """Of all records: where a block of them is, and its (B, d) multiples of `unit`, whole numbers in float32."""
@@ -53,11 +55,11 @@ class Features(ABC):
         for start in range(0, len(store), BLOCK):
             rows = slice(start, min(start + BLOCK, len(store)))
             parts = (slice(first, min(first + step, rows.stop)) for first in range(start, rows.stop, step))
-            yield rows, torch.cat([self._multiples(store.stretch(part)) for part in parts])
+            yield rows, torch.cat([self._multiples(store.stretch(part), store) for part in parts])
 
     @abstractmethod
-    def _multiples(self, records: Rows) -> Tensor:
-        """(B, d) of (B, m)."""
+    def _multiples(self, records: Rows, store: Store) -> Tensor:
+        """(B, d) of (B, m), a stretch of the store."""
 
 
 class FourierFeatures(Features):
@@ -111,17 +113,22 @@ class FourierFeatures(Features):
             drawn.normal_(generator=generator).mul_(math.sqrt(2.0 * gamma))
         else:
             drawn.cauchy_(generator=generator).mul_(gamma)
-        turns = drawn.double() * scale.double()[:, None] * (_GRID.unit / (2.0 * math.pi))
-        if not turns.isfinite().all():
+        self._turns = drawn.double() * scale.double()[:, None] / (2.0 * math.pi)
+        if not self._turns.isfinite().all():
             raise ValueError("scale: expected finite numbers, a weight for each column")
-        self._frequencies, self._fine = _whole_turns(turns)
+        self._whole = {_GRID: _whole_turns(self._turns, _GRID)}
         self._phases = None if paired else (_TURN * torch.rand(d, generator=generator)).long()
 
-    def _multiples(self, records: Rows) -> Tensor:
-        angles = product(_GRID(records), self._frequencies).long() >> self._fine
+    def _multiples(self, records: Rows, store: Store) -> Tensor:
+        grid = Grid.of(store, _GRID)
+        if grid not in self._whole:
+            self._whole[grid] = _whole_turns(self._turns, grid)
+        frequencies, fine = self._whole[grid]
+        angles = product(grid(records, frequencies.dtype), frequencies)
+        angles = angles.to(torch.int32 if angles.dtype == torch.float32 else torch.int64) >> fine
         # Whole turns are cut off, also those of angles below 0.
         if self._paired:
-            angles = torch.cat([angles, angles - _TURN // 4], dim=1).bitwise_and_(_TURN - 1).to(torch.int32)
+            angles = torch.cat([angles, angles - _TURN // 4], dim=1).bitwise_and_(_TURN - 1)
             return _COSINES.index_select(0, angles.view(-1)).view(angles.shape)
         cosines = _COSINES[(angles + self._phases) & (_TURN - 1)].double()
         norms = cosines.square().sum(dim=1, keepdim=True).sqrt_().mul_(self.unit)
@@ -129,21 +136,22 @@ class FourierFeatures(Features):
         return cosines.div_(norms.clamp_(min=1.0)).trunc_().float()
 
 
-def _whole_turns(turns: Tensor) -> tuple[Tensor, int]:
+def _whole_turns(frequencies: Tensor, grid: Grid) -> tuple[Tensor, int]:
     """Frequencies as whole numbers, and how many bits finer than an angle of the table they are.
 
-    As fine as products with records leave exact. Turns of multiples are whole ones, so that of a frequency what is beyond a
-    turn has no effect.
+    As fine as products with records leave exact: in float32, which is twice as fast, where few columns of small multiples
+    leave bits enough, and in float64. Turns of multiples are whole ones, so that of a frequency what is beyond a turn has
+    no effect.
     """
-    angle = math.log2(_TURN)
+    turns = frequencies * grid.unit
     longest = float(turns.abs().sum(dim=0).max()) if len(turns) else 0.0
-    room = DOUBLE - 1 - _GRID.bits - angle - math.log2(max(longest, 2.0**-40))
-    if room < 0.0 and len(turns) > _TURN // 2:
-        raise ValueError(f"frequencies of {longest / _GRID.unit:.0e} turns: expected a smaller gamma or scale of columns")
-    fine = int(min(max(room, 0.0), 24.0))
-    one = _TURN * 2.0**fine
-    whole = (torch.remainder(turns + 0.5, 1.0) - 0.5 if room < 0.0 else turns) * one
-    return whole.round_(), fine
+    room = DOUBLE - 1 - grid.bits - math.log2(_TURN) - math.log2(max(longest, 2.0**-40))
+    if room < 0.0 and len(turns) > 2.0 ** (DOUBLE - grid.bits) / _TURN:
+        raise ValueError(f"frequencies of {longest / grid.unit:.0e} turns: expected a smaller gamma or scale of columns")
+    few = grid.bits + math.log2(max(len(turns), 1)) <= _SMALL and room >= DOUBLE - SINGLE
+    fine = int(min(room - (DOUBLE - SINGLE) if few else max(room, 0.0), 24.0))
+    whole = (torch.remainder(turns + 0.5, 1.0) - 0.5 if room < 0.0 else turns) * (_TURN * 2.0**fine)
+    return whole.round_().to(torch.float32 if few else torch.float64), fine
 
 
 class IdentityFeatures(Features):
@@ -171,9 +179,10 @@ class IdentityFeatures(Features):
         self._factors = (scale / radius).float()
         self._grid = Grid.of_squares(len(scale), max(1.0, float(self._factors.abs().max())))
 
-    def _multiples(self, records: Rows) -> Tensor:
+    def _multiples(self, records: Rows, store: Store) -> Tensor:
         if isinstance(records, Tensor):
-            whole = self._grid(records.float() * self._factors)
+            unit = 1.0 if store.steps is None else store.steps.unit
+            whole = self._grid(records.float() * (unit * self._factors))
             dense = whole
         else:
             whole = self._grid(records @ scipy.sparse.diags_array(self._factors.numpy(), format="csr"))

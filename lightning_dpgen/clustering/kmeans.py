@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.directions import Directions, feature_moments, leading
-from lightning_dpgen.clustering.features import FEATURE_NORM, Features, FourierFeatures, IdentityFeatures, KeptFeatures
+from lightning_dpgen.clustering.features import (
+    BLOCK,
+    FEATURE_NORM,
+    Features,
+    FourierFeatures,
+    IdentityFeatures,
+    KeptFeatures,
+)
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.clustering.whole import Nearest
@@ -281,9 +288,28 @@ def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Te
     k = len(centres)
     clusters, total = torch.zeros(len(kept), dtype=torch.int64), torch.zeros(k, kept.d, dtype=torch.float64)
     nearest = Nearest(centres.double() / kept.unit, FEATURE_NORM / kept.unit)
-    for rows, block in kept if k > 1 or sums else ():
-        own = nearest(block) if k > 1 else clusters[rows]
+    waiting: list[tuple[Tensor, Tensor]] = []
+
+    def settle() -> None:
+        if not waiting:
+            return
+        rows, features = (torch.cat(parts) for parts in zip(*waiting, strict=True))
+        own, whole = nearest.exact(features), features.double()
+        total.index_add_(0, clusters[rows], whole, alpha=-1.0).index_add_(0, own, whole)
         clusters[rows] = own
+        waiting.clear()
+
+    for rows, block in kept if k > 1 or sums else ():
+        own = clusters[rows]
+        if k > 1:
+            own, doubtful = nearest.likely(block)
+            clusters[rows] = own
+            if len(doubtful):
+                waiting.append((doubtful + rows.start, block[doubtful]))
         if sums:
             total += torch.zeros(k, kept.d, dtype=torch.float32).index_add_(0, own, block)
+        # A second look at many at once is quick, and is taken before they are too many to keep.
+        if sum(len(rows) for rows, _ in waiting) >= BLOCK:
+            settle()
+    settle()
     return clusters, total * kept.unit

@@ -23,20 +23,25 @@ _OF_TOTAL, _MOST_BETWEEN = 0.5, 1.0
 def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
     """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64, exact.
 
-    A record is a row of whole numbers first (`Grid.of_squares`), and where it is shortened its numbers are cut towards 0 to
-    multiples of a finer unit: what it adds is no longer than the radius and depends on nothing but the record.
+    A record is a row of whole numbers first (those of its store, or of `Grid.of_squares`), and where it is shortened its
+    numbers are cut towards 0 to multiples of a finer unit: what it adds is no longer than the radius and depends on nothing
+    but the record.
     """
     width = store.stretch(slice(0, 0)).shape[1]
-    sums, grid = torch.zeros(k, width, dtype=torch.float64), Grid.of_squares(width, max(radius, 1.0))
-    # Powers of two; sums of 2^29 numbers up to the radius are exact.
-    finer = grid.unit * 2.0 ** (_BITS - math.ceil(math.log2(radius)))
+    sums = torch.zeros(k, width, dtype=torch.float64)
+    grid = Grid.of(store, Grid.of_squares(width, max(radius, 1.0)))
+    # A little below the radius, so that a record still adds no more where the product with the unit, if that is no power
+    # of two, rounds the sum of up to 2^31 of them by a last bit.
+    longest = radius * (1.0 - 2.0**-20) / grid.unit
+    # A power of two; sums of 2^29 numbers up to the radius are exact.
+    finer = 2.0 ** (_BITS - math.ceil(math.log2(longest)))
     step = max(1, _AT_ONCE // width)
     for start in range(0, len(store), step):
         rows = slice(start, min(start + step, len(store)))
         whole, own = grid(store.stretch(rows)), clusters[rows]
         norms = lengths(whole)
-        long = (norms > radius / grid.unit).nonzero()[:, 0]
-        factors = radius / grid.unit / norms[long]
+        long = (norms > longest).nonzero()[:, 0]
+        factors = longest / norms[long]
         if isinstance(whole, Tensor):
             whole[long] = (whole[long] * (finer * factors)[:, None]).trunc_() / finer
             sums.index_add_(0, own, whole)

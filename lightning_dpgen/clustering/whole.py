@@ -15,6 +15,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from lightning_dpgen.data.stores import Store
+
 # Whole numbers that float64 (and float32) hold without a gap.
 DOUBLE, SINGLE = 53, 24
 
@@ -26,8 +28,9 @@ class Grid:
     """Multiples of a unit.
 
     Args:
-        unit: a power of two, so that dividing by it loses nothing.
+        unit: a power of two, so that dividing by it loses nothing, where rows are not given as multiples.
         bits: the largest multiple is 2^bits, below 2^24: what is larger counts as that, and what is no number as 0.
+        given: rows are these multiples already.
 
     Example:
         >>> Grid(2.0**-3, bits=4)(torch.tensor([[0.5, -0.3, 7.0]]))
@@ -36,6 +39,12 @@ class Grid:
 
     unit: float
     bits: int
+    given: bool = False
+
+    @classmethod
+    def of(cls, store: Store, otherwise: Grid) -> Grid:
+        """That of the multiples that a store gives; of one that gives other numbers, this one."""
+        return otherwise if store.steps is None else cls(store.steps.unit, store.steps.bits, given=True)
 
     @classmethod
     def of_squares(cls, width: int, largest: float) -> Grid:
@@ -43,10 +52,12 @@ class Grid:
         bits = min(SINGLE - 1, (DOUBLE - 1 - math.ceil(math.log2(max(width, 2)))) // 2)
         return cls(2.0 ** (math.ceil(math.log2(largest)) + 3 - bits), bits)
 
-    def __call__(self, rows: Rows) -> Rows:
-        """(B, m) whole numbers in float64, of the same kind as the rows; entries of one place are added up first."""
+    def __call__(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Rows:
+        """(B, m) whole numbers, of the same kind as the rows; entries of one place are added up first."""
+        if self.given:
+            return rows.to(dtype)
         if isinstance(rows, Tensor):
-            return self._multiples(rows).double()
+            return self._multiples(rows).to(dtype)
         if not rows.has_canonical_format:
             rows = rows.copy()
             rows.sum_duplicates()
@@ -59,7 +70,7 @@ class Grid:
 
 
 def product(whole: Rows, matrix: Tensor) -> Tensor:
-    """(B, d) of whole rows and a (m, d) whole matrix, all in float64, exact where no sum of theirs reaches 2^53."""
+    """(B, d) of whole rows and a (m, d) whole matrix of one type, exact where no sum reaches the 2^53 or 2^24 of it."""
     return whole @ matrix if isinstance(whole, Tensor) else torch.from_numpy(whole @ matrix.numpy())
 
 
@@ -99,11 +110,18 @@ class Nearest:
 
     def __call__(self, whole: Tensor) -> Tensor:
         """(B,) places, for (B, d) float32 rows."""
+        found, doubtful = self.likely(whole)
+        found[doubtful] = self.exact(whole[doubtful])
+        return found
+
+    def likely(self, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) places in float32, and those of the B rows whose place has to be found in whole numbers."""
         scores = torch.addmm(self._rough_half, self._rough, whole.T)
         # The largest and its place together are found ten times as fast as the place alone.
         best, found = scores.max(dim=0)
         second = scores.scatter_(0, found[None], -torch.inf).amax(dim=0)
-        doubtful = (best - second <= self._error).nonzero()[:, 0]
-        if len(doubtful):
-            found[doubtful] = (product(whole[doubtful].double(), self._exact.T) - self._half).T.max(dim=0).indices
-        return found
+        return found, (best - second <= self._error).nonzero()[:, 0]
+
+    def exact(self, whole: Tensor) -> Tensor:
+        """(B,) places in whole numbers."""
+        return (product(whole.double(), self._exact.T) - self._half).T.max(dim=0).indices

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.stores import Store, store_of
+from lightning_dpgen.data.stores import ScaledStore, Steps, Store, store_of
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 22
@@ -83,18 +83,19 @@ class Records(Store):
         return store_of(self.encoded.codes)
 
     def take(self, positions: np.ndarray) -> Tensor:
-        layout, units = self.schema.layout, self._written(positions)
-        if not layout.groups:
-            return units
-        rows = torch.zeros(len(positions), layout.width, dtype=torch.float32)
-        rows[:, : layout.units] = units
-        return rows.scatter_(1, self._places(self._codes.take(positions)), 1.0)
+        return self._joined(self._written(positions), self._codes.take(positions), 1.0)
+
+    @property
+    def steps(self) -> Steps | None:
+        levels = self.schema.layout.levels
+        return Steps(1.0 / levels, bits=(levels - 1).bit_length()) if isinstance(self._units, ScaledStore) else None
 
     def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
-        layout = self.schema.layout
-        if not scipy.sparse.issparse(self.encoded.units):
+        layout, units = self.schema.layout, self._units.stretch(rows)
+        if self.steps is not None:
+            return self._joined(units, torch.from_numpy(self.encoded.codes[rows]), layout.levels)
+        if not scipy.sparse.issparse(units):
             return super().stretch(rows)
-        units = self._units.stretch(rows)
         if not layout.groups:
             return units
         chosen = self._places(torch.from_numpy(self.encoded.codes[rows])).numpy() - layout.units
@@ -102,6 +103,15 @@ class Records(Store):
         shape = (len(chosen), layout.width - layout.units)
         choices = scipy.sparse.csr_array((np.ones(chosen.size, np.float32), chosen.reshape(-1), ends), shape=shape)
         return scipy.sparse.hstack([units, choices], format="csr")
+
+    def _joined(self, units: Tensor, codes: Tensor, one: float) -> Tensor:
+        """(B, width) of (B, units) and (B, groups), with this number for a 1."""
+        layout = self.schema.layout
+        if not layout.groups:
+            return units
+        rows = torch.zeros(len(units), layout.width, dtype=units.dtype)
+        rows[:, : layout.units] = units
+        return rows.scatter_(1, self._places(codes), one)
 
     def _written(self, positions: np.ndarray) -> Tensor:
         """(B, units) in [0, 1]."""

@@ -26,6 +26,19 @@ _NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16
 _AT_ONCE = 1 << 17
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Of what numbers are whole multiples; public.
+
+    Args:
+        unit: what a multiple of 1 stands for.
+        bits: no multiple is below 0 or above 2^bits.
+    """
+
+    unit: float
+    bits: int
+
+
 class Store(ABC):
     """Records that are fetched by their positions; a store of the user's own derives from it.
 
@@ -33,9 +46,11 @@ class Store(ABC):
 
     Attributes:
         persons: (N,) whole numbers, whose each record is; None where nobody has several. Private.
+        steps: of what `stretch` gives the multiples, as bytes; None where it gives the numbers of the records.
     """
 
     persons: np.ndarray | None = None
+    steps: Steps | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -54,7 +69,9 @@ class Store(ABC):
         return iter(())
 
     def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
-        """Records at positions one after the other: as `take` gives them, or (B, m) sparse where they are kept so."""
+        """Records at positions one after the other, not to be changed: as `take` gives them, or their multiples of
+        `steps`, or (B, m) sparse where they are kept so.
+        """
         return self.take(np.arange(rows.start, rows.stop))
 
 
@@ -97,6 +114,13 @@ class ScaledStore(Store):
 
     def take(self, positions: np.ndarray) -> Tensor:
         return self.values.index_select(0, torch.from_numpy(positions)).to(torch.float32).div_(self.scale)
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(1.0 / self.scale, bits=8)
+
+    def stretch(self, rows: slice) -> Tensor:
+        return self.values[rows]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,10 @@ import torch
 from lightning_dpgen.clustering.features import FourierFeatures
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.clustering.whole import Grid, Nearest, lengths
-from lightning_dpgen.data.stores import store_of
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.stores import Steps, store_of
 
 
 @pytest.mark.parametrize("d", [2, 16, 400])
@@ -92,3 +95,31 @@ def test_frequencies_of_many_turns_are_refused_only_where_sums_would_not_be_exac
         features(40_000, 1e12)
     with pytest.raises(ValueError, match="scale: expected finite numbers"):
         features(3, float("nan"))
+
+
+@pytest.mark.parametrize(("levels", "m"), [(1, 300), (1, 5_000), (4, 300), (255, 300)])
+def test_bytes_are_split_like_the_numbers_that_they_stand_for(levels, m):
+    """They are taken as whole numbers as they are; beside cosines in float64, and sums of fractions."""
+    generator = torch.Generator().manual_seed(levels)
+    bytes_ = torch.randint(0, levels + 1, (40, m), generator=generator, dtype=torch.uint8)
+    own, plain = store_of(bytes_, scale=levels), bytes_.double() / levels
+    features = FourierFeatures(torch.ones(m), 30, 4.0 / m, generator)
+    rows = slice(3, 40)
+    found = features._multiples(own.stretch(rows), own).double() * features.unit
+    angles = 2 * np.pi * plain[rows] @ features._turns
+    torch.testing.assert_close(found, torch.cat([angles.cos(), angles.sin()], dim=1) / 15**0.5, atol=1e-3, rtol=0)
+    # Some are shortened.
+    clusters, radius = torch.arange(40) % 3, float(plain.norm(dim=1).median())
+    short = plain * (radius / plain.norm(dim=1)).clamp(max=1.0)[:, None]
+    expected = torch.stack([short[clusters == cluster].sum(dim=0) for cluster in range(3)])
+    torch.testing.assert_close(clipped_sums(own, radius, clusters, 3), expected, atol=40 * 2.0**-20 * radius, rtol=0)
+    one = clipped_sums(store_of(bytes_[:1], scale=levels), 0.5 * radius, clusters[:1], 1)
+    assert 0.49 * radius < float(one.norm()) <= 0.5 * radius
+
+
+def test_a_record_gives_multiples_with_its_choices():
+    schema = ImageSchema(1, 3, levels=4, classes=2)
+    records = Records(schema, Encoded(np.array([[0, 4, 1], [2, 2, 2]], np.uint8), np.array([[1], [0]], np.uint8)))
+    stretch = records.stretch(slice(0, 2))
+    assert stretch.dtype == torch.uint8 and records.steps == Steps(0.25, bits=2)
+    assert torch.equal(stretch * records.steps.unit, records.take(np.arange(2)))
