@@ -128,7 +128,7 @@ def picture(found: dict[str, list[list[float]]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(10, 6))
+    figure, axis = pyplot.subplots(figsize=(12, 6))
     colours = pyplot.colormaps["tab20"].colors
     for i, (name, cells) in enumerate(found.items()):
         means = [statistics.mean(cell) for cell in cells]
@@ -140,7 +140,7 @@ def picture(found: dict[str, list[list[float]]], path: Path) -> None:
     axis.minorticks_off()
     axis.axhline(0.112, color="k", lw=0.8, ls=":", label="all in one cluster")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

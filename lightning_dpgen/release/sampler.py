@@ -21,6 +21,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
@@ -32,7 +33,7 @@ from lightning_dpgen.release.strict_json import read_json
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
-_NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator)}
+_NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians)}
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 # Sizes beyond it are of no use to anybody.
 _LARGEST = 2**24

@@ -66,6 +66,11 @@ class ImageSchema:
         object.__setattr__(self, "names", names)
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """Lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        return (self.height, self.width, self.channels)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of a picture: (height, width), and the channels of a colour one."""
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)

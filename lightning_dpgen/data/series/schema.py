@@ -114,6 +114,11 @@ class SeriesSchema:
         return Layout(units, groups=groups, label=0 if groups else None, norm=math.sqrt(units / 2 + len(groups)))
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """Lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        return (self.length, len(self.channels))
+
+    @property
     def columns(self) -> list[str]:
         """Columns of the readings: ``t_0``... of one channel, ``<channel>_0``... of several, by time and then channel."""
         channels = ("t",) if len(self.channels) == 1 else self.channels

@@ -1,0 +1,178 @@
+"""A Gaussian for each component, of means measured first and second moments about them measured second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.statistics import Counts, Means, Squares
+from lightning_dpgen.measure.workload import Measured, Workload
+from lightning_dpgen.models.bases import cosines
+from lightning_dpgen.models.gaussians import StackedGaussians
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft
+
+MEANS, SQUARES = "means", "squares"
+# What has been measured so far, by the names of the statistics.
+State = Mapping[str, Measured]
+# Of the access that measures both, the counts' part of the inverse squared noise.
+_COUNTS = 0.02
+
+
+@dataclass(frozen=True)
+class GaussianRecipe:
+    """Two accesses, and a mixture of Gaussians that is fitted to them without another look at a record.
+
+    Counts and means of the components come first. About these means, public by then, second moments are small, and so is
+    the radius to which differences are shortened; their noise is that of the radius squared.
+
+    Args:
+        schema: of pictures or series; public.
+        k: number of components.
+        n: the declared number of records.
+        size: number of slowest waves in which records are described.
+        radius, spread: to which records and their differences from the mean are shortened.
+        means_share: of the mu^2 of both accesses; second moments get the rest.
+        sharpened: see `StackedGaussians`.
+    """
+
+    schema: Schema
+    k: int
+    n: int
+    size: int
+    radius: float
+    spread: float
+    means_share: float = 0.15
+    sharpened: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.means_share < 1.0:
+            raise ValueError(f"means_share={self.means_share}: expected a number above 0, below 1")
+
+    @property
+    def _workloads(self) -> tuple[Workload, Workload]:
+        largest = self.n / self.k
+        first = Workload(MEANS, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, largest)
+        return first, Workload(SQUARES, {"squares": 1.0}, largest)
+
+    def drafts(self, share: float) -> list[Draft]:
+        """Both accesses as they are planned, for a share of the budget's mu^2."""
+        first, second = self._workloads
+        return [first.draft(share * self.means_share), second.draft(share * (1.0 - self.means_share))]
+
+    def measure(
+        self,
+        records: Records,
+        component: Tensor,
+        account: Account,
+        *,
+        state: State | None = None,
+        save: Callable[[State], None] = lambda _: None,
+    ) -> Mixture:
+        """The mixture.
+
+        Args:
+            records: private.
+            component: (N,) to which component each belongs. Private.
+            account: its plan holds `drafts`.
+            state: where an interrupted run goes on; None begins.
+            save: called after each access with the state from which it could go on.
+
+        Guarantee:
+            One record added or removed changes one count by 1, one sum of records by a vector of the radius, and one sum of
+            outer products by a matrix of Frobenius norm spread^2.
+        """
+        first, second = self._workloads
+        basis = cosines(self.schema.layout, self.schema.axes, self.size)
+        state = dict(state or {})
+        if "means" not in state:
+            statistics = {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}
+            state = state | first.measure(statistics, records, component, account)
+            save(state)
+        counts = state["counts"].sums.clamp(min=1.0)
+        means = state["means"].sums / counts[:, None]
+        if "squares" not in state:
+            squares = {"squares": Squares(basis, means, self.spread)}
+            state = state | second.measure(squares, records, component, account)
+            save(state)
+        factors = factors_of(state["squares"].sums, counts, state["squares"].deviation)
+        return Mixture(self._network(means, factors), (counts / counts.sum()).float())
+
+    def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
+        layout = self.schema.layout
+        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1], sharpened=self.sharpened)
+        network.centres.copy_(means)
+        network.factors.copy_(factors)
+        if layout.label is not None:
+            # Components are those of the first label, then those of the next.
+            classes = layout.groups[layout.label]
+            network.shares.copy_(torch.eye(classes).repeat_interleave(self.k // classes, dim=0))
+        return network
+
+
+def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
+    """(k, r, d) factors F of what is best believed of noisy second moments: a component's covariance is ``F^T F``.
+
+    Post-processing. The moments of all components together have the least noise: of them the r directions are kept whose
+    variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's semicircle), less what noise adds to
+    a true variance v: ``l = v + d s^2 / v``. In these directions, each in units of its own deviation, a component's moments
+    differ from 1 by its own shape and its noise, and are drawn to 1 by the share of noise in both (the linear Bayes
+    estimate).
+
+    Args:
+        sums: (k, d, d) noisy sums of outer products.
+        counts: (k,) noisy counts, 1 or more.
+        deviation: standard deviation of the noise of each number of the sums.
+    """
+    k, d = sums.shape[:2]
+    moments = 0.5 * (sums + sums.transpose(1, 2))
+    # Of a number beside the diagonal, which was drawn twice.
+    noise = deviation / math.sqrt(2.0) / counts
+    total, of_all = counts.sum(), deviation / math.sqrt(2.0) * math.sqrt(k) / float(counts.sum())
+    found, directions = torch.linalg.eigh(moments.sum(dim=0) / total)
+    kept = found > max(2.0 * math.sqrt(d) * of_all, 1e-12)
+    if not kept.any():
+        return torch.zeros(k, 1, d, dtype=sums.dtype)
+    found, directions = found[kept], directions[:, kept]
+    scale = (0.5 * (found + (found.square() - 4.0 * d * of_all**2).sqrt())).sqrt()
+    whitened = directions / scale
+    shapes = whitened.T @ (moments / counts[:, None, None]) @ whitened
+    own = torch.eye(len(scale), dtype=sums.dtype)
+    variance = (noise[:, None, None] / torch.outer(scale, scale)).square() * (1.0 + own)
+    shapes = own + _believed(shapes - own, variance, own.bool())
+    values, turned = torch.linalg.eigh(shapes)
+    return (values.clamp(min=0.0).sqrt()[:, :, None] * turned.transpose(1, 2)) @ (scale[:, None] * directions.T)
+
+
+def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> Tensor:
+    """Differences times the share of their own variance, on the diagonal and beside it, in what they and noise have."""
+    out = differences.clone()
+    for part in (diagonal, ~diagonal):
+        own, noise = differences[:, part], variance[:, part]
+        if not own.numel():
+            continue
+        # Each says as much as its noise lets it; without noise all say the same.
+        weight = 1.0 / (noise + noise.mean() * 1e-9 + 1e-30).square()
+        spread = float(((own.square() - noise) * weight).sum() / weight.sum())
+        out[:, part] = own * (max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30))
+    return out
+
+
+def label_components(records: Records, clusters: Tensor, k: int) -> Tensor:
+    """(N,) the component of each record: one for each label and each of k clusters. Private.
+
+    Args:
+        records: private.
+        clusters: (N,) from 0 to k - 1; private.
+    """
+    label = records.schema.layout.label
+    if label is None:
+        return clusters
+    return torch.from_numpy(records.encoded.codes[:, label].astype("int64")) * k + clusters

@@ -1,0 +1,165 @@
+"""Bounded statistics of a record, of which sums over all records are measured once, with noise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.models.bases import Basis
+
+# Numbers that are written out at a time.
+_AT_ONCE = 1 << 20
+
+
+class Statistic(ABC):
+    """Numbers that a record has, as a vector of L2 norm `bound` at most, of which sums over records are released.
+
+    What a record adds is computed of it alone, in float64: what rounding of sums lets it change of the others' parts is
+    beyond the twelfth digit.
+
+    Attributes:
+        shape: of the sums.
+        bound: how much one record, added or removed, changes them in L2; public.
+    """
+
+    shape: tuple[int, ...]
+    bound: float
+
+    @abstractmethod
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        """The sums over these records, of `shape`, in float64.
+
+        Args:
+            records: as they are encoded.
+            component: (B,) int64, to which component each belongs. Private.
+        """
+
+    def of_all(self, records: Records, component: Tensor) -> Tensor:
+        """The sums over all records, a few at a time."""
+        total = torch.zeros(self.shape, dtype=torch.float64)
+        step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
+        for start in range(0, len(records), step):
+            rows = slice(start, min(start + step, len(records)))
+            total += self.sums(records.encoded[rows], component[rows])
+        return total
+
+
+class Counts(Statistic):
+    """How many records each component has: one number of a record is 1.
+
+    Example:
+        >>> Counts(3).sums(Encoded(np.zeros((2, 0)), np.zeros((2, 0), np.uint8)), torch.tensor([2, 2]))
+        tensor([0., 0., 2.], dtype=torch.float64)
+    """
+
+    bound = 1.0
+
+    def __init__(self, k: int) -> None:
+        self.shape = (k,)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        return torch.bincount(component, minlength=self.shape[0]).double()
+
+
+class Marginals(Statistic):
+    """Tables of counts, one for each set of groups: a record is in one cell of each, so the bound is their number's root.
+
+    Args:
+        layout: of the records.
+        tables: for each, which groups it crosses.
+
+    Raises:
+        ValueError: for no table, or one of other groups than the layout has, or of one twice.
+
+    Example:
+        >>> pairs = Marginals(Layout(0, groups=(2, 3)), [(0,), (0, 1)])
+        >>> [table.tolist() for table in pairs.tables_of(pairs.sums(
+        ...     Encoded(np.zeros((2, 0)), np.array([[1, 0], [1, 2]])), torch.zeros(2, dtype=torch.int64)))]
+        [[0.0, 2.0], [[0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]]
+    """
+
+    def __init__(self, layout: Layout, tables: Sequence[tuple[int, ...]]) -> None:
+        for table in tables:
+            if not table or len(set(table)) < len(table) or not set(table) <= set(range(len(layout.groups))):
+                raise ValueError(f"table {table}: expected distinct groups from 0 to {len(layout.groups) - 1}")
+        if not tables:
+            raise ValueError("tables: expected at least one")
+        self.tables = [tuple(table) for table in tables]
+        self.sizes = [tuple(layout.groups[group] for group in table) for table in self.tables]
+        self._starts = [0, *itertools.accumulate(math.prod(size) for size in self.sizes)]
+        self.shape, self.bound = (self._starts[-1],), math.sqrt(len(self.tables))
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        parts = []
+        for table, size in zip(self.tables, self.sizes, strict=True):
+            cells = np.ravel_multi_index([records.codes[:, group].astype(np.int64) for group in table], size)
+            parts.append(np.bincount(cells, minlength=math.prod(size)))
+        return torch.from_numpy(np.concatenate(parts)).double()
+
+    def tables_of(self, sums: Tensor) -> list[Tensor]:
+        """The sums as tables, each of the sizes of its groups."""
+        cut = zip(itertools.pairwise(self._starts), self.sizes, strict=True)
+        return [sums[start:end].view(size) for (start, end), size in cut]
+
+
+class Means(Statistic):
+    """Sums of the units of records in a basis, by component, each shortened to a radius, which is the bound.
+
+    Args:
+        basis: of the units.
+        k: number of components.
+        radius: to which a record's coordinates are shortened.
+    """
+
+    def __init__(self, basis: Basis, k: int, radius: float) -> None:
+        if not (radius > 0.0 and math.isfinite(radius)):
+            raise ValueError(f"radius={radius}: expected a positive finite number")
+        self.basis, self.bound, self.shape = basis, radius, (k, basis.size)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        within = shortened(self.basis.coordinates(records), self.bound)
+        return torch.zeros(self.shape, dtype=torch.float64).index_add_(0, component, within)
+
+
+class Squares(Statistic):
+    """Sums of r r^T by component, where r is a record in a basis less a released centre, shortened to a radius.
+
+    The bound is the squared radius, the Frobenius norm of the longest outer product.
+
+    Args:
+        basis: of the units.
+        centres: (k, basis.size), public.
+        radius: to which differences are shortened.
+    """
+
+    def __init__(self, basis: Basis, centres: Tensor, radius: float) -> None:
+        if centres.dim() != 2 or centres.shape[1] != basis.size or not centres.isfinite().all():
+            raise ValueError(f"centres of shape {tuple(centres.shape)}: expected (k, {basis.size}) finite numbers")
+        if not (radius > 0.0 and math.isfinite(radius)):
+            raise ValueError(f"radius={radius}: expected a positive finite number")
+        self.basis, self._centres, self._radius = basis, centres.double(), radius
+        self.bound, self.shape = radius**2, (len(centres), basis.size, basis.size)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        rest = shortened(self.basis.coordinates(records) - self._centres[component], self._radius)
+        sums = torch.zeros(self.shape, dtype=torch.float64)
+        for c in component.unique().tolist():
+            own = rest[component == c]
+            sums[c] = own.T @ own
+        return sums
+
+
+def shortened(rows: Tensor, radius: float) -> Tensor:
+    """Rows times what brings those that are longer to the radius; a row that is not finite becomes 0."""
+    rows = rows.where(rows.isfinite().all(dim=1, keepdim=True), 0.0)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    # A rounded product may be a last bit longer.
+    return rows * (radius * (1.0 - 2.0**-40) / norms.clamp(min=1e-300)).clamp(max=1.0)

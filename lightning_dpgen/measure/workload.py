@@ -1,0 +1,84 @@
+"""Statistics that are measured together, from one access, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.mechanisms import gaussian
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Noisy sums. Public.
+
+    Args:
+        sums: of the statistic's shape, float64.
+        deviation: standard deviation of the noise of each number; 0 without noise.
+    """
+
+    sums: Tensor
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Statistics that are measured once, from one access.
+
+    Args:
+        stage: name of the access in plan and ledger.
+        weights: how the inverse squared noise is divided among the statistics, by their names: each is measured with noise
+            in proportion to its bound over the root of its weight.
+        largest: about how many records stand behind a number: where the noise outweighs them all, a plan is refused.
+
+    Raises:
+        ValueError: for weights that are not positive, or none.
+    """
+
+    stage: str
+    weights: Mapping[str, float]
+    largest: float
+
+    def __post_init__(self) -> None:
+        if not self.weights or not all(0.0 < weight < float("inf") for weight in self.weights.values()):
+            raise ValueError(f"stage {self.stage!r}: weights={dict(self.weights)}, expected a positive number a statistic")
+
+    def draft(self, share: float | None) -> Draft:
+        """The access as it is planned, for a share of the budget's mu^2; None for what is left."""
+        return Draft(self.stage, self.weights, 1, largest=self.largest, share=share)
+
+    def measure(
+        self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
+    ) -> dict[str, Measured]:
+        """The noisy sums of each statistic.
+
+        Args:
+            statistics: by the names of the weights.
+            records: private.
+            component: (N,) to which component each belongs. Private.
+            account: its plan holds the draft.
+
+        Guarantee:
+            One record added or removed moves the sums of a statistic by its bound, and a person by as many times that as
+            they have records; the noise is the plan's multiplier times that (`mechanisms.gaussian`).
+
+        Raises:
+            ValueError: for other statistics than were planned. Nothing has been spent then.
+        """
+        if set(statistics) != set(self.weights):
+            raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")
+        # All that takes long is done before the access, which an interrupt would lose.
+        exact = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
+        found = {}
+        with account.open(self.stage) as access:
+            for name, sums in exact.items():
+                bound = statistics[name].bound
+                deviation = access.access.multipliers[name] * bound * access.max_rows
+                found[name] = Measured(gaussian(access, name, sums, sensitivity=bound), deviation)
+        return found

@@ -1,0 +1,73 @@
+"""Public bases in which the units of a record are described."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import scipy.fft
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded, Layout
+
+
+class Basis:
+    """Orthonormal vectors in the space of a record's units: its coordinates are no longer than the record.
+
+    Args:
+        layout: of the records.
+        vectors: (size, units).
+
+    Raises:
+        ValueError: for vectors of another length, or that are not orthonormal.
+
+    Example:
+        >>> layout = Layout(units=4, levels=2)
+        >>> halves = Basis(layout, torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]) / 2**0.5)
+        >>> halves.coordinates(Encoded(np.array([[2, 2, 0, 1]], np.uint8), np.zeros((1, 0), np.uint8)))
+        tensor([[1.4142, 0.3536]], dtype=torch.float64)
+    """
+
+    def __init__(self, layout: Layout, vectors: Tensor) -> None:
+        vectors = vectors.double()
+        if vectors.dim() != 2 or vectors.shape[1] != layout.units:
+            raise ValueError(f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units")
+        if len(vectors) and (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() > 1e-6:
+            raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
+        self.vectors, self.size, self._levels = vectors, len(vectors), layout.levels or 1
+
+    def coordinates(self, records: Encoded) -> Tensor:
+        """(B, size) float64, of the units as numbers from 0 to 1."""
+        units = records.units
+        if scipy.sparse.issparse(units):
+            return torch.from_numpy((units.astype(np.float64) @ self.vectors.numpy().T) / self._levels)
+        return torch.from_numpy(units.astype(np.float64)).div_(self._levels) @ self.vectors.T
+
+
+@functools.lru_cache(maxsize=8)  # asked for again by each part of a sample
+def cosines(layout: Layout, shape: tuple[int, ...], size: int) -> Basis:
+    """The `size` slowest waves of a picture or a series (the discrete cosine transform, type II).
+
+    Args:
+        layout: of the records, whose units fill `shape` in C order.
+        shape: lengths of the axes along which values are smooth, and last a number of channels, which are kept apart.
+        size: how many, of all channels together; at most the units.
+
+    Example:
+        >>> cosines(Layout(units=6), (6, 1), 2).vectors[0].mul(6**0.5).round(decimals=6)
+        tensor([1., 1., 1., 1., 1., 1.], dtype=torch.float64)
+    """
+    *axes, channels = shape
+    if not 1 <= size <= layout.units:
+        raise ValueError(f"size={size}: expected a whole number from 1 to {layout.units}, the units of a record")
+    # How many half turns each wave makes a step along the axes; slow ones first.
+    turns = np.meshgrid(*[np.arange(length) / length for length in axes], indexing="ij")
+    turns = np.stack(turns, axis=-1).reshape(-1, len(axes))
+    slow = np.argsort(np.square(turns).sum(axis=1).round(9), kind="stable")[: -(-size // channels)]
+    waves = np.zeros((len(slow), *axes))
+    waves.reshape(len(slow), -1)[np.arange(len(slow)), slow] = 1.0
+    waves = scipy.fft.idctn(waves, type=2, norm="ortho", axes=tuple(range(1, len(axes) + 1))).reshape(len(slow), -1)
+    vectors = np.einsum("su,cd->scud", waves, np.eye(channels)).reshape(len(slow) * channels, layout.units)[:size]
+    return Basis(layout, torch.from_numpy(vectors))

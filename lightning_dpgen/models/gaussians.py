@@ -1,0 +1,72 @@
+"""Gaussians of units in a public basis, one a component: what measured means and second moments describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.models.bases import cosines
+from lightning_dpgen.models.networks import check_sizes
+
+
+class StackedGaussians(nn.Module):
+    """k Gaussians; a record is ``c + F^T z`` with z from N(0, I), in the slowest waves of a picture or a series.
+
+    Units are what that gives, between 0 and 1; groups, such as the label, are drawn by each component's shares.
+
+    Args:
+        schema: the public description of a record.
+        k: number of components.
+        size: number of waves.
+        rank: length of z, at most the size.
+        sharpened: whether units between 0.1 and 0.9 are stretched to 0 and 1, for pictures most of whose pixels are either.
+
+    Raises:
+        ValueError: for a size below 1, or a rank above the size.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> network = StackedGaussians(ImageSchema(2, 2, levels=1), k=3, size=4, rank=2)
+        >>> network.generate((0, 2, 2, 5), torch.Generator().manual_seed(0)).shape
+        torch.Size([5, 4])
+    """
+
+    kind = "gaussian_mixture"
+
+    def __init__(self, schema: Schema, k: int, *, size: int, rank: int, sharpened: bool = False) -> None:
+        check_sizes(k=k, size=size, rank=rank)
+        super().__init__()
+        layout = schema.layout
+        if rank > size:
+            raise ValueError(f"rank={rank}: expected at most the size, {size}")
+        self.schema, self.k, self.size, self.rank, self.sharpened = schema, k, size, rank, sharpened
+        self.register_buffer("centres", torch.zeros(k, size))
+        self.register_buffer("factors", torch.zeros(k, rank, size))
+        self.register_buffer("shares", torch.zeros(k, layout.width - layout.units))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `__init__` was asked for, besides schema and k."""
+        return {"size": self.size, "rank": self.rank, "sharpened": self.sharpened}
+
+    def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """(n, width) units and shares of choices, for records sorted by component.
+
+        Args:
+            offsets: (k + 1,) where each component's records begin, and the end.
+            generator: of z.
+        """
+        z = torch.randn(offsets[-1], self.rank, generator=generator)
+        component = torch.repeat_interleave(torch.arange(self.k), torch.tensor(offsets).diff())
+        coordinates = self.centres[component]
+        for c in component.unique().tolist():
+            own = slice(offsets[c], offsets[c + 1])
+            coordinates[own] += z[own] @ self.factors[c]
+        units = coordinates @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
+        if self.sharpened:
+            units = (units - 0.1) / 0.8
+        return torch.cat([units.clamp_(0.0, 1.0), self.shares[component]], dim=1)

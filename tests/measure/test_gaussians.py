@@ -1,0 +1,147 @@
+"""Gaussians of noisy moments: what is found without noise, how much noise is taken off, and what a run may lose."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.measure.gaussians import GaussianRecipe, factors_of, label_components
+from lightning_dpgen.models.bases import cosines
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import gaussian_mu
+from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.release.sampler import load_release, write_model
+
+SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))
+
+
+def some_series(n, seed=0):
+    """Two classes of Gaussians well inside the bounds, and their means and covariances."""
+    random = np.random.default_rng(seed)
+    mixing = random.normal(size=(2, 6, 6)) * 0.03
+    means = random.uniform(0.35, 0.65, (2, 6))
+    labels = np.repeat([0, 1], [n // 4, n - n // 4])
+    units = means[labels] + np.einsum("nd,ndm->nm", random.normal(size=(n, 6)), mixing[labels])
+    records = Records(SERIES, Encoded(np.clip(units, 0, 1).astype(np.float32), labels[:, None].astype(np.uint8)))
+    return records, means, mixing.transpose(0, 2, 1) @ mixing
+
+
+def recipe(n, **changed):
+    return GaussianRecipe(SERIES, 2, n, **({"size": 6, "radius": 2.0, "spread": 1.0} | changed))
+
+
+def fitted(records, epsilon, **changed):
+    own = recipe(len(records), **changed)
+    account = Account(make_plan(own.drafts(1.0), epsilon=epsilon, delta=1e-5))
+    component = label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
+    return own.measure(records, component, account), account
+
+
+def test_without_noise_it_is_the_gaussian_of_each_class():
+    records, means, covariances = some_series(40_000)
+    mixture, account = fitted(records, math.inf)
+    basis = cosines(SERIES.layout, SERIES.axes, 6).vectors.numpy()
+    assert account.finished and mixture.weights.tolist() == pytest.approx([0.25, 0.75])
+    for c in range(2):
+        factors = mixture.network.factors[c].double().numpy()
+        own = records.encoded.units[records.encoded.codes[:, 0] == c]
+        np.testing.assert_allclose(mixture.network.centres[c].numpy() @ basis, own.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(basis.T @ factors.T @ factors @ basis, np.cov(own.T, bias=True), atol=1e-6)
+        np.testing.assert_allclose(np.cov(own.T), covariances[c], atol=3e-4)
+    drawn = mixture.sample(40_000, torch.Generator().manual_seed(0))
+    assert np.bincount(drawn.codes[:, 0]).tolist() == pytest.approx([10_000, 30_000], rel=0.03)
+    for c in range(2):
+        own = drawn.units[drawn.codes[:, 0] == c]
+        np.testing.assert_allclose(own.mean(axis=0), means[c], atol=5e-3)
+        np.testing.assert_allclose(np.cov(own.T), covariances[c], atol=1e-3)
+
+
+def test_the_noise_of_a_plan_costs_what_two_gaussians_cost_by_hand():
+    """Counts, means and moments by their multipliers: inverse squares add, and the sum is the budget's mu^2."""
+    own = recipe(1000)
+    plan = make_plan(own.drafts(1.0), epsilon=2.0, delta=1e-5)
+    inverse = [m**-2 for stage in plan.stages for m in stage.access.multipliers.values()]
+    assert math.sqrt(sum(inverse)) == pytest.approx(gaussian_mu(2.0, 1e-5), rel=1e-4)
+    assert sum(inverse[:2]) / sum(inverse) == pytest.approx(0.15)
+    assert plan.epsilon <= 2.0 and [len(stage.access.multipliers) for stage in plan.stages] == [2, 1]
+
+
+def test_what_noise_adds_to_variances_is_taken_off():
+    """Mean over draws of the noise: traces within three standard errors (one false alarm in 400), without it far off."""
+    d, k, n, deviation = 20, 2, 1000.0, 10.0
+    random = np.random.default_rng(0)
+    true = np.diag(np.r_[[1.0, 0.5, 0.3], np.full(d - 3, 1e-6)])
+    traces, naive = [], []
+    for _ in range(40):
+        noisy = n * true + deviation * random.normal(size=(k, d, d))
+        factors = factors_of(torch.from_numpy(noisy), torch.full((k,), n, dtype=torch.float64), deviation)
+        traces.append(float(factors.square().sum()) / k)
+        values = np.linalg.eigvalsh((noisy[0] + noisy[0].T) / 2 / n)
+        naive.append(values[values > 0].sum())
+    assert np.mean(traces) == pytest.approx(1.8, abs=3 * np.std(traces) / 40**0.5 + 0.01)
+    assert np.mean(naive) > 2.0
+
+
+def test_noise_alone_is_no_direction():
+    factors = factors_of(torch.randn(3, 30, 30, dtype=torch.float64), torch.full((3,), 50.0, dtype=torch.float64), 1.4)
+    assert not factors.any() and factors.shape == (3, 1, 30)
+
+
+def test_components_that_are_alike_borrow_from_each_other_and_others_do_not():
+    random, d, n = np.random.default_rng(1), 8, 500.0
+    alike = np.stack([np.eye(d)] * 6)
+    own = np.stack([np.diag(random.permutation(np.r_[np.full(4, 0.1), np.full(4, 2.0)])) for _ in range(6)])
+    errors = {}
+    for name, true in (("alike", alike), ("own", own)):
+        noisy = n * true + 60.0 * random.normal(size=true.shape)
+        factors = factors_of(torch.from_numpy(noisy), torch.full((6,), n, dtype=torch.float64), 60.0).numpy()
+        errors[name] = np.linalg.norm(factors.transpose(0, 2, 1) @ factors - true, axis=(1, 2)).mean()
+        alone = np.linalg.norm((noisy + noisy.transpose(0, 2, 1)) / 2 / n - true, axis=(1, 2)).mean()
+        assert errors[name] < (0.5 if name == "alike" else 1.2) * alone
+
+
+def test_a_run_goes_on_after_each_access_and_measures_nothing_twice():
+    records, *_ = some_series(2000)
+    own = recipe(2000)
+    component = label_components(records, torch.zeros(2000, dtype=torch.int64), 1)
+    states = []
+    account = Account(make_plan(own.drafts(1.0), epsilon=3.0, delta=1e-5))
+    whole = own.measure(records, component, account, save=states.append)
+    assert [sorted(state) for state in states] == [["counts", "means"], ["counts", "means", "squares"]]
+    assert {name: account.remaining(name) for name in ("means", "squares")} == {"means": 0, "squares": 0}
+    # Of a finished state no record is read.
+    again = own.measure(None, None, account, state=states[1])
+    for name, tensor in whole.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name])
+    with pytest.raises(PlanMismatch, match="that many have been made"):
+        own.measure(records, component, account, state=states[0])
+
+
+def test_a_release_is_read_back_as_it_was_written(tmp_path):
+    schema = ImageSchema(5, 4, levels=255, classes=3)
+    random = np.random.default_rng(0)
+    pixels, labels = random.integers(0, 256, (300, 20)).astype(np.uint8), random.integers(0, 3, (300, 1)).astype(np.uint8)
+    records = Records(schema, Encoded(pixels, labels))
+    own = GaussianRecipe(schema, 6, 300, size=9, radius=3.0, spread=1.5, sharpened=True)
+    component = label_components(records, torch.arange(300) % 2, 2)
+    assert component.tolist() == [2 * int(label) + i % 2 for i, label in enumerate(labels[:, 0])]
+    mixture = own.measure(records, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)))
+    write_model(tmp_path, mixture)
+    release = load_release(tmp_path)
+    mine = mixture.sample(50, torch.Generator().manual_seed(3))
+    theirs = release.encoded(50, 3)
+    assert np.array_equal(mine.units, theirs.units) and np.array_equal(mine.codes, theirs.codes)
+    # Two components of the second label.
+    assert set(release.sample_component(2, 9, 0).codes[:, 0]) == set(release.sample_component(3, 9, 0).codes[:, 0]) == {1}
+    assert set(release.encoded(20, 0, {"label": "2"}).codes[:, 0]) == {2}
+
+
+def test_a_share_of_all_is_refused():
+    with pytest.raises(ValueError, match=r"means_share=1\.0: expected a number above 0, below 1"):
+        recipe(10, means_share=1.0)

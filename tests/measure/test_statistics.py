@@ -1,0 +1,164 @@
+"""Laws of all statistics: no record is longer than the bound, some are as long, and what is released is a sum."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.statistics import Counts, Marginals, Means, Squares, shortened
+from lightning_dpgen.models.bases import Basis, cosines
+
+TABLE = Layout(0, groups=(2, 3, 4), label=0)
+PICTURE = ImageSchema(4, 6, levels=255, classes=3)
+BASKETS = BasketSchema(range(7), max_items=6)
+CENTRES = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+SLOW = cosines(PICTURE.layout, (4, 6, 1), 10)
+
+
+def a_row(random):
+    return Encoded(np.zeros((1, 0)), np.array([[random.integers(choices) for choices in TABLE.groups]]))
+
+
+def a_picture(random):
+    # Of any contrast, and often at both ends of what there may be.
+    pixels = random.choice([0, 255], 24) if random.random() < 0.7 else random.integers(0, 256, 24)
+    return Encoded(pixels[None].astype(np.uint8), random.integers(0, 3, (1, 1)).astype(np.uint8))
+
+
+def a_basket(random):
+    held = np.zeros((1, 7), np.uint8)
+    held[0, random.permutation(7)[: random.integers(0, 7)]] = 1
+    return BASKETS.encode(scipy.sparse.csr_array(held))
+
+
+STATISTICS = {
+    "counts": (Counts(3), a_picture),
+    "tables": (Marginals(TABLE, [(0, 1), (0, 2), (1, 2), (0, 1, 2)]), a_row),
+    "means": (Means(SLOW, 3, 1.5), a_picture),
+    "means of whole pictures": (Means(Basis(PICTURE.layout, torch.eye(24)), 3, 4.0), a_picture),
+    "squares": (Squares(SLOW, CENTRES, 2.0), a_picture),
+    "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, -1]), a_basket),
+    "pairs": (PairsBySize(BASKETS.layout, [0, 0, 0, 0, 1, 1, 1]), a_basket),
+    "pairs of some": (PairsBySize(BASKETS.layout, [0] * 7, [5, 0, 3]), a_basket),
+}
+
+
+def component_of(record):
+    return torch.from_numpy(np.minimum(record.codes[:, 0], 2).astype(np.int64))
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_no_record_is_longer_than_the_bound_and_some_are_as_long(name):
+    """Of many records of all kinds, at the ends of what there may be and between, the longest is as long as the bound."""
+    statistic, draw = STATISTICS[name]
+    random, longest = np.random.default_rng(0), 0.0
+    for _ in range(400):
+        record = draw(random)
+        sums = statistic.sums(record, component_of(record))
+        assert sums.shape == statistic.shape and sums.dtype == torch.float64
+        longest = max(longest, float(sums.norm()))
+    assert 0.999 * statistic.bound <= longest <= statistic.bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_what_is_released_is_the_sum_over_records(name):
+    statistic, draw = STATISTICS[name]
+    random = np.random.default_rng(1)
+    records = [draw(random) for _ in range(50)]
+    own = torch.cat([component_of(record) for record in records])
+    together = statistic.sums(Encoded.joined(records), own)
+    alone = sum(statistic.sums(record, component_of(record)) for record in records)
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-10)
+    assert not statistic.sums(Encoded.joined(records)[:0], own[:0]).any()
+
+
+def test_a_bound_that_forgets_a_table_would_be_noticed(monkeypatch):
+    statistic, draw = STATISTICS["tables"]
+    monkeypatch.setattr(statistic, "bound", 3**0.5)
+    monkeypatch.setitem(STATISTICS, "tables", (statistic, draw))
+    with pytest.raises(AssertionError):
+        test_no_record_is_longer_than_the_bound_and_some_are_as_long("tables")
+
+
+def test_tables_and_items_and_pairs_are_those_of_loops():
+    random = np.random.default_rng(2)
+    rows = Encoded.joined([a_row(random) for _ in range(60)])
+    statistic = STATISTICS["tables"][0]
+    for table, found in zip(statistic.tables, statistic.tables_of(statistic.sums(rows, None)), strict=True):
+        expected = torch.zeros(found.shape, dtype=torch.float64)
+        for code in rows.codes:
+            expected[tuple(code[list(table)])] += 1
+        assert torch.equal(found, expected)
+    baskets = Encoded.joined([a_basket(random) for _ in range(60)])
+    items, pairs = torch.zeros(3, 7, dtype=torch.float64), torch.zeros(1, 3, dtype=torch.float64)
+    some = [5, 0, 3]
+    for row in baskets.units.toarray():
+        held = np.flatnonzero(row)
+        for item in held:
+            if len(held) < 6:
+                items[[0, 0, 1, 1, 2, 2][len(held)], item] += len(held) ** -0.5
+        own = [pair for pair in itertools.combinations(range(3), 2) if row[some[pair[0]]] and row[some[pair[1]]]]
+        for pair in own:
+            pairs[0, [(0, 1), (0, 2), (1, 2)].index(pair)] += len(own) ** -0.5
+    torch.testing.assert_close(STATISTICS["items"][0].sums(baskets, None), items)
+    torch.testing.assert_close(STATISTICS["pairs of some"][0].sums(baskets, None), pairs)
+
+
+def test_all_records_are_gone_through_in_parts(monkeypatch):
+    monkeypatch.setattr("lightning_dpgen.measure.statistics._AT_ONCE", 100)
+    random = np.random.default_rng(3)
+    encoded = Encoded.joined([a_picture(random) for _ in range(30)])
+    own = torch.from_numpy(encoded.codes[:, 0].astype(np.int64))
+    statistic = STATISTICS["squares"][0]
+    whole = statistic.sums(encoded, own)
+    torch.testing.assert_close(statistic.of_all(Records(PICTURE, encoded), own), whole, rtol=1e-12, atol=1e-10)
+
+
+def test_rows_are_shortened_to_the_radius_and_no_further():
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [torch.nan, 1.0], [0.0, 0.0], [1e200, 1e200]], dtype=torch.float64)
+    found = shortened(rows, 1.0)
+    assert (found.norm(dim=1) <= 1.0).all()
+    torch.testing.assert_close(found[:2], torch.tensor([[0.6, 0.8], [0.3, 0.4]], dtype=torch.float64))
+    assert not found[2:4].any()
+
+
+def test_the_slowest_waves_come_first_and_channels_stay_apart():
+    colours = Layout(4 * 4 * 3, levels=255)
+    basis = cosines(colours, (4, 4, 3), 9)
+    waves = basis.vectors.view(9, 4, 4, 3)
+    # Flat ones of each channel, then one half turn across, then one down.
+    for i, wave in enumerate(waves):
+        assert not np.delete(wave.numpy(), i % 3, axis=-1).any()
+    torch.testing.assert_close(waves[:3].amax(dim=(1, 2, 3)), torch.full((3,), 0.25, dtype=torch.float64))
+    torch.testing.assert_close(waves[3:6].std(dim=1).sum(), torch.tensor(0.0, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(waves[6:].std(dim=2).sum(), torch.tensor(0.0, dtype=torch.float64), atol=1e-12, rtol=0)
+    assert cosines(Layout(6), (6, 1), 6).vectors.shape == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Basis(PICTURE.layout, torch.eye(5)), "expected \\(size, 24\\)"),
+        (lambda: Basis(PICTURE.layout, torch.ones(2, 24)), "not orthonormal"),
+        (lambda: cosines(PICTURE.layout, (4, 6, 1), 25), "size=25: expected a whole number from 1 to 24"),
+        (lambda: Marginals(TABLE, []), "expected at least one"),
+        (lambda: Marginals(TABLE, [(0, 3)]), "expected distinct groups from 0 to 2"),
+        (lambda: Marginals(TABLE, [(1, 1)]), "expected distinct groups"),
+        (lambda: Means(SLOW, 3, float("inf")), "radius=inf: expected a positive finite number"),
+        (lambda: Squares(SLOW, CENTRES[:, :9], 1.0), "expected \\(k, 10\\) finite numbers"),
+        (lambda: Squares(SLOW, CENTRES * torch.nan, 1.0), "finite numbers"),
+        (lambda: ItemsBySize(TABLE, [0]), "records without sizes"),
+        (lambda: ItemsBySize(BASKETS.layout, [0]), "expected for each of 7 bins"),
+        (lambda: PairsBySize(BASKETS.layout, [0] * 7, [1, 1]), "2 or more different ones, from 0 to 6"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
