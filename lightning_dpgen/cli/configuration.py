@@ -95,7 +95,12 @@ class ModelConf:
     critic_steps: int | None = None
     target: str | None = None
     options: Any = None
-    bias: str = "means"
+    waves: int | None = None
+    radius: float | None = None
+    spread: float | None = None
+    means_share: float | None = None
+    sharpened: bool | None = None
+    bias: str | None = None
     lr: float | None = None
     rate: float | None = None
     steps: int | None = None

@@ -22,6 +22,7 @@ class Defaults:
         rate, steps: of the lots.
         k, features, iterations, label_weight, moments_share, lloyd_share, means_share: of the split.
         c_max: of the clipping rule.
+        waves, radius, sharpened: of measured moments.
     """
 
     hidden: int
@@ -37,6 +38,9 @@ class Defaults:
     lloyd_share: float
     means_share: float
     c_max: float
+    waves: int
+    radius: float
+    sharpened: bool
 
 
 def defaults(
@@ -75,6 +79,10 @@ def defaults(
         lloyd_share=0.65 * (share + 0.02),
         means_share=_between((0.6 if rare else 0.3) * math.sqrt(1400 / of_means), 0.05, 0.5 if rare else 0.3),
         c_max=2.0 * _output_norm(layout),
+        # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
+        waves=min(max(layout.units, 1), round(_between(2.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
+        radius=default_radius(layout),
+        sharpened=layout.levels is not None,
     )
 
 
@@ -117,6 +125,11 @@ def default_bins(n: int, epsilon: float | None, delta: float) -> int:
 def _mu(epsilon: float | None, delta: float) -> float:
     # Without noise, as with the most generous budget.
     return gaussian_mu(100.0 if epsilon is None else epsilon, delta)
+
+
+def _components(layout: Layout, k: int) -> int:
+    """Of measured moments: one for each label and cluster."""
+    return k * (1 if layout.label is None else layout.groups[layout.label])
 
 
 def _output_norm(layout: Layout) -> float:

@@ -21,7 +21,7 @@ from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 
-# What every family has.
+# What every family has that is trained.
 _ALWAYS = ("name", "bias", "lr", "rate", "steps", "noise")
 # Of a divergence, where there is one.
 _DIVERGENCE = {"group": ("groups", "group_c"), "embedding": ("features", "divergence_share")}
@@ -34,15 +34,19 @@ class Family:
 
     Args:
         title: in certificates.
-        make: its module.
-        settings: names of its settings in the group ``model``, besides those that all have.
+        make: its module; None where nothing is trained.
+        settings: names of its settings in the group ``model``, besides those that all have that are trained.
         defaults: of those that are left out, from the defaults that follow from the data.
     """
 
     title: str
-    make: Callable[..., PrivateMixture]
+    make: Callable[..., PrivateMixture] | None
     settings: tuple[str, ...]
     defaults: Callable[[Defaults], Mapping[str, Any]]
+
+    @property
+    def trained(self) -> bool:
+        return self.make is not None
 
 
 FAMILIES = {
@@ -74,6 +78,14 @@ FAMILIES = {
             "network": "dense", "hidden": d.hidden, "latent": 2 * d.latent, "penalty": 10.0, "critic_steps": 2, "lr": 2e-3,
         },
     ),
+    "measured": Family(
+        "mixture of Gaussians of noisy moments",
+        None,
+        ("waves", "radius", "spread", "means_share", "sharpened"),
+        lambda d: {
+            "waves": d.waves, "radius": d.radius, "spread": d.radius / 2, "means_share": 0.15, "sharpened": d.sharpened,
+        },
+    ),
 }  # fmt: skip
 
 
@@ -96,13 +108,13 @@ def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open:
         check_own(model)
     if model.divergence not in (None, *_DIVERGENCE):
         raise Mistake(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
-    has = {*_ALWAYS, *family.settings, *_DIVERGENCE.get(model.divergence, ())}
+    has = {"name", *(_ALWAYS if family.trained else ()), *family.settings, *_DIVERGENCE.get(model.divergence, ())}
     for field in dataclasses.fields(model):
         value = getattr(model, field.name)
         if value is not None and field.name not in has:
             hint = f"with model.divergence={model.divergence} " if field.name in _ALL_OF_DIVERGENCES else ""
             raise Mistake(f"model.{field.name}={value}: model={model.name} {hint}has no such setting")
-    values = dict(family.defaults(chosen)) | {"rate": chosen.rate, "steps": chosen.steps}
+    values = dict(family.defaults(chosen)) | {"rate": chosen.rate, "steps": chosen.steps, "bias": "means"}
     if model.divergence is not None:
         # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
         groups = 16 if model.groups is None else model.groups
@@ -111,6 +123,7 @@ def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open:
     for name in has - left_open:
         if getattr(model, name) is None and name in values:
             setattr(model, name, values[name])
+
 
 def rules_of(model: ModelConf, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
     """The clipping rules of a model's terms."""

@@ -57,6 +57,14 @@ def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
     return with_bought(conf, bought)
 
 
+def paid_once(account: Account) -> dict[str, int]:
+    """Accesses that are not made again, for `Account.go_on`.
+
+    What was bought first stands in the ledger, and a figure that was lost is not bought again: the model would pay for it.
+    """
+    return {name: 1 for name in (FIRST_PASS, FIDELITY) if account.ledger.count(name)}
+
+
 def restore(
     account: Account, data: PrivateSplitDataModule, module: PrivateMixture, folder: RunFolder, telling: Telling
 ) -> Path | None:
@@ -73,9 +81,7 @@ def restore(
         if not account.ledger.knows(checkpoint[LEDGER]["head"]):
             raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
         done = checkpoint[LEDGER]["done"]
-    # What was bought first stands in the ledger. A figure that was lost is not bought again: training would pay for it.
-    once = {name: 1 for name in (FIRST_PASS, FIDELITY) if account.ledger.count(name)}
-    account.go_on(once | done)
+    account.go_on(paid_once(account) | done)
     if path is None and not account.remaining("training"):
         raise BudgetTooSmall(
             f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "

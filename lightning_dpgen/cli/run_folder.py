@@ -46,6 +46,10 @@ class RunFolder:
         return self.private / "checkpoint.ckpt"
 
     @property
+    def measured(self) -> Path:
+        return self.private / "measured.pt"
+
+    @property
     def bought(self) -> Path:
         return self.private / "bought.pt"
 

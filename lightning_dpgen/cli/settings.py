@@ -14,6 +14,7 @@ from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, read_conf
 from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
+from lightning_dpgen.cli.measured import check_measured, measured_drafts
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.public_centres import ENDING, read_centres
 from lightning_dpgen.clustering.settings import SplitSettings
@@ -48,14 +49,15 @@ class Settings:
 
     Args:
         conf: what was asked for.
-        schema, split, clipping: of the records, the private split and the clipped gradients.
+        schema, split, clipping: of the records, the private split and the clipped gradients; no clipping where nothing is
+            trained.
         centres: public records where the split starts, if it does.
     """
 
     conf: Conf
     schema: Schema
     split: SplitSettings
-    clipping: ClippingRule
+    clipping: ClippingRule | None
     centres: torch.Tensor | None = None
 
     @property
@@ -87,9 +89,14 @@ class Settings:
         first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
         share = self.conf.privacy.fidelity_share
         last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
+        if self.clipping is None:
+            others = [*first, *last]
+            learning = measured_drafts(self.conf, self.schema, self.split, 1.0 - sum(draft.share for draft in others))
+        else:
+            learning = [*self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)]
         try:
             return make_plan(
-                [*first, *self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping), *last],
+                [*first, *learning, *last],
                 epsilon=epsilon,
                 delta=self.conf.privacy.delta,
                 max_rows=self.conf.data.max_rows or 1,
@@ -113,7 +120,11 @@ class Settings:
             "schema": self.schema.as_json(),
             "model": {"name": title, **model},
             "split": dataclasses.asdict(self.split),
-            "clipping": {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)},
+            **(
+                {}
+                if self.clipping is None
+                else {"clipping": {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)}}
+            ),
             "seed": self.conf.seed,
             "rows": self.rows,
         }
@@ -222,6 +233,10 @@ def fill(conf: Conf) -> Settings:
     data = conf.data
     schema = make_schema(conf)
     _check_two_of_three(conf)
+    trained = conf.model.name not in FAMILIES or FAMILIES[conf.model.name].trained
+    if not trained and conf.split.k is None and schema.layout.label is not None:
+        # Its labels tell records apart.
+        conf.split.k = 1
     chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     # Default shares are those of what is left when other things are bought.
@@ -232,11 +247,10 @@ def fill(conf: Conf) -> Settings:
             setattr(conf.split, field.name, value * left if field.name.endswith("_share") else value)
     rate = chosen.rate if conf.model.rate is None else conf.model.rate
     complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
-    _check_model(conf, schema)
-    if conf.model.rate * data.n < 1.0:
-        raise Mistake(
-            f"model.rate={conf.model.rate:g}: expected 1/n = {1.0 / data.n:.3g} or more, or no lot holds a record"
-        )
+    if trained:
+        _check_model(conf, schema)
+    else:
+        check_measured(conf.model, schema)
     if conf.rows is not None:
         _within("rows", conf.rows, 0, _MOST)
     _check_accelerator(conf.trainer.accelerator)
@@ -261,7 +275,7 @@ def fill(conf: Conf) -> Settings:
     except ValueError as error:
         raise Mistake(str(error)) from None
     centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
-    clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n)
+    clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n) if trained else None
     return Settings(conf, schema, split, clipping, centres)
 
 
@@ -360,6 +374,10 @@ def _check_model(conf: Conf, schema: Schema) -> None:
         )
     if not 0.0 < model.rate <= 1.0:
         raise Mistake(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
+    if model.rate * conf.data.n < 1.0:
+        raise Mistake(
+            f"model.rate={model.rate:g}: expected 1/n = {1.0 / conf.data.n:.3g} or more, or no lot holds a record"
+        )
     if not 0.0 < model.lr <= 1e3:
         raise Mistake(f"model.lr={model.lr:g}: expected a positive number, at most 1000")
     if model.bias not in ("means", "learned", "zero"):

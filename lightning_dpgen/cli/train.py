@@ -14,9 +14,10 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from lightning_dpgen.cli import first_pass, kinds, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.doubts import delta_warning, seed_warning
-from lightning_dpgen.cli.families import make_module
+from lightning_dpgen.cli.families import FAMILIES, make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.measured_run import measured_mixture, split_module
 from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake
 from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, fill, read_as
@@ -25,12 +26,11 @@ from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
+from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
-from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
-from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -49,6 +49,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
 
   dpgen train data=mnist privacy.epsilon=1.74       MNIST from $DPGEN_DATA/mnist
   dpgen train experiment=dpgm_mnist                 the setting of the DPGM paper
+  dpgen train data=mnist model=measured             no network: noisy statistics, measured once (pictures and series)
   dpgen train data=images data.path=F.npz data.n=5000 data.height=16 data.width=16
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000
   dpgen train data=own data.target=package.function data.n=5000 model=own model.target=package.Class
@@ -56,7 +57,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
 Settings: data=digits|mnist|fashion_mnist|adult|mushroom|retail|table|baskets|series|images|own,
-model=vae|rbm|wgan|own, model.network=dense|conv, privacy.epsilon,
+model=vae|rbm|wgan|measured|own, model.network=dense|conv, privacy.epsilon,
 privacy.delta, split.k, model.steps, model.rate, clipping=dpnorm|fixed|decay|quantile|normalised, run_dir, rows, seed,
 trainer.accelerator; all are listed in conf/.
 privacy.noise=secure draws noise, sampling and all randomness per record from a cryptographic generator."""
@@ -211,17 +212,26 @@ def _train(
     conf = settings.conf
     if conf.trainer.threads is not None:
         torch.set_num_threads(conf.trainer.threads)
-    data = PrivateSplitDataModule(
-        records,
-        settings.split,
-        account,
-        n=conf.data.n,
-        centres=settings.centres,
-        room=conf.split.room,
-        seed=conf.seed,
-        keep=folder.split,
-        after_access=interrupts.stop_here,
+    learned = _trained if FAMILIES[conf.model.name].trained else measured_mixture
+    mixture = learned(settings, records, account, folder, interrupts, telling)
+    figure = _fidelity(settings, mixture, records, account, folder, telling)
+    content = SyntheticContent(mixture, settings.rows, conf.seed, figure)
+    return write_release(
+        folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
     )
+
+
+def _trained(
+    settings: Settings,
+    records: Records,
+    account: Account,
+    folder: run_folder.RunFolder,
+    interrupts: Interrupts,
+    telling: Telling,
+) -> Mixture:
+    """The mixture of networks that DP-SGD has trained."""
+    conf = settings.conf
+    data = split_module(settings, records, account, folder, interrupts)
     module = make_module(conf, settings.schema, settings.clipping, account)
     checkpoint = resume.restore(account, data, module, folder, telling) if account.resumed else None
     if account.remaining("training"):
@@ -230,16 +240,12 @@ def _train(
         interrupts.stop_here()
     elif account.finished:
         account.settle()
-    figure = _fidelity(settings, module, records, account, folder, telling)
-    content = SyntheticContent(module.mixture(), settings.rows, conf.seed, figure)
-    return write_release(
-        folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
-    )
+    return module.mixture()
 
 
 def _fidelity(
     settings: Settings,
-    module: PrivateMixture,
+    mixture: Mixture,
     records: Records,
     account: Account,
     folder: run_folder.RunFolder,
@@ -253,7 +259,7 @@ def _fidelity(
         if figure is None:
             telling.warn("the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it")
         return figure
-    synthetic = Release(module.mixture()).encoded(min(settings.conf.data.n, ROWS), settings.conf.seed)
+    synthetic = Release(mixture).encoded(min(settings.conf.data.n, ROWS), settings.conf.seed)
     figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
     durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
     account.settle()

@@ -1,0 +1,81 @@
+"""A run of `model=measured`: the split, the measurements, each kept as soon as it is paid for, and the fit."""
+
+from __future__ import annotations
+
+import shutil
+
+import torch
+
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.measured import recipe_of
+from lightning_dpgen.cli.resume import paid_once
+from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.settings import Settings
+from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.cli.telling import Telling
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.gaussians import MEANS, SQUARES, State, label_components
+from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
+
+
+def split_module(
+    settings: Settings, records: Records, account: Account, folder: RunFolder, interrupts: Interrupts
+) -> PrivateSplitDataModule:
+    """The datamodule of a run, which makes its split."""
+    return PrivateSplitDataModule(
+        records,
+        settings.split,
+        account,
+        n=settings.conf.data.n,
+        centres=settings.centres,
+        room=settings.conf.split.room,
+        seed=settings.conf.seed,
+        keep=folder.split,
+        after_access=interrupts.stop_here,
+    )
+
+
+def measured_mixture(
+    settings: Settings, records: Records, account: Account, folder: RunFolder, interrupts: Interrupts, telling: Telling
+) -> Mixture:
+    """The mixture that is fitted to what has been measured."""
+    recipe, k = recipe_of(settings.conf, settings.schema), settings.split.k
+    data = split_module(settings, records, account, folder, interrupts) if k > 1 else None
+    state: State = {}
+    if account.resumed:
+        shutil.rmtree(folder.staging, ignore_errors=True)
+        state = _kept(account, folder)
+        done = {name: 1 for name, of_it in ((MEANS, "means"), (SQUARES, "squares")) if of_it in state}
+        account.go_on(paid_once(account) | ({} if data is None else data.load()) | done)
+        telling.say(f"going on with the run in {folder.root}; its plan is now:")
+        telling.say(budget_table(account.plan))
+
+    def save(state: State) -> None:
+        sums = {name: measured.sums for name, measured in state.items()}
+        deviations = {name: measured.deviation for name, measured in state.items()}
+        durable.save(folder.measured, {"head": account.ledger.head, "sums": sums, "deviations": deviations})
+        interrupts.stop_here()
+
+    with interrupts.patient():
+        clusters = torch.zeros(len(records), dtype=torch.int64) if data is None else data.make_split().clusters
+        component = label_components(records, clusters, k)
+        mixture = recipe.measure(records, component, account, state=state, save=save)
+    interrupts.stop_here()
+    if account.finished:
+        account.settle()
+    return mixture
+
+
+def _kept(account: Account, folder: RunFolder) -> State:
+    """What an interrupted run has measured."""
+    if not folder.measured.is_file():
+        return {}
+    kept = durable.load(folder.measured, "head", "sums", "deviations")
+    if not account.ledger.knows(kept["head"]):
+        raise LedgerError(f"{folder.measured}: knows of lines that the ledger does not hold; some of it is missing")
+    return {name: Measured(sums, kept["deviations"][name]) for name, sums in kept["sums"].items()}

@@ -1,0 +1,127 @@
+"""`model=measured`: no network, two accesses, and the same release, certificate and going on as of any other model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lightning_dpgen import load_release
+from lightning_dpgen.cli import measured_run
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.accountant import gaussian_epsilon
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LABELLED = ["model=measured", "rows=60"]
+SPLIT = ["model=measured", "rows=60", "split.k=3", "split.iterations=2", "split.features=16", "data.classes=0"]
+
+
+def _certificate(run):
+    return json.loads((run / "release" / "privacy.json").read_text())
+
+
+@pytest.mark.parametrize("settings", [LABELLED, SPLIT], ids=["labels", "clusters"])
+def test_measures_releases_and_verifies(dpgen, tmp_path, settings):
+    run = tmp_path / "run"
+    assert dpgen("train", *settings, f"run_dir={run}")[0] == 0
+    assert dpgen("verify", run)[0] == 0
+    release, certificate = load_release(run / "release"), _certificate(run)
+    pictures = release.sample(50, seed=1)
+    assert pictures.shape == (50, 8, 8) and 0 <= pictures.min() <= pictures.max() <= 16
+    assert certificate["declared"]["model"]["name"] == "mixture of Gaussians of noisy moments"
+    assert "clipping" not in certificate["declared"]
+    stages = [stage["name"] for stage in certificate["stages"]]
+    assert stages[-2:] == ["means", "squares"] and ("clustering" in stages) == (settings is SPLIT)
+    assert release.components == (10 if settings is LABELLED else 3)
+
+
+def test_the_certificate_is_recomputed_by_hand(dpgen, tmp_path):
+    """Three Gaussians, two of them from one access: the root of the sum of inverse squares is mu, and mu gives epsilon."""
+    run = tmp_path / "run"
+    assert dpgen("train", *LABELLED, "privacy.epsilon=2", f"run_dir={run}")[0] == 0
+    certificate, lines = _certificate(run), (run / "private" / "ledger.jsonl").read_text().splitlines()
+    accesses = [access for access in map(json.loads, lines) if "id" in access]
+    assert [access["stage"] for access in accesses] == ["means", "squares"]
+    multipliers = [m for access in accesses for m in access["multipliers"].values()]
+    epsilon = gaussian_epsilon(sum(m**-2 for m in multipliers) ** 0.5, certificate["delta"])
+    assert len(multipliers) == 3 and certificate["epsilon"] == pytest.approx(epsilon, rel=1e-5)
+    assert epsilon <= certificate["epsilon"] <= 2.0
+
+
+def test_digits_are_told_apart_by_whoever_has_seen_the_synthetic_ones(dpgen, tmp_path):
+    """A sum of two hundred real pictures a class: the nearest synthetic mean is right three times in four and more."""
+    from sklearn.datasets import load_digits
+
+    run = tmp_path / "run"
+    assert dpgen("train", *LABELLED, "privacy.epsilon=4", f"run_dir={run}")[0] == 0
+    encoded = load_release(run / "release").encoded(2000, 0)
+    means = np.stack([encoded.units[encoded.codes[:, 0] == c].mean(axis=0) for c in range(10)])
+    images, labels = load_digits(return_X_y=True)
+    nearest = np.square(images[:, None] - means).sum(axis=2).argmin(axis=1)
+    assert (nearest == labels).mean() > 0.75
+
+
+def test_without_privacy_too(dpgen, tmp_path):
+    assert dpgen("train", *LABELLED, "privacy=off", f"run_dir={tmp_path / 'run'}")[0] == 0
+    assert dpgen("verify", tmp_path / "run" / "release")[0] == 2
+
+
+def test_the_number_of_records_and_a_figure_can_be_bought(dpgen, tmp_path):
+    run = tmp_path / "run"
+    bought = ["data.n=null", "data.n_share=0.05", "privacy.fidelity_share=0.05"]
+    assert dpgen("train", *LABELLED, *bought, f"run_dir={run}")[0] == 0
+    certificate = _certificate(run)
+    assert [stage["name"] for stage in certificate["stages"]] == ["first pass", "means", "squares", "fidelity"]
+    assert certificate["epsilon"] <= 4.0 and 1200 < certificate["declared"]["n"] < 1800
+    assert dpgen("verify", run)[0] == 0
+
+
+@pytest.fixture
+def after_the_means(dpgen, tmp_path, monkeypatch):
+    """A run that was interrupted when the means were measured and kept."""
+
+    def stopped(path, value):
+        durable.save(path, value)
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(stopped), "load": durable.load}))
+        assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
+    return run
+
+
+def test_a_run_goes_on_after_the_means(dpgen, after_the_means):
+    run = after_the_means
+    kept = durable.load(run / "private" / "measured.pt", "sums")["sums"]
+    assert set(kept) == {"counts", "means"} and not (run / "release").exists()
+    status, out, _ = dpgen("train", *LABELLED, f"run_dir={run}")
+    assert status == 0 and "going on" in out
+    again = durable.load(run / "private" / "measured.pt", "sums")["sums"]
+    assert all((again[name] == kept[name]).all() for name in kept) and "squares" in again
+    assert _certificate(run)["epsilon"] <= 4.0 and dpgen("verify", run)[0] == 0
+    assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 2
+
+
+def test_means_that_were_lost_are_not_measured_again(dpgen, after_the_means):
+    (after_the_means / "private" / "measured.pt").unlink()
+    status, _, err = dpgen("train", *LABELLED, f"run_dir={after_the_means}")
+    assert status == 3 and "start a new run" in err and not (after_the_means / "release").exists()
+
+
+BAD = {
+    "a table": (["data=mushroom"], "is for pictures and series"),
+    "a setting of networks": (["model.steps=5"], "no setting 'model.steps'"),
+    "no wave": (["model.waves=0"], "model.waves=0"),
+    "more waves than numbers": (["model.waves=65"], "model.waves=65: expected 1 to 64"),
+    "no radius": (["model.radius=0"], "model.radius=0"),
+    "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
+    "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
+    "too little": (["privacy.epsilon=0.01"], "epsilon=0.01"),
+}
+
+
+@pytest.mark.parametrize("settings, message", BAD.values(), ids=BAD.keys())
+def test_a_bad_setting_is_one_line(dpgen, settings, message):
+    status, _, err = dpgen("budget", "model=measured", *settings)
+    assert status in (2, 3) and message in err and len(err.splitlines()) == 1, err
