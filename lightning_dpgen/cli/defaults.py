@@ -129,7 +129,7 @@ def _mu(epsilon: float | None, delta: float) -> float:
 
 def _components(layout: Layout, k: int) -> int:
     """Of measured moments: one for each label and cluster."""
-    return k * (1 if layout.label is None else layout.groups[layout.label])
+    return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
 
 
 def _output_norm(layout: Layout) -> float:
