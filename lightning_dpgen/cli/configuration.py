@@ -100,6 +100,8 @@ class ModelConf:
     spread: float | None = None
     means_share: float | None = None
     sharpened: bool | None = None
+    components: int | None = None
+    pairs_share: float | None = None
     bias: str | None = None
     lr: float | None = None
     rate: float | None = None

@@ -22,7 +22,8 @@ class Defaults:
         rate, steps: of the lots.
         k, features, iterations, label_weight, moments_share, lloyd_share, means_share: of the split.
         c_max: of the clipping rule.
-        waves, radius, sharpened: of measured moments.
+        waves: of measured moments.
+        components: of a mixture that is fitted to measured tables.
     """
 
     hidden: int
@@ -39,8 +40,7 @@ class Defaults:
     means_share: float
     c_max: float
     waves: int
-    radius: float
-    sharpened: bool
+    components: int
 
 
 def defaults(
@@ -81,8 +81,8 @@ def defaults(
         c_max=2.0 * _output_norm(layout),
         # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
         waves=min(max(layout.units, 1), round(_between(2.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
-        radius=default_radius(layout),
-        sharpened=layout.levels is not None,
+        # Tables with more noise tell fewer apart.
+        components=round(_between(strength / 25, 10, 100)),
     )
 
 

@@ -78,13 +78,12 @@ FAMILIES = {
             "network": "dense", "hidden": d.hidden, "latent": 2 * d.latent, "penalty": 10.0, "critic_steps": 2, "lr": 2e-3,
         },
     ),
+    # What there is to set, and its defaults, follows from the kind of records (`cli/measured.py`).
     "measured": Family(
-        "mixture of Gaussians of noisy moments",
+        "noisy statistics, measured once",
         None,
-        ("waves", "radius", "spread", "means_share", "sharpened"),
-        lambda d: {
-            "waves": d.waves, "radius": d.radius, "spread": d.radius / 2, "means_share": 0.15, "sharpened": d.sharpened,
-        },
+        ("waves", "radius", "spread", "means_share", "sharpened", "components", "pairs_share"),
+        lambda d: {},
     ),
 }  # fmt: skip
 

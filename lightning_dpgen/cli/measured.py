@@ -1,48 +1,94 @@
-"""`model=measured`: its settings, and the accesses that it plans."""
+"""`model=measured`: what there is to set for each kind of records, its defaults, and the accesses that it plans."""
 
 from __future__ import annotations
 
-from lightning_dpgen.cli.configuration import Conf, ModelConf
+from typing import Any
+
+from lightning_dpgen.cli.configuration import Conf
+from lightning_dpgen.cli.defaults import Defaults
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.clustering.settings import SplitSettings, default_radius
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.gaussians import GaussianRecipe
+from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.privacy.calibration import Draft
 
+Recipe = GaussianRecipe | ProductRecipe
+_MOST_COMPONENTS = 10_000
+# Of tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
+_MOST_CELLS = 1 << 26
 
-def check_measured(model: ModelConf, schema: Schema) -> None:
-    """Check its settings, which are complete.
+
+def needs_clusters(schema: Schema) -> bool:
+    """Whether the private split tells records apart where nobody says: not where labels do, nor of tables."""
+    return schema.layout.label is None and not isinstance(schema, TableSchema)
+
+
+def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
+    """Fill in what is left out, and refuse what records of this kind have no use for.
+
+    Args:
+        conf: its group ``model`` is changed in place; all else is complete.
+        schema: of the records.
+        chosen: defaults that follow from the data.
 
     Raises:
         Mistake: naming the setting.
     """
-    if not isinstance(schema, ImageSchema | SeriesSchema):
-        raise Mistake(f"model=measured: is for pictures and series, and these records are a {schema.kind}; use model=vae")
-    if not 1 <= model.waves <= schema.layout.units:
-        raise Mistake(f"model.waves={model.waves}: expected 1 to {schema.layout.units}, as many as a record has numbers")
+    model, layout = conf.model, schema.layout
+    defaults: dict[str, Any]
+    if isinstance(schema, ImageSchema | SeriesSchema):
+        radius = default_radius(layout) if model.radius is None else model.radius
+        defaults = {
+            "waves": chosen.waves, "radius": radius, "spread": radius / 2, "means_share": 0.15,
+            "sharpened": isinstance(schema, ImageSchema),
+        }  # fmt: skip
+    elif isinstance(schema, TableSchema):
+        defaults = {"components": chosen.components, "pairs_share": 0.8}
+        if conf.split.k not in (None, 1):
+            raise Mistake(
+                f"split.k={conf.split.k}: model=measured does not split tables; model.components says how many components "
+                "are fitted to what is measured"
+            )
+        cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
+        if cells > _MOST_CELLS:
+            raise Mistake(
+                f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most of "
+                f"them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; cut columns of many categories or bins, "
+                "or leave some out (type: drop)"
+            )
+    else:
+        raise Mistake(f"model=measured: is for pictures, series and tables, and these are {schema.kind}; use model=vae")
+    for name in ("waves", "radius", "spread", "means_share", "sharpened", "components", "pairs_share"):
+        value = getattr(model, name)
+        if value is not None and name not in defaults:
+            raise Mistake(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
+        if value is None and name in defaults:
+            setattr(model, name, defaults[name])
+    for name, most in (("waves", layout.units), ("components", _MOST_COMPONENTS)):
+        value = getattr(model, name)
+        if value is not None and not 1 <= value <= most:
+            raise Mistake(f"model.{name}={value}: expected a whole number from 1 to {most:,}")
     for name in ("radius", "spread"):
         value = getattr(model, name)
-        if not 1e-6 <= value <= 1e6:
+        if value is not None and not 1e-6 <= value <= 1e6:
             raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
-    if not 0.0 < model.means_share < 1.0:
-        raise Mistake(f"model.means_share={model.means_share:g}: expected a number above 0, below 1")
+    for name in ("means_share", "pairs_share"):
+        value = getattr(model, name)
+        if value is not None and not 0.0 < value < 1.0:
+            raise Mistake(f"model.{name}={value:g}: expected a number above 0, below 1")
 
 
-def recipe_of(conf: Conf, schema: Schema) -> GaussianRecipe:
+def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     """What is measured, and what is fitted to it."""
-    model, layout = conf.model, schema.layout
-    return GaussianRecipe(
-        schema,
-        conf.split.k * (1 if layout.label is None else layout.groups[layout.label]),
-        conf.data.n,
-        model.waves,
-        model.radius,
-        model.spread,
-        model.means_share,
-        model.sharpened,
-    )
+    model, layout, n = conf.model, schema.layout, conf.data.n
+    if isinstance(schema, TableSchema):
+        return ProductRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
+    k = conf.split.k * (1 if layout.label is None else layout.groups[layout.label])
+    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share, model.sharpened)
 
 
 def measured_drafts(conf: Conf, schema: Schema, split: SplitSettings, left: float) -> list[Draft]:

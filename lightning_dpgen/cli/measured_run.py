@@ -14,8 +14,8 @@ from lightning_dpgen.cli.settings import Settings
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.gaussians import MEANS, SQUARES, State, label_components
-from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.measure.gaussians import label_components
+from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
@@ -50,8 +50,7 @@ def measured_mixture(
     if account.resumed:
         shutil.rmtree(folder.staging, ignore_errors=True)
         state = _kept(account, folder)
-        done = {name: 1 for name, of_it in ((MEANS, "means"), (SQUARES, "squares")) if of_it in state}
-        account.go_on(paid_once(account) | ({} if data is None else data.load()) | done)
+        account.go_on(paid_once(account) | ({} if data is None else data.load()) | recipe.done(state))
         telling.say(f"going on with the run in {folder.root}; its plan is now:")
         telling.say(budget_table(account.plan))
 

@@ -14,7 +14,7 @@ from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, read_conf
 from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
-from lightning_dpgen.cli.measured import check_measured, measured_drafts
+from lightning_dpgen.cli.measured import complete_measured, measured_drafts, needs_clusters
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.public_centres import ENDING, read_centres
 from lightning_dpgen.clustering.settings import SplitSettings
@@ -234,8 +234,7 @@ def fill(conf: Conf) -> Settings:
     schema = make_schema(conf)
     _check_two_of_three(conf)
     trained = conf.model.name not in FAMILIES or FAMILIES[conf.model.name].trained
-    if not trained and conf.split.k is None and schema.layout.label is not None:
-        # Its labels tell records apart.
+    if not trained and conf.split.k is None and not needs_clusters(schema):
         conf.split.k = 1
     chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
@@ -250,7 +249,7 @@ def fill(conf: Conf) -> Settings:
     if trained:
         _check_model(conf, schema)
     else:
-        check_measured(conf.model, schema)
+        complete_measured(conf, schema, chosen)
     if conf.rows is not None:
         _within("rows", conf.rows, 0, _MOST)
     _check_accelerator(conf.trainer.accelerator)

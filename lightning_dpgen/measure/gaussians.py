@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.statistics import Counts, Means, Squares
-from lightning_dpgen.measure.workload import Measured, Workload
+from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
@@ -20,8 +20,6 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 
 MEANS, SQUARES = "means", "squares"
-# What has been measured so far, by the names of the statistics.
-State = Mapping[str, Measured]
 # Of the access that measures both, the counts' part of the inverse squared noise.
 _COUNTS = 0.02
 
@@ -66,6 +64,11 @@ class GaussianRecipe:
         """Both accesses as they are planned, for a share of the budget's mu^2."""
         first, second = self._workloads
         return [first.draft(share * self.means_share), second.draft(share * (1.0 - self.means_share))]
+
+    def done(self, state: State) -> dict[str, int]:
+        """How many accesses of each stage have left their results there."""
+        first, second = self._workloads
+        return first.done(state) | second.done(state)
 
     def measure(
         self,

@@ -27,6 +27,10 @@ class Measured:
     deviation: float
 
 
+# What a run has measured so far, by the names of the statistics.
+State = Mapping[str, Measured]
+
+
 @dataclass(frozen=True)
 class Workload:
     """Statistics that are measured once, from one access.
@@ -53,9 +57,13 @@ class Workload:
         """The access as it is planned, for a share of the budget's mu^2; None for what is left."""
         return Draft(self.stage, self.weights, 1, largest=self.largest, share=share)
 
+    def done(self, state: State) -> dict[str, int]:
+        """How many of its accesses have left their results there, by its stage, for `Account.go_on`."""
+        return {self.stage: 1} if set(self.weights) <= set(state) else {}
+
     def measure(
         self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
-    ) -> dict[str, Measured]:
+    ) -> State:
         """The noisy sums of each statistic.
 
         Args:

@@ -23,6 +23,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
+from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
@@ -33,7 +34,9 @@ from lightning_dpgen.release.strict_json import read_json
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
-_NETWORKS = {network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians)}
+_NETWORKS = {
+    network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians, StackedProducts)
+}
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 # Sizes beyond it are of no use to anybody.
 _LARGEST = 2**24

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lightning_dpgen import load_release
@@ -28,7 +29,7 @@ def test_measures_releases_and_verifies(dpgen, tmp_path, settings):
     release, certificate = load_release(run / "release"), _certificate(run)
     pictures = release.sample(50, seed=1)
     assert pictures.shape == (50, 8, 8) and 0 <= pictures.min() <= pictures.max() <= 16
-    assert certificate["declared"]["model"]["name"] == "mixture of Gaussians of noisy moments"
+    assert certificate["declared"]["model"]["name"] == "noisy statistics, measured once"
     assert "clipping" not in certificate["declared"]
     stages = [stage["name"] for stage in certificate["stages"]]
     assert stages[-2:] == ["means", "squares"] and ("clustering" in stages) == (settings is SPLIT)
@@ -59,6 +60,25 @@ def test_digits_are_told_apart_by_whoever_has_seen_the_synthetic_ones(dpgen, tmp
     images, labels = load_digits(return_X_y=True)
     nearest = np.square(images[:, None] - means).sum(axis=2).argmin(axis=1)
     assert (nearest == labels).mean() > 0.75
+
+
+def test_a_table_is_measured_in_one_access(dpgen, tmp_path):
+    """Of any schema: numbers, categories and what is missing come back as columns, and can be asked for."""
+    random = np.random.default_rng(0)
+    sex = random.choice(["F", "M"], 2000, p=[0.3, 0.7])
+    age = np.where(sex == "F", random.integers(20, 40, 2000), random.integers(50, 80, 2000))
+    pd.DataFrame({"sex": sex, "age": age}).to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.yaml").write_text(
+        "label: sex\ncolumns:\n  sex: {type: category, values: [F, M]}\n  age: {type: integer, low: 0, high: 99}\n"
+    )
+    run, table = tmp_path / "run", [f"data.path={tmp_path / 'people.csv'}", f"data.schema={tmp_path / 'people.yaml'}"]
+    settings = ["data=table", *table, "data.n=2000", "model=measured", "rows=100", f"run_dir={run}"]
+    assert dpgen("train", *settings)[0] == 0 and dpgen("verify", run)[0] == 0
+    assert [stage["name"] for stage in _certificate(run)["stages"]] == ["tables"]
+    made = load_release(run / "release").sample(4000, seed=0)
+    assert (made.sex == "F").mean() == pytest.approx(0.3, abs=0.05)
+    assert made.age[made.sex == "F"].mean() == pytest.approx(29.5, abs=3)
+    assert made.age[made.sex == "M"].mean() == pytest.approx(64.5, abs=3)
 
 
 def test_without_privacy_too(dpgen, tmp_path):
@@ -110,10 +130,16 @@ def test_means_that_were_lost_are_not_measured_again(dpgen, after_the_means):
 
 
 BAD = {
-    "a table": (["data=mushroom"], "is for pictures and series"),
+    "baskets": (["data=retail"], "is for pictures, series and tables"),
+    "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
+    "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
+    "more cells than anybody could fill": (["data=adult", "data.bins=1000"], "type: drop"),
+    "clusters of a table": (["data=mushroom", "split.k=3"], "split.k=3: model=measured does not split tables"),
+    "no component": (["data=mushroom", "model.components=0"], "model.components=0"),
+    "no tables of two": (["data=mushroom", "model.pairs_share=0"], "model.pairs_share=0"),
     "a setting of networks": (["model.steps=5"], "no setting 'model.steps'"),
     "no wave": (["model.waves=0"], "model.waves=0"),
-    "more waves than numbers": (["model.waves=65"], "model.waves=65: expected 1 to 64"),
+    "more waves than numbers": (["model.waves=65"], "model.waves=65: expected a whole number from 1 to 64"),
     "no radius": (["model.radius=0"], "model.radius=0"),
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),

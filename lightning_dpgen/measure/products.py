@@ -1,0 +1,172 @@
+"""A mixture of product distributions, fitted to noisy tables of counts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.statistics import Marginals
+from lightning_dpgen.measure.workload import State, Workload
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.outputs import means
+from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft
+
+TABLES = "tables"
+# Steps of the fit, and the largest of them.
+_STEPS, _LR = 1500, 0.1
+
+
+@dataclass(frozen=True)
+class ProductRecipe:
+    """One access: tables of each choice, and of each two, by the label where there is one; and a mixture fitted to them.
+
+    Args:
+        schema: of records that are choices alone, such as tables; public.
+        k: number of components.
+        n: the declared number of records.
+        pairs: pairs of groups whose tables are measured, None for all; the label is crossed with each and is in none.
+        pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
+        seed: of the fit; public.
+
+    Raises:
+        ValueError: for records of other kinds, or a share outside (0, 1).
+    """
+
+    schema: Schema
+    k: int
+    n: int
+    pairs: tuple[tuple[int, int], ...] | None = None
+    pairs_share: float = 0.8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.schema.layout.units or not self.schema.layout.groups:
+            raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
+        if not 0.0 < self.pairs_share < 1.0:
+            raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
+
+    @property
+    def statistics(self) -> dict[str, Marginals]:
+        """What is measured: `singles`, and `pairs` if there are two groups besides the label."""
+        layout = self.schema.layout
+        label = () if layout.label is None else (layout.label,)
+        others = [group for group in range(len(layout.groups)) if group not in label]
+        pairs = list(itertools.combinations(others, 2)) if self.pairs is None else list(self.pairs)
+        singles = [(*label, group) for group in others] or [label]
+        found = {"singles": Marginals(layout, singles)}
+        return found | ({"pairs": Marginals(layout, [(*label, *pair) for pair in pairs])} if pairs else {})
+
+    @property
+    def _workload(self) -> Workload:
+        shares = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
+        return Workload(TABLES, {name: shares[name] for name in self.statistics}, self.n)
+
+    def drafts(self, share: float) -> list[Draft]:
+        """The access as it is planned, for a share of the budget's mu^2."""
+        return [self._workload.draft(share)]
+
+    def done(self, state: State) -> dict[str, int]:
+        """How many accesses of each stage have left their results there."""
+        return self._workload.done(state)
+
+    def measure(
+        self,
+        records: Records,
+        component: Tensor,
+        account: Account,
+        *,
+        state: State | None = None,
+        save: Callable[[State], None] = lambda _: None,
+    ) -> Mixture:
+        """The mixture; see `GaussianRecipe.measure`. Components of records make no difference to tables.
+
+        Guarantee:
+            One record added or removed changes one cell of each table by 1.
+        """
+        state = dict(state or {})
+        if not state:
+            state = self._workload.measure(self.statistics, records, component, account)
+            save(state)
+        weights, shares = fit_products(self.schema.layout, self.statistics, state, self.k, self.seed)
+        network = StackedProducts(self.schema, self.k)
+        network.means.copy_(shares)
+        return Mixture(network, weights)
+
+
+def fit_products(
+    layout: Layout, statistics: Mapping[str, Marginals], measured: State, k: int, seed: int, steps: int = _STEPS
+) -> tuple[Tensor, Tensor]:
+    """Weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
+
+    Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
+    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
+    """
+    total = _total(statistics, measured)
+    generator = torch.Generator().manual_seed(seed)
+    # A label alone is a choice as any other.
+    label = layout.label if len(layout.groups) > 1 else None
+    classes = 1 if label is None else layout.groups[label]
+    # Of each two numbers of a record, by label: the share of records that have both, and how sure it is.
+    target = torch.zeros(classes, layout.width, layout.width)
+    weight = torch.zeros(classes, layout.width, layout.width)
+    for name, tables in statistics.items():
+        # Without noise all say as much.
+        precision = 1.0 / max(measured[name].deviation, 1.0)
+        for table, counts in zip(tables.tables, tables.tables_of(measured[name].sums), strict=True):
+            groups = [group for group in table if group != label]
+            cells = (counts / total).float().view(classes, *[layout.groups[group] for group in groups])
+            first, last = layout.spans[groups[0]], layout.spans[groups[-1]]
+            if len(groups) == 1:
+                index = torch.arange(first.start, first.stop)
+                target[:, index, index], weight[:, index, index] = cells, precision
+            else:
+                target[:, first, last], weight[:, first, last] = cells, precision
+    weight /= weight.max()
+    logits = _starts(target, layout, label, k, generator).requires_grad_()
+    mixing = torch.zeros(k, requires_grad=True)
+    optimizer = torch.optim.Adam([logits, mixing], lr=_LR)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
+    diagonal = torch.eye(layout.width, dtype=torch.bool)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        shares, weights = means(logits, layout), torch.softmax(mixing, dim=0)
+        by_label = weights[None] if label is None else (weights[:, None] * shares[:, layout.labels]).T
+        made = torch.einsum("ck,ki,kj->cij", by_label, shares, shares)
+        single = by_label @ shares
+        made = torch.where(diagonal, single[:, :, None], made)
+        ((made - target) * weight).square().sum().backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        return torch.softmax(mixing, dim=0), means(logits, layout)
+
+
+def _total(statistics: Mapping[str, Marginals], measured: State) -> float:
+    """How many records there are, as all tables say, each as loudly as its noise lets it."""
+    said, trust = 0.0, 0.0
+    for name, tables in statistics.items():
+        variance = max(measured[name].deviation, 1e-9) ** 2
+        for counts in tables.tables_of(measured[name].sums):
+            said += float(counts.sum()) / (variance * counts.numel())
+            trust += 1.0 / (variance * counts.numel())
+    return max(said / trust, 1.0)
+
+
+def _starts(target: Tensor, layout: Layout, label: int | None, k: int, generator: torch.Generator) -> Tensor:
+    """(k, width) logits near the shares of each group, with differences between components to begin from."""
+    single = torch.diagonal(target, dim1=1, dim2=2).sum(dim=0)
+    logits = torch.zeros(layout.width)
+    for group, span in enumerate(layout.spans):
+        shares = single[span] if group != label else torch.ones(span.stop - span.start)
+        shares = shares.clamp(min=1e-4 * float(shares.abs().sum().clamp(min=1e-4)))
+        logits[span] = torch.log(shares / shares.sum())
+    return logits + torch.randn(k, layout.width, generator=generator)

@@ -1,0 +1,122 @@
+"""Mixtures fitted to noisy tables: what they give back without noise, how noise counts, and what they refuse."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.products import ProductRecipe, fit_products
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.release.sampler import load_release, write_model
+
+SIZES = {"a": 3, "b": 2, "c": 4, "d": 3}
+
+
+def schema(label=None):
+    columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(size)]} for name, size in SIZES.items()}
+    return schema_of({"columns": columns} | ({} if label is None else {"label": label})).completed(5)
+
+
+def some_records(n, label=None, seed=0):
+    """A mixture of three kinds of rows."""
+    random = np.random.default_rng(seed)
+    kind = random.choice(3, n, p=[0.5, 0.3, 0.2])
+    columns = []
+    for size in SIZES.values():
+        shares = random.dirichlet(np.full(size, 0.3), 3)
+        columns.append((shares[kind].cumsum(axis=1) < random.random((n, 1))).sum(axis=1).clip(max=size - 1))
+    own = schema(label)
+    return Records(own, Encoded(np.zeros((n, 0), np.float32), np.stack(columns, axis=1).astype(np.uint8)))
+
+
+def measured(records, epsilon, **settings):
+    recipe = ProductRecipe(records.schema, n=len(records), **({"k": 6} | settings))
+    account = Account(make_plan(recipe.drafts(1.0), epsilon=epsilon, delta=1e-6))
+    component = torch.zeros(len(records), dtype=torch.int64)
+    kept = []
+    mixture = recipe.measure(records, component, account, save=kept.append)
+    assert account.finished and recipe.done(kept[0]) == {"tables": 1} and recipe.done({}) == {}
+    return recipe, mixture, kept[0]
+
+
+def distance(mixture, records, groups):
+    """Total variation between a table of the mixture and that of the records."""
+    layout, shares = records.schema.layout, mixture.network.means.double().numpy()
+    weights = mixture.weights.double().numpy()
+    letters = "abc"[: len(groups)]
+    terms = [shares[:, layout.spans[group]] for group in groups]
+    made = np.einsum(f"k,{','.join(f'k{letter}' for letter in letters)}->{letters}", weights, *terms)
+    cells = np.ravel_multi_index([records.encoded.codes[:, g] for g in groups], made.shape)
+    real = np.bincount(cells, minlength=made.size).reshape(made.shape) / len(records)
+    return 0.5 * np.abs(made - real).sum()
+
+
+@pytest.mark.parametrize("label", [None, "b"])
+def test_without_noise_the_tables_come_back(label):
+    records = some_records(20_000, label)
+    recipe, mixture, _ = measured(records, math.inf)
+    crossed = 4 + 6 if label is None else 3 + 3
+    assert sum(len(tables.tables) for tables in recipe.statistics.values()) == crossed
+    for pair in itertools.combinations(range(4), 2):
+        assert distance(mixture, records, pair) < 0.01
+    if label is not None:
+        # What is measured by label is three-way.
+        assert distance(mixture, records, (0, 1, 2)) < 0.01
+    drawn = Records(records.schema, mixture.sample(20_000, torch.Generator().manual_seed(0)))
+    assert distance(mixture, drawn, (0, 3)) < 0.02
+
+
+def test_independent_columns_would_be_noticed():
+    """One component has no way to say what goes together."""
+    records = some_records(20_000)
+    _, alone, _ = measured(records, math.inf, k=1)
+    assert max(distance(alone, records, pair) for pair in itertools.combinations(range(4), 2)) > 0.1
+
+
+def test_noise_is_weighed_and_not_fitted():
+    """More components than noise lets anybody tell apart do no harm."""
+    records = some_records(3000, "b")
+    _, mixture, _ = measured(records, 0.5, k=50)
+    far = np.mean([distance(mixture, records, pair) for pair in itertools.combinations(range(4), 2)])
+    assert far < 0.08
+    assert np.mean([distance(mixture, records, (group,)) for group in range(4)]) < 0.04
+
+
+def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed():
+    records = some_records(500)
+    recipe, mixture, kept = measured(records, 1.0)
+    weights, shares = fit_products(records.schema.layout, recipe.statistics, kept, 6, 0)
+    assert torch.equal(shares, mixture.network.means) and torch.equal(weights, mixture.weights)
+    again = recipe.measure(None, None, None, state=kept)
+    assert torch.equal(again.network.means, shares)
+    assert not torch.equal(fit_products(records.schema.layout, recipe.statistics, kept, 6, 1)[1], shares)
+
+
+def test_a_release_is_read_back_as_it_was_written(tmp_path):
+    _, mixture, _ = measured(some_records(500, "d"), 2.0)
+    write_model(tmp_path, mixture)
+    mine, theirs = mixture.sample(40, torch.Generator().manual_seed(5)), load_release(tmp_path).encoded(40, 5)
+    assert np.array_equal(mine.codes, theirs.codes)
+
+
+def test_a_table_of_one_column_or_of_a_label_alone():
+    for fields in ({"columns": {"a": {"type": "boolean"}}}, {"columns": {"a": {"type": "boolean"}}, "label": "a"}):
+        own = schema_of(fields).completed(5)
+        codes = np.array([[0], [1], [1], [1]] * 100, np.uint8)
+        recipe, mixture, _ = measured(Records(own, Encoded(np.zeros((400, 0), np.float32), codes)), math.inf)
+        assert set(recipe.statistics) == {"singles"}
+        assert float((mixture.weights @ mixture.network.means)[1]) == pytest.approx(0.75, abs=0.01)
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="expected records that are choices alone"):
+        ProductRecipe(ImageSchema(2, 2, levels=1), 3, 100)
+    with pytest.raises(ValueError, match="pairs_share=0: expected"):
+        ProductRecipe(schema(), 3, 100, pairs_share=0)
