@@ -56,9 +56,9 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
         if cells > _MOST_CELLS:
             raise Mistake(
-                f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most of "
-                f"them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; cut columns of many categories or bins, "
-                "or leave some out (type: drop)"
+                f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
+                f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; cut columns of many categories or "
+                "bins, or leave some out (type: drop)"
             )
     else:
         raise Mistake(f"model=measured: is for pictures, series and tables, and these are {schema.kind}; use model=vae")
@@ -72,6 +72,11 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         value = getattr(model, name)
         if value is not None and not 1 <= value <= most:
             raise Mistake(f"model.{name}={value}: expected a whole number from 1 to {most:,}")
+    if model.waves is not None and (numbers := _components(conf, schema) * model.waves**2) > _MOST_CELLS:
+        raise Mistake(
+            f"model.waves={model.waves}: the second moments of {_components(conf, schema)} components are {numbers:.1g} "
+            f"numbers: expected {_MOST_CELLS:.1g} or fewer; set fewer waves"
+        )
     for name in ("radius", "spread"):
         value = getattr(model, name)
         if value is not None and not 1e-6 <= value <= 1e6:
@@ -84,14 +89,26 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
 
 def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     """What is measured, and what is fitted to it."""
-    model, layout, n = conf.model, schema.layout, conf.data.n
+    model, n = conf.model, conf.data.n
     if isinstance(schema, TableSchema):
         return ProductRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
-    k = conf.split.k * (1 if layout.label is None else layout.groups[layout.label])
+    k = _components(conf, schema)
     return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share, model.sharpened)
+
+
+def _components(conf: Conf, schema: Schema) -> int:
+    """Of pictures and series: one for each label and cluster."""
+    layout = schema.layout
+    return conf.split.k * (1 if layout.label is None else layout.groups[layout.label])
 
 
 def measured_drafts(conf: Conf, schema: Schema, split: SplitSettings, left: float) -> list[Draft]:
     """The accesses of the split, where there are several clusters, and of what is measured, for the budget that is left."""
     drafts = [] if split.k == 1 else split.drafts(conf.data.n, means=False)
-    return drafts + recipe_of(conf, schema).drafts(left - sum(draft.share for draft in drafts))
+    rest = left - sum(draft.share for draft in drafts)
+    if rest <= 0.0:
+        raise Mistake(
+            f"the shares of the budget that are given leave {rest:.2g} to measure with: set smaller ones (data.n_share, "
+            "privacy.fidelity_share, split.moments_share, split.lloyd_share)"
+        )
+    return drafts + recipe_of(conf, schema).drafts(rest)

@@ -7,7 +7,7 @@ import shutil
 import torch
 
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured import recipe_of
+from lightning_dpgen.cli.measured import Recipe, recipe_of
 from lightning_dpgen.cli.resume import paid_once
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings
@@ -20,7 +20,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
 
 
 def split_module(
@@ -49,8 +49,15 @@ def measured_mixture(
     state: State = {}
     if account.resumed:
         shutil.rmtree(folder.staging, ignore_errors=True)
-        state = _kept(account, folder)
-        account.go_on(paid_once(account) | ({} if data is None else data.load()) | recipe.done(state))
+        state = _kept(account, folder, recipe)
+        done = {stage: count for workload in recipe.workloads for stage, count in workload.done(state).items()}
+        account.go_on(paid_once(account) | ({} if data is None else data.load()) | done)
+        stages = [workload.stage for workload in recipe.workloads]
+        if lost := [stage for stage in stages if stage not in done and not account.remaining(stage)]:
+            raise BudgetTooSmall(
+                f"run_dir={folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
+                "there is nothing to release; start a new run, whose cost adds to what this one has spent"
+            )
         telling.say(f"going on with the run in {folder.root}; its plan is now:")
         telling.say(budget_table(account.plan))
 
@@ -70,11 +77,30 @@ def measured_mixture(
     return mixture
 
 
-def _kept(account: Account, folder: RunFolder) -> State:
+def _kept(account: Account, folder: RunFolder, recipe: Recipe) -> State:
     """What an interrupted run has measured."""
     if not folder.measured.is_file():
         return {}
     kept = durable.load(folder.measured, "head", "sums", "deviations")
     if not account.ledger.knows(kept["head"]):
         raise LedgerError(f"{folder.measured}: knows of lines that the ledger does not hold; some of it is missing")
-    return {name: Measured(sums, kept["deviations"][name]) for name, sums in kept["sums"].items()}
+    sums, deviations = kept["sums"], kept["deviations"]
+    if not (
+        isinstance(sums, dict)
+        and isinstance(deviations, dict)
+        and all(name in recipe.shapes and _sound(own, recipe.shapes[name]) for name, own in sums.items())
+        and all(isinstance(deviations.get(name), float) for name in sums)
+        and all(workload.done(sums) or not set(workload.weights) & set(sums) for workload in recipe.workloads)
+    ):
+        raise DamagedState(f"{folder.measured}: is not what a run has saved; start a new run, whose cost adds to it")
+    return {name: Measured(own, deviations[name]) for name, own in sums.items()}
+
+
+def _sound(sums: object, shape: tuple[int, ...]) -> bool:
+    """Whether these are sums as they were measured."""
+    return (
+        isinstance(sums, torch.Tensor)
+        and sums.dtype == torch.float64
+        and tuple(sums.shape) == shape
+        and bool(sums.isfinite().all())
+    )

@@ -112,7 +112,7 @@ def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: di
         Mistake: if another run has taken the folder, or was here and its ledger is gone.
         LedgerError: if another run is taking it.
     """
-    for state in (folder.split, folder.checkpoint, folder.projected, folder.bought, folder.fidelity):
+    for state in (folder.split, folder.checkpoint, folder.measured, folder.projected, folder.bought, folder.fidelity):
         if state.exists() and not folder.ledger.exists():
             raise Mistake(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "

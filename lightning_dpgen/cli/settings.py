@@ -32,10 +32,14 @@ from lightning_dpgen.privacy.plan import Plan
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
+# Far beyond what protects anything.
+_LARGEST_EPSILON = 1e6
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST, _DEEPEST = 10**9, 2**16, 8
 # The stage that buys the number of records and what else is not declared.
 FIRST_PASS = "first pass"
+# What stands there if nobody asks for another (conf/clipping/dpnorm.yaml).
+_NO_CLIPPING = ClippingConf("dpnorm", bins=20, share=0.05)
 _RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
@@ -110,7 +114,8 @@ class Settings:
         title = FAMILIES[asked.pop("name")].title
         asked |= asked.pop("options") or {}
         # The number of steps may be open, where it is solved for.
-        model = {name: value for name, value in asked.items() if value is not None or name in ("steps", "noise")}
+        always = ("steps", "noise") if self.clipping is not None else ()
+        model = {name: value for name, value in asked.items() if value is not None or name in always}
         return {
             "data": self.data_name,
             "n": self.conf.data.n,
@@ -119,7 +124,7 @@ class Settings:
             **({} if self.conf.privacy.fidelity_share is None else {"fidelity_share": self.conf.privacy.fidelity_share}),
             "schema": self.schema.as_json(),
             "model": {"name": title, **model},
-            "split": dataclasses.asdict(self.split),
+            **({} if self.clipping is None and self.split.k == 1 else {"split": dataclasses.asdict(self.split)}),
             **(
                 {}
                 if self.clipping is None
@@ -249,6 +254,11 @@ def fill(conf: Conf) -> Settings:
     if trained:
         _check_model(conf, schema)
     else:
+        given = dataclasses.asdict(conf.clipping)
+        if given != dataclasses.asdict(_NO_CLIPPING):
+            raise Mistake(
+                f"clipping={conf.clipping.rule}: model={conf.model.name} clips no gradient; leave settings of clipping out"
+            )
         complete_measured(conf, schema, chosen)
     if conf.rows is not None:
         _within("rows", conf.rows, 0, _MOST)
@@ -305,9 +315,9 @@ def check_privacy(conf: Conf) -> None:
                 "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
                 "follows, or privacy=off"
             )
-    elif not (math.isfinite(epsilon) and epsilon >= _SMALLEST_EPSILON):
+    elif not _SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
         raise Mistake(
-            f"privacy.epsilon={epsilon}: expected a positive finite number, {_SMALLEST_EPSILON:g} or more, or privacy=off"
+            f"privacy.epsilon={epsilon}: expected {_SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or privacy=off"
         )
     share = conf.privacy.fidelity_share
     if share is not None and not 0.0 < share < 0.5:

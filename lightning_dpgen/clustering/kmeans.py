@@ -29,6 +29,7 @@ from lightning_dpgen.data.lots import persons_of
 from lightning_dpgen.data.stores import Store, check_finite, store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.precision import full_precision
 
@@ -205,10 +206,14 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
 
     Raises:
         ValueError: if n is below 1.
-        LedgerError: naming the access; nothing has been spent on it.
+        LedgerError: naming the access, or a plan that is not under add-or-remove-one; nothing has been spent on it.
     """
     if not (isinstance(n, Real) and n >= 1):
         raise ValueError(f"n={n!r}: expected the declared number of records, 1 or more")
+    if account.plan.relation != ADD_OR_REMOVE_ONE:
+        raise LedgerError(
+            f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the split's bounds are"
+        )
     planned = {stage.name: stage for stage in account.plan.stages if stage.name in (MOMENTS, LLOYD, FINAL)}
     if state is None and any(account.remaining(name) != stage.count for name, stage in planned.items()):
         return

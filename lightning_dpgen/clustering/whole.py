@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.stores import Store
+from lightning_dpgen.privacy.precision import full_precision
 
 # Whole numbers that float64 (and float32) hold without a gap.
 DOUBLE, SINGLE = 53, 24
@@ -69,6 +70,7 @@ class Grid:
         return (values.to(torch.float32) * (1.0 / self.unit)).clamp_(-most, most).round_().nan_to_num_(nan=0.0)
 
 
+@full_precision(torch.device("cpu"))
 def product(whole: Rows, matrix: Tensor) -> Tensor:
     """(B, d) of whole rows and a (m, d) whole matrix of one type, exact where no sum reaches the 2^53 or 2^24 of it."""
     return whole @ matrix if isinstance(whole, Tensor) else torch.from_numpy(whole @ matrix.numpy())
@@ -114,6 +116,7 @@ class Nearest:
         found[doubtful] = self.exact(whole[doubtful])
         return found
 
+    @full_precision(torch.device("cpu"))
     def likely(self, whole: Tensor) -> tuple[Tensor, Tensor]:
         """(B,) places in float32, and those of the B rows whose place has to be found in whole numbers."""
         scores = torch.addmm(self._rough_half, self._rough, whole.T)

@@ -88,7 +88,9 @@ class Records(Store):
     @property
     def steps(self) -> Steps | None:
         levels = self.schema.layout.levels
-        return Steps(1.0 / levels, bits=(levels - 1).bit_length()) if isinstance(self._units, ScaledStore) else None
+        # A 1 of a choice has to find room in a byte, too.
+        in_bytes = isinstance(self._units, ScaledStore) and levels < 2**8
+        return Steps(1.0 / levels, bits=(levels - 1).bit_length()) if in_bytes else None
 
     def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
         layout, units = self.schema.layout, self._units.stretch(rows)

@@ -55,20 +55,21 @@ class GaussianRecipe:
             raise ValueError(f"means_share={self.means_share}: expected a number above 0, below 1")
 
     @property
-    def _workloads(self) -> tuple[Workload, Workload]:
+    def workloads(self) -> tuple[Workload, Workload]:
+        """What its accesses measure, in their order."""
         largest = self.n / self.k
         first = Workload(MEANS, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, largest)
         return first, Workload(SQUARES, {"squares": 1.0}, largest)
 
     def drafts(self, share: float) -> list[Draft]:
         """Both accesses as they are planned, for a share of the budget's mu^2."""
-        first, second = self._workloads
+        first, second = self.workloads
         return [first.draft(share * self.means_share), second.draft(share * (1.0 - self.means_share))]
 
-    def done(self, state: State) -> dict[str, int]:
-        """How many accesses of each stage have left their results there."""
-        first, second = self._workloads
-        return first.done(state) | second.done(state)
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what is measured, by the names of the statistics."""
+        return {"counts": (self.k,), "means": (self.k, self.size), "squares": (self.k, self.size, self.size)}
 
     def measure(
         self,
@@ -92,7 +93,7 @@ class GaussianRecipe:
             One record added or removed changes one count by 1, one sum of records by a vector of the radius, and one sum of
             outer products by a matrix of Frobenius norm spread^2.
         """
-        first, second = self._workloads
+        first, second = self.workloads
         basis = cosines(self.schema.layout, self.schema.axes, self.size)
         state = dict(state or {})
         if "means" not in state:

@@ -66,17 +66,19 @@ class ProductRecipe:
         return found | ({"pairs": Marginals(layout, [(*label, *pair) for pair in pairs])} if pairs else {})
 
     @property
-    def _workload(self) -> Workload:
+    def workloads(self) -> tuple[Workload]:
+        """What its access measures."""
         shares = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
-        return Workload(TABLES, {name: shares[name] for name in self.statistics}, self.n)
+        return (Workload(TABLES, {name: shares[name] for name in self.statistics}, self.n),)
 
     def drafts(self, share: float) -> list[Draft]:
         """The access as it is planned, for a share of the budget's mu^2."""
-        return [self._workload.draft(share)]
+        return [self.workloads[0].draft(share)]
 
-    def done(self, state: State) -> dict[str, int]:
-        """How many accesses of each stage have left their results there."""
-        return self._workload.done(state)
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what is measured, by the names of the statistics."""
+        return {name: statistic.shape for name, statistic in self.statistics.items()}
 
     def measure(
         self,
@@ -94,7 +96,7 @@ class ProductRecipe:
         """
         state = dict(state or {})
         if not state:
-            state = self._workload.measure(self.statistics, records, component, account)
+            state = self.workloads[0].measure(self.statistics, records, component, account)
             save(state)
         weights, shares = fit_products(self.schema.layout, self.statistics, state, self.k, self.seed)
         network = StackedProducts(self.schema, self.k)

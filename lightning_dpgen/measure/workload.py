@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from lightning_dpgen.data.lots import persons_of
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.mechanisms import gaussian
 
 
@@ -57,8 +60,8 @@ class Workload:
         """The access as it is planned, for a share of the budget's mu^2; None for what is left."""
         return Draft(self.stage, self.weights, 1, largest=self.largest, share=share)
 
-    def done(self, state: State) -> dict[str, int]:
-        """How many of its accesses have left their results there, by its stage, for `Account.go_on`."""
+    def done(self, state: Collection[str]) -> dict[str, int]:
+        """For `Account.go_on`: that its access is done, if what it measures is among these names."""
         return {self.stage: 1} if set(self.weights) <= set(state) else {}
 
     def measure(
@@ -77,8 +80,17 @@ class Workload:
             they have records; the noise is the plan's multiplier times that (`mechanisms.gaussian`).
 
         Raises:
-            ValueError: for other statistics than were planned. Nothing has been spent then.
+            ValueError: for other statistics than were planned, or where nobody says whose a record is and the plan is about
+                persons.
+            BadRecords: for a person with more records than the plan says.
+            LedgerError: of a plan under replace-one: bounds are those of a record added or removed.
+            Nothing has been spent then.
         """
+        if account.plan.relation != ADD_OR_REMOVE_ONE:
+            raise LedgerError(
+                f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the bounds are"
+            )
+        persons_of(records, None, account.plan.max_rows)
         if set(statistics) != set(self.weights):
             raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")
         # All that takes long is done before the access, which an interrupt would lose.

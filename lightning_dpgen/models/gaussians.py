@@ -26,7 +26,7 @@ class StackedGaussians(nn.Module):
         sharpened: whether units between 0.1 and 0.9 are stretched to 0 and 1, for pictures most of whose pixels are either.
 
     Raises:
-        ValueError: for a size below 1, or a rank above the size.
+        ValueError: for a size below 1 or above the units of a record, or a rank above the size.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -41,8 +41,8 @@ class StackedGaussians(nn.Module):
         check_sizes(k=k, size=size, rank=rank)
         super().__init__()
         layout = schema.layout
-        if rank > size:
-            raise ValueError(f"rank={rank}: expected at most the size, {size}")
+        if not rank <= size <= layout.units:
+            raise ValueError(f"rank={rank}, size={size}: expected at most the size, and at most {layout.units}")
         self.schema, self.k, self.size, self.rank, self.sharpened = schema, k, size, rank, sharpened
         self.register_buffer("centres", torch.zeros(k, size))
         self.register_buffer("factors", torch.zeros(k, rank, size))

@@ -129,11 +129,56 @@ def test_means_that_were_lost_are_not_measured_again(dpgen, after_the_means):
     assert status == 3 and "start a new run" in err and not (after_the_means / "release").exists()
 
 
+def test_second_moments_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
+    """Killed between the second access and its save: the ledger knows of it, and what it gave is gone."""
+    saves = []
+
+    def killed(path, value):
+        saves.append(path)
+        if len(saves) == 2:
+            raise KeyboardInterrupt
+        durable.save(path, value)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(killed), "load": durable.load}))
+        assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
+    status, _, err = dpgen("train", *LABELLED, f"run_dir={run}")
+    assert status == 3 and "squares had been measured" in err and "Traceback" not in err
+
+
+def test_a_ledger_that_is_gone_is_missed(dpgen, after_the_means):
+    for path in (after_the_means / "private").glob("ledger*"):
+        path.unlink()
+    status, _, err = dpgen("train", *LABELLED, f"run_dir={after_the_means}")
+    assert status == 2 and "holds measured.pt of a run whose ledger is missing" in err
+
+
+CHANGES = {
+    "no counts": lambda kept: kept["sums"].pop("counts"),
+    "another shape": lambda kept: kept["sums"].update(means=kept["sums"]["means"][:3]),
+    "no numbers": lambda kept: kept["sums"].update(means="many"),
+    "not finite": lambda kept: kept["sums"]["means"].fill_(float("nan")),
+    "no deviations": lambda kept: kept.update(deviations=[]),
+    "a stranger": lambda kept: kept["sums"].update(more=kept["sums"]["means"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_changed_state_is_one_line(dpgen, after_the_means, change):
+    path = after_the_means / "private" / "measured.pt"
+    kept = durable.load(path)
+    change(kept)
+    durable.save(path, kept)
+    status, _, err = dpgen("train", *LABELLED, f"run_dir={after_the_means}")
+    assert status == 2 and "measured.pt: is not what a run has saved" in err and "Traceback" not in err
+
+
 BAD = {
     "baskets": (["data=retail"], "is for pictures, series and tables"),
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
     "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
-    "more cells than anybody could fill": (["data=adult", "data.bins=1000"], "type: drop"),
+    "more cells than anybody could fill": (["data=adult", "data.bins=4000"], "type: drop"),
     "clusters of a table": (["data=mushroom", "split.k=3"], "split.k=3: model=measured does not split tables"),
     "no component": (["data=mushroom", "model.components=0"], "model.components=0"),
     "no tables of two": (["data=mushroom", "model.pairs_share=0"], "model.pairs_share=0"),
@@ -143,6 +188,16 @@ BAD = {
     "no radius": (["model.radius=0"], "model.radius=0"),
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
+    "more moments than fit anywhere": (
+        ["data=images", "data.path=x", "data.n=5000", "data.height=99", "data.width=99", "model.waves=9000"],
+        "model.waves=9000: the second moments",
+    ),
+    "a clipping rule": (["clipping=fixed"], "clipping=fixed: model=measured clips no gradient"),
+    "a bound": (["clipping.c_max=3"], "leave settings of clipping out"),
+    "shares that leave nothing": (
+        ["data.classes=0", "split.k=4", "split.lloyd_share=0.6", "privacy.fidelity_share=0.4"], "leave -",
+    ),
+    "beyond any budget": (["privacy.epsilon=1e300"], "expected 1e-06 to 1e+06"),
     "too little": (["privacy.epsilon=0.01"], "epsilon=0.01"),
 }
 

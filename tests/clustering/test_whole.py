@@ -123,3 +123,9 @@ def test_a_record_gives_multiples_with_its_choices():
     stretch = records.stretch(slice(0, 2))
     assert stretch.dtype == torch.uint8 and records.steps == Steps(0.25, bits=2)
     assert torch.equal(stretch * records.steps.unit, records.take(np.arange(2)))
+
+
+def test_a_one_that_finds_no_room_in_a_byte_is_written_out():
+    schema = ImageSchema(1, 3, levels=1000, classes=2)
+    records = Records(schema, Encoded(np.array([[0, 200, 1]], np.uint8), np.array([[1]], np.uint8)))
+    assert records.steps is None and torch.equal(records.stretch(slice(0, 1)), records.take(np.arange(1)))

@@ -62,6 +62,16 @@ MAPS = {
 }
 
 
+@pytest.fixture(params=["highest", "medium"])
+def precision(request):
+    """What is asked for of products in float32, which on some processors means 8 bits."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("kept_as", [_dense, _sparse, _ones, _greys])
 @pytest.mark.parametrize("name", MAPS)
 def test_what_the_split_computes_of_a_record_is_its_own(name, kept_as):

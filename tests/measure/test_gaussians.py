@@ -1,21 +1,24 @@
 """Gaussians of noisy moments: what is found without noise, how much noise is taken off, and what a run may lose."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 
+from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure.gaussians import GaussianRecipe, factors_of, label_components
 from lightning_dpgen.models.bases import cosines
+from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.release.sampler import load_release, write_model
 
 SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))
@@ -145,3 +148,29 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path):
 def test_a_share_of_all_is_refused():
     with pytest.raises(ValueError, match=r"means_share=1\.0: expected a number above 0, below 1"):
         recipe(10, means_share=1.0)
+
+
+def test_shapes_are_those_of_what_is_measured():
+    records, *_ = some_series(100)
+    own, kept = recipe(100), []
+    account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+    own.measure(records, torch.zeros(100, dtype=torch.int64), account, save=kept.append)
+    assert {name: tuple(measured.sums.shape) for name, measured in kept[-1].items()} == own.shapes
+    assert [workload.done(kept[0]) for workload in own.workloads] == [{"means": 1}, {}]
+
+
+def test_what_a_plan_does_not_cover_is_refused():
+    records, *_ = some_series(100)
+    own, component = recipe(100), torch.zeros(100, dtype=torch.int64)
+    several = dataclasses.replace(records, persons=np.arange(100) // 50)
+    with pytest.raises(BadRecords, match="more records than the plan's max_rows=1"):
+        own.measure(several, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)))
+    account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4, relation="replace_one"))
+    with pytest.raises(LedgerError, match="under replace_one: expected add_or_remove_one"):
+        own.measure(records, component, account)
+    assert not account.ledger.accesses
+
+
+def test_a_network_with_more_waves_than_numbers_is_refused():
+    with pytest.raises(ValueError, match="rank=2, size=7: expected at most the size, and at most 6"):
+        StackedGaussians(SERIES, 1, size=7, rank=2)

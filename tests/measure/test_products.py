@@ -42,7 +42,8 @@ def measured(records, epsilon, **settings):
     component = torch.zeros(len(records), dtype=torch.int64)
     kept = []
     mixture = recipe.measure(records, component, account, save=kept.append)
-    assert account.finished and recipe.done(kept[0]) == {"tables": 1} and recipe.done({}) == {}
+    assert account.finished and recipe.workloads[0].done(kept[0]) == {"tables": 1}
+    assert {name: tuple(own.sums.shape) for name, own in kept[0].items()} == recipe.shapes
     return recipe, mixture, kept[0]
 
 
