@@ -99,7 +99,6 @@ class ModelConf:
     radius: float | None = None
     spread: float | None = None
     means_share: float | None = None
-    sharpened: bool | None = None
     components: int | None = None
     pairs_share: float | None = None
     bias: str | None = None

@@ -42,10 +42,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     defaults: dict[str, Any]
     if isinstance(schema, ImageSchema | SeriesSchema):
         radius = default_radius(layout) if model.radius is None else model.radius
-        defaults = {
-            "waves": chosen.waves, "radius": radius, "spread": radius / 2, "means_share": 0.15,
-            "sharpened": isinstance(schema, ImageSchema),
-        }  # fmt: skip
+        defaults = {"waves": chosen.waves, "radius": radius, "spread": radius / 2, "means_share": 0.15}
     elif isinstance(schema, TableSchema):
         defaults = {"components": chosen.components, "pairs_share": 0.8}
         if conf.split.k not in (None, 1):
@@ -62,7 +59,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             )
     else:
         raise Mistake(f"model=measured: is for pictures, series and tables, and these are {schema.kind}; use model=vae")
-    for name in ("waves", "radius", "spread", "means_share", "sharpened", "components", "pairs_share"):
+    for name in ("waves", "radius", "spread", "means_share", "components", "pairs_share"):
         value = getattr(model, name)
         if value is not None and name not in defaults:
             raise Mistake(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
@@ -93,7 +90,7 @@ def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     if isinstance(schema, TableSchema):
         return ProductRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
     k = _components(conf, schema)
-    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share, model.sharpened)
+    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share)
 
 
 def _components(conf: Conf, schema: Schema) -> int:

@@ -20,6 +20,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 
 MEANS, SQUARES = "means", "squares"
+# Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
+_DRAWS, _ROUNDS, _PART = 2000, 15, 0.7
 # Of the access that measures both, the counts' part of the inverse squared noise.
 _COUNTS = 0.02
 
@@ -38,7 +40,6 @@ class GaussianRecipe:
         size: number of slowest waves in which records are described.
         radius, spread: to which records and their differences from the mean are shortened.
         means_share: of the mu^2 of both accesses; second moments get the rest.
-        sharpened: see `StackedGaussians`.
     """
 
     schema: Schema
@@ -48,7 +49,6 @@ class GaussianRecipe:
     radius: float
     spread: float
     means_share: float = 0.15
-    sharpened: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.means_share < 1.0:
@@ -111,9 +111,11 @@ class GaussianRecipe:
 
     def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
         layout = self.schema.layout
-        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1], sharpened=self.sharpened)
-        network.centres.copy_(means)
-        network.factors.copy_(factors)
+        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1])
+        vectors = cosines(layout, self.schema.axes, self.size).vectors
+        for c in range(self.k):
+            centre, factor = through_clipping(means[c], factors[c], vectors)
+            network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
             # Components are those of the first label, then those of the next.
             classes = layout.groups[layout.label]
@@ -153,6 +155,50 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     shapes = own + _believed(shapes - own, variance, own.bool())
     values, turned = torch.linalg.eigh(shapes)
     return (values.clamp(min=0.0).sqrt()[:, :, None] * turned.transpose(1, 2)) @ (scale[:, None] * directions.T)
+
+
+def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and factor of a Gaussian that has these moments once its units are cut to what lies between 0 and 1.
+
+    Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
+    its mean. What is measured are moments of records, so those of what is generated are brought there: by turns of
+    generating from fixed draws, cutting, and moving centre and factor by most of what is missing.
+
+    Args:
+        centre: (d,) coordinates of the mean.
+        factor: (r, d) F of the covariance ``F^T F``.
+        vectors: (d, units), orthonormal rows.
+
+    Example:
+        >>> vectors, factor = torch.eye(1, dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64)
+        >>> centre, wider = through_clipping(torch.tensor([0.5], dtype=torch.float64), factor, vectors)
+        >>> bool(wider.abs() > 1.0)
+        True
+    """
+    rank = len(factor)
+    z = torch.randn(max(_DRAWS, 20 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.linalg.qr(z - z.mean(dim=0))[0] * len(z) ** 0.5
+    # The directions in which it varies at all.
+    lengths, directions = torch.linalg.svd(factor, full_matrices=False)[1:]
+    varies = lengths > 1e-6 * lengths.max().clamp(min=1e-12)
+    if not varies.any():
+        return centre, factor
+    lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
+    own, mixing = centre.clone(), torch.diag(lengths)
+    for _ in range(_ROUNDS):
+        made = ((own + z @ mixing @ directions) @ vectors).clamp(0.0, 1.0) @ vectors.T
+        mean = made.mean(dim=0)
+        around = (made - mean) @ directions.T
+        # By how much each direction is short, in units of what it should be; never more than doubled or halved in a turn.
+        scaled = around / lengths
+        values, turned = torch.linalg.eigh(scaled.T @ scaled / len(z))
+        grown = (turned * values.clamp(0.25, 4.0).rsqrt()) @ turned.T
+        mixing = mixing @ torch.diag(1.0 / lengths) @ (grown.lerp(torch.eye(len(lengths), dtype=z.dtype), 1.0 - _PART))
+        mixing = mixing @ torch.diag(lengths)
+        own = own + _PART * (centre - mean)
+    out = torch.zeros_like(factor)
+    out[: len(lengths)] = mixing @ directions
+    return own, out
 
 
 def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> Tensor:

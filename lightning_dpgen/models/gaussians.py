@@ -16,14 +16,13 @@ from lightning_dpgen.models.networks import check_sizes
 class StackedGaussians(nn.Module):
     """k Gaussians; a record is ``c + F^T z`` with z from N(0, I), in the slowest waves of a picture or a series.
 
-    Units are what that gives, between 0 and 1; groups, such as the label, are drawn by each component's shares.
+    Units are what that gives, cut to 0 to 1; groups, such as the label, are drawn by each component's shares.
 
     Args:
         schema: the public description of a record.
         k: number of components.
         size: number of waves.
         rank: length of z, at most the size.
-        sharpened: whether units between 0.1 and 0.9 are stretched to 0 and 1, for pictures most of whose pixels are either.
 
     Raises:
         ValueError: for a size below 1 or above the units of a record, or a rank above the size.
@@ -37,13 +36,13 @@ class StackedGaussians(nn.Module):
 
     kind = "gaussian_mixture"
 
-    def __init__(self, schema: Schema, k: int, *, size: int, rank: int, sharpened: bool = False) -> None:
+    def __init__(self, schema: Schema, k: int, *, size: int, rank: int) -> None:
         check_sizes(k=k, size=size, rank=rank)
         super().__init__()
         layout = schema.layout
         if not rank <= size <= layout.units:
             raise ValueError(f"rank={rank}, size={size}: expected at most the size, and at most {layout.units}")
-        self.schema, self.k, self.size, self.rank, self.sharpened = schema, k, size, rank, sharpened
+        self.schema, self.k, self.size, self.rank = schema, k, size, rank
         self.register_buffer("centres", torch.zeros(k, size))
         self.register_buffer("factors", torch.zeros(k, rank, size))
         self.register_buffer("shares", torch.zeros(k, layout.width - layout.units))
@@ -51,7 +50,7 @@ class StackedGaussians(nn.Module):
     @property
     def settings(self) -> dict[str, Any]:
         """What `__init__` was asked for, besides schema and k."""
-        return {"size": self.size, "rank": self.rank, "sharpened": self.sharpened}
+        return {"size": self.size, "rank": self.rank}
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """(n, width) units and shares of choices, for records sorted by component.
@@ -67,6 +66,4 @@ class StackedGaussians(nn.Module):
             own = slice(offsets[c], offsets[c + 1])
             coordinates[own] += z[own] @ self.factors[c]
         units = coordinates @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
-        if self.sharpened:
-            units = (units - 0.1) / 0.8
         return torch.cat([units.clamp_(0.0, 1.0), self.shares[component]], dim=1)

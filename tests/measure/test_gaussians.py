@@ -12,7 +12,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure.gaussians import GaussianRecipe, factors_of, label_components
+from lightning_dpgen.measure.gaussians import GaussianRecipe, factors_of, label_components, through_clipping
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.privacy.account import Account
@@ -91,6 +91,32 @@ def test_what_noise_adds_to_variances_is_taken_off():
     assert np.mean(naive) > 2.0
 
 
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+def test_moments_are_those_of_records_once_units_are_cut(spread):
+    """Pixels of which most are at an end; beside a narrow Gaussian, of which cutting takes nothing."""
+    random = np.random.default_rng(0)
+    vectors = cosines(SERIES.layout, SERIES.axes, 6).vectors
+    mixing = torch.from_numpy(spread * random.normal(size=(6, 6)))
+    centre = torch.from_numpy(random.uniform(0.3, 0.7, 6)) @ vectors.T
+
+    def cut(centre, factor):
+        z = torch.from_numpy(random.normal(size=(200_000, len(factor))))
+        units = ((centre + z @ factor) @ vectors).clamp(0.0, 1.0)
+        return (units @ vectors.T).mean(dim=0), torch.cov((units @ vectors.T).T)
+
+    # Moments that there can be: those of a Gaussian that was cut.
+    mean, covariance = cut(centre, mixing)
+    factor = torch.linalg.cholesky(covariance).T
+    own, wider = through_clipping(mean, factor, vectors)
+    found_mean, found = cut(own, wider)
+    plain = cut(mean, factor)[1]
+    assert (found_mean - mean).norm() < 0.02 and (found - covariance).norm() < 0.06 * covariance.norm()
+    if spread == 0.3:
+        assert (plain - covariance).norm() > 0.25 * covariance.norm()
+    else:
+        torch.testing.assert_close(wider.T @ wider, covariance, atol=2e-4, rtol=0.0)
+
+
 def test_noise_alone_is_no_direction():
     factors = factors_of(torch.randn(3, 30, 30, dtype=torch.float64), torch.full((3,), 50.0, dtype=torch.float64), 1.4)
     assert not factors.any() and factors.shape == (3, 1, 30)
@@ -131,7 +157,7 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path):
     random = np.random.default_rng(0)
     pixels, labels = random.integers(0, 256, (300, 20)).astype(np.uint8), random.integers(0, 3, (300, 1)).astype(np.uint8)
     records = Records(schema, Encoded(pixels, labels))
-    own = GaussianRecipe(schema, 6, 300, size=9, radius=3.0, spread=1.5, sharpened=True)
+    own = GaussianRecipe(schema, 6, 300, size=9, radius=3.0, spread=1.5)
     component = label_components(records, torch.arange(300) % 2, 2)
     assert component.tolist() == [2 * int(label) + i % 2 for i, label in enumerate(labels[:, 0])]
     mixture = own.measure(records, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)))
