@@ -40,6 +40,9 @@ class GaussianRecipe:
         size: number of slowest waves in which records are described.
         radius, spread: to which records and their differences from the mean are shortened.
         means_share: of the mu^2 of both accesses; second moments get the rest.
+
+    Raises:
+        ValueError: for a share outside (0, 1).
     """
 
     schema: Schema

@@ -33,7 +33,6 @@ class ProductRecipe:
         schema: of records that are choices alone, such as tables; public.
         k: number of components.
         n: the declared number of records.
-        pairs: pairs of groups whose tables are measured, None for all; the label is crossed with each and is in none.
         pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
         seed: of the fit; public.
 
@@ -44,7 +43,6 @@ class ProductRecipe:
     schema: Schema
     k: int
     n: int
-    pairs: tuple[tuple[int, int], ...] | None = None
     pairs_share: float = 0.8
     seed: int = 0
 
@@ -60,7 +58,7 @@ class ProductRecipe:
         layout = self.schema.layout
         label = () if layout.label is None else (layout.label,)
         others = [group for group in range(len(layout.groups)) if group not in label]
-        pairs = list(itertools.combinations(others, 2)) if self.pairs is None else list(self.pairs)
+        pairs = list(itertools.combinations(others, 2))
         singles = [(*label, group) for group in others] or [label]
         found = {"singles": Marginals(layout, singles)}
         return found | ({"pairs": Marginals(layout, [(*label, *pair) for pair in pairs])} if pairs else {})
