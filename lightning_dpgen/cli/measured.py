@@ -14,9 +14,9 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe
+from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.privacy.calibration import Draft
 
-Recipe = GaussianRecipe | ProductRecipe
 _MOST_COMPONENTS = 10_000
 # Of tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
 _MOST_CELLS = 1 << 26

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Mapping
 
 import torch
 
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured import Recipe, recipe_of
+from lightning_dpgen.cli.measured import recipe_of
 from lightning_dpgen.cli.resume import paid_once
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings
@@ -15,6 +17,7 @@ from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
+from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -50,7 +53,7 @@ def measured_mixture(
     if account.resumed:
         shutil.rmtree(folder.staging, ignore_errors=True)
         state = _kept(account, folder, recipe)
-        done = {stage: count for workload in recipe.workloads for stage, count in workload.done(state).items()}
+        done = {stage: len(made) for stage, made in state.items()}
         account.go_on(paid_once(account) | ({} if data is None else data.load()) | done)
         stages = [workload.stage for workload in recipe.workloads]
         if lost := [stage for stage in stages if stage not in done and not account.remaining(stage)]:
@@ -62,9 +65,8 @@ def measured_mixture(
         telling.say(budget_table(account.plan))
 
     def save(state: State) -> None:
-        sums = {name: measured.sums for name, measured in state.items()}
-        deviations = {name: measured.deviation for name, measured in state.items()}
-        durable.save(folder.measured, {"head": account.ledger.head, "sums": sums, "deviations": deviations})
+        made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
+        durable.save(folder.measured, {"head": account.ledger.head, "made": made})
         interrupts.stop_here()
 
     with interrupts.patient():
@@ -81,26 +83,28 @@ def _kept(account: Account, folder: RunFolder, recipe: Recipe) -> State:
     """What an interrupted run has measured."""
     if not folder.measured.is_file():
         return {}
-    kept = durable.load(folder.measured, "head", "sums", "deviations")
+    kept = durable.load(folder.measured, "head", "made")
     if not account.ledger.knows(kept["head"]):
         raise LedgerError(f"{folder.measured}: knows of lines that the ledger does not hold; some of it is missing")
-    sums, deviations = kept["sums"], kept["deviations"]
-    if not (
-        isinstance(sums, dict)
-        and isinstance(deviations, dict)
-        and all(name in recipe.shapes and _sound(own, recipe.shapes[name]) for name, own in sums.items())
-        and all(isinstance(deviations.get(name), float) for name in sums)
-        and all(workload.done(sums) or not set(workload.weights) & set(sums) for workload in recipe.workloads)
-    ):
+    try:
+        state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
+        sound = recipe.fits(state)
+    except (AttributeError, TypeError, ValueError):
+        sound = False
+    if not sound:
         raise DamagedState(f"{folder.measured}: is not what a run has saved; start a new run, whose cost adds to it")
-    return {name: Measured(own, deviations[name]) for name, own in sums.items()}
+    return state
 
 
-def _sound(sums: object, shape: tuple[int, ...]) -> bool:
-    """Whether these are sums as they were measured."""
-    return (
-        isinstance(sums, torch.Tensor)
-        and sums.dtype == torch.float64
-        and tuple(sums.shape) == shape
-        and bool(sums.isfinite().all())
-    )
+def _numbers(found: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float]]:
+    return {name: (measured.sums, measured.deviation) for name, measured in found.items()}
+
+
+def _measured(found: Mapping[str, tuple[torch.Tensor, float]]) -> dict[str, Measured]:
+    """Raises ValueError, TypeError or AttributeError for what `_numbers` never made."""
+    state = {}
+    for name, (sums, deviation) in found.items():
+        if sums.dtype != torch.float64 or not sums.isfinite().all() or not 0.0 <= deviation < math.inf:
+            raise ValueError(name)
+        state[name] = Measured(sums, deviation)
+    return state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +10,12 @@ from torch import Tensor
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.statistics import Counts, Means, Squares
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Counts, Means, Squares, Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft
 
 MEANS, SQUARES = "means", "squares"
 # Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
@@ -27,7 +25,7 @@ _COUNTS = 0.02
 
 
 @dataclass(frozen=True)
-class GaussianRecipe:
+class GaussianRecipe(Recipe):
     """Two accesses, and a mixture of Gaussians that is fitted to them without another look at a record.
 
     Counts and means of the components come first. About these means, public by then, second moments are small, and so is
@@ -59,57 +57,24 @@ class GaussianRecipe:
 
     @property
     def workloads(self) -> tuple[Workload, Workload]:
-        """What its accesses measure, in their order."""
-        largest = self.n / self.k
-        first = Workload(MEANS, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, largest)
-        return first, Workload(SQUARES, {"squares": 1.0}, largest)
+        """Counts and means; second moments."""
+        largest, share = self.n / self.k, self.means_share
+        first = Workload(MEANS, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, largest, share)
+        return first, Workload(SQUARES, {"squares": 1.0}, largest, 1.0 - share)
 
-    def drafts(self, share: float) -> list[Draft]:
-        """Both accesses as they are planned, for a share of the budget's mu^2."""
-        first, second = self.workloads
-        return [first.draft(share * self.means_share), second.draft(share * (1.0 - self.means_share))]
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what is measured, by the names of the statistics."""
-        return {"counts": (self.k,), "means": (self.k, self.size), "squares": (self.k, self.size, self.size)}
-
-    def measure(
-        self,
-        records: Records,
-        component: Tensor,
-        account: Account,
-        *,
-        state: State | None = None,
-        save: Callable[[State], None] = lambda _: None,
-    ) -> Mixture:
-        """The mixture.
-
-        Args:
-            records: private.
-            component: (N,) to which component each belongs. Private.
-            account: its plan holds `drafts`.
-            state: where an interrupted run goes on; None begins.
-            save: called after each access with the state from which it could go on.
-
-        Guarantee:
-            One record added or removed changes one count by 1, one sum of records by a vector of the radius, and one sum of
-            outer products by a matrix of Frobenius norm spread^2.
-        """
-        first, second = self.workloads
+    def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
+        """One record changes one count by 1, one sum of records by a vector of the radius, one sum of outer products by a
+        matrix of Frobenius norm spread^2."""
         basis = cosines(self.schema.layout, self.schema.axes, self.size)
-        state = dict(state or {})
-        if "means" not in state:
-            statistics = {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}
-            state = state | first.measure(statistics, records, component, account)
-            save(state)
-        counts = state["counts"].sums.clamp(min=1.0)
-        means = state["means"].sums / counts[:, None]
-        if "squares" not in state:
-            squares = {"squares": Squares(basis, means, self.spread)}
-            state = state | second.measure(squares, records, component, account)
-            save(state)
-        factors = factors_of(state["squares"].sums, counts, state["squares"].deviation)
+        if stage == MEANS:
+            return {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}
+        return {"squares": Squares(basis, _counts_and_means(state)[1], self.spread)}
+
+    def fitted(self, state: State) -> Mixture:
+        """The Gaussians of these moments."""
+        counts, means = _counts_and_means(state)
+        squares = state[SQUARES][0]["squares"]
+        factors = factors_of(squares.sums, counts, squares.deviation)
         return Mixture(self._network(means, factors), (counts / counts.sum()).float())
 
     def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
@@ -124,6 +89,12 @@ class GaussianRecipe:
             classes = layout.groups[layout.label]
             network.shares.copy_(torch.eye(classes).repeat_interleave(self.k // classes, dim=0))
         return network
+
+
+def _counts_and_means(state: State) -> tuple[Tensor, Tensor]:
+    first = state[MEANS][0]
+    counts = first["counts"].sums.clamp(min=1.0)
+    return counts, first["means"].sums / counts[:, None]
 
 
 def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals
-from lightning_dpgen.measure.workload import State, Workload
+from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft
 
 TABLES = "tables"
 # Steps of the fit, and the largest of them.
@@ -26,7 +24,7 @@ _STEPS, _LR = 1500, 0.1
 
 
 @dataclass(frozen=True)
-class ProductRecipe:
+class ProductRecipe(Recipe):
     """One access: tables of each choice, and of each two, by the label where there is one; and a mixture fitted to them.
 
     Args:
@@ -53,8 +51,13 @@ class ProductRecipe:
             raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
 
     @property
-    def statistics(self) -> dict[str, Marginals]:
-        """What is measured: `singles`, and `pairs` if there are two groups besides the label."""
+    def workloads(self) -> tuple[Workload]:
+        """The tables."""
+        shares = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
+        return (Workload(TABLES, {name: shares[name] for name in self.statistics(TABLES)}, self.n),)
+
+    def statistics(self, stage: str, state: State | None = None) -> dict[str, Marginals]:
+        """`singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by 1."""
         layout = self.schema.layout
         label = () if layout.label is None else (layout.label,)
         others = [group for group in range(len(layout.groups)) if group not in label]
@@ -63,47 +66,22 @@ class ProductRecipe:
         found = {"singles": Marginals(layout, singles)}
         return found | ({"pairs": Marginals(layout, [(*label, *pair) for pair in pairs])} if pairs else {})
 
-    @property
-    def workloads(self) -> tuple[Workload]:
-        """What its access measures."""
-        shares = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
-        return (Workload(TABLES, {name: shares[name] for name in self.statistics}, self.n),)
-
-    def drafts(self, share: float) -> list[Draft]:
-        """The access as it is planned, for a share of the budget's mu^2."""
-        return [self.workloads[0].draft(share)]
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what is measured, by the names of the statistics."""
-        return {name: statistic.shape for name, statistic in self.statistics.items()}
-
-    def measure(
-        self,
-        records: Records,
-        component: Tensor,
-        account: Account,
-        *,
-        state: State | None = None,
-        save: Callable[[State], None] = lambda _: None,
-    ) -> Mixture:
-        """The mixture; see `GaussianRecipe.measure`. Components of records make no difference to tables.
-
-        Guarantee:
-            One record added or removed changes one cell of each table by 1.
-        """
-        state = dict(state or {})
-        if not state:
-            state = self.workloads[0].measure(self.statistics, records, component, account)
-            save(state)
-        weights, shares = fit_products(self.schema.layout, self.statistics, state, self.k, self.seed)
+    def fitted(self, state: State) -> Mixture:
+        """The mixture of these tables."""
+        measured = state[TABLES][0]
+        weights, shares = fit_products(self.schema.layout, self.statistics(TABLES), measured, self.k, self.seed)
         network = StackedProducts(self.schema, self.k)
         network.means.copy_(shares)
         return Mixture(network, weights)
 
 
 def fit_products(
-    layout: Layout, statistics: Mapping[str, Marginals], measured: State, k: int, seed: int, steps: int = _STEPS
+    layout: Layout,
+    statistics: Mapping[str, Marginals],
+    measured: Mapping[str, Measured],
+    k: int,
+    seed: int,
+    steps: int = _STEPS,
 ) -> tuple[Tensor, Tensor]:
     """Weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
@@ -150,7 +128,7 @@ def fit_products(
         return torch.softmax(mixing, dim=0), means(logits, layout)
 
 
-def _total(statistics: Mapping[str, Marginals], measured: State) -> float:
+def _total(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:
     """How many records there are, as all tables say, each as loudly as its noise lets it."""
     said, trust = 0.0, 0.0
     for name, tables in statistics.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,19 +30,21 @@ class Measured:
     deviation: float
 
 
-# What a run has measured so far, by the names of the statistics.
-State = Mapping[str, Measured]
+# What a run has measured so far: by stage, for each access that was made, by the names of the statistics.
+State = Mapping[str, Sequence[Mapping[str, Measured]]]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Statistics that are measured once, from one access.
+    """Statistics that are measured together, from one access; or from several of a kind, one after the other.
 
     Args:
         stage: name of the access in plan and ledger.
         weights: how the inverse squared noise is divided among the statistics, by their names: each is measured with noise
             in proportion to its bound over the root of its weight.
         largest: about how many records stand behind a number: where the noise outweighs them all, a plan is refused.
+        share: of what a recipe may spend, in mu^2.
+        rounds: how many accesses; what is measured in one may depend on what came of those before it.
 
     Raises:
         ValueError: for weights that are not positive, or none.
@@ -51,23 +53,21 @@ class Workload:
     stage: str
     weights: Mapping[str, float]
     largest: float
+    share: float = 1.0
+    rounds: int = 1
 
     def __post_init__(self) -> None:
         if not self.weights or not all(0.0 < weight < float("inf") for weight in self.weights.values()):
             raise ValueError(f"stage {self.stage!r}: weights={dict(self.weights)}, expected a positive number a statistic")
 
-    def draft(self, share: float | None) -> Draft:
-        """The access as it is planned, for a share of the budget's mu^2; None for what is left."""
-        return Draft(self.stage, self.weights, 1, largest=self.largest, share=share)
-
-    def done(self, state: Collection[str]) -> dict[str, int]:
-        """For `Account.go_on`: that its access is done, if what it measures is among these names."""
-        return {self.stage: 1} if set(self.weights) <= set(state) else {}
+    def draft(self, share: float) -> Draft:
+        """The accesses as they are planned, for a recipe's share of the budget's mu^2."""
+        return Draft(self.stage, self.weights, self.rounds, largest=self.largest, share=share * self.share)
 
     def measure(
         self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
-    ) -> State:
-        """The noisy sums of each statistic.
+    ) -> Mapping[str, Measured]:
+        """The noisy sums of each statistic, from the next access.
 
         Args:
             statistics: by the names of the weights.

@@ -113,12 +113,13 @@ def after_the_means(dpgen, tmp_path, monkeypatch):
 
 def test_a_run_goes_on_after_the_means(dpgen, after_the_means):
     run = after_the_means
-    kept = durable.load(run / "private" / "measured.pt", "sums")["sums"]
-    assert set(kept) == {"counts", "means"} and not (run / "release").exists()
+    kept = durable.load(run / "private" / "measured.pt", "made")["made"]
+    assert set(kept) == {"means"} and not (run / "release").exists()
     status, out, _ = dpgen("train", *LABELLED, f"run_dir={run}")
     assert status == 0 and "going on" in out
-    again = durable.load(run / "private" / "measured.pt", "sums")["sums"]
-    assert all((again[name] == kept[name]).all() for name in kept) and "squares" in again
+    again = durable.load(run / "private" / "measured.pt", "made")["made"]
+    (before,), (after,) = kept["means"], again["means"]
+    assert all((after[name][0] == before[name][0]).all() for name in ("counts", "means")) and "squares" in again
     assert _certificate(run)["epsilon"] <= 4.0 and dpgen("verify", run)[0] == 0
     assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 2
 
@@ -155,12 +156,12 @@ def test_a_ledger_that_is_gone_is_missed(dpgen, after_the_means):
 
 
 CHANGES = {
-    "no counts": lambda kept: kept["sums"].pop("counts"),
-    "another shape": lambda kept: kept["sums"].update(means=kept["sums"]["means"][:3]),
-    "no numbers": lambda kept: kept["sums"].update(means="many"),
-    "not finite": lambda kept: kept["sums"]["means"].fill_(float("nan")),
-    "no deviations": lambda kept: kept.update(deviations=[]),
-    "a stranger": lambda kept: kept["sums"].update(more=kept["sums"]["means"]),
+    "no counts": lambda first: first.pop("counts"),
+    "another shape": lambda first: first.update(means=(first["means"][0][:3], first["means"][1])),
+    "no numbers": lambda first: first.update(means=("many", 1.0)),
+    "not finite": lambda first: first["means"][0].fill_(float("nan")),
+    "no deviation": lambda first: first.update(means=(first["means"][0], None)),
+    "a stranger": lambda first: first.update(more=first["means"]),
 }
 
 
@@ -168,7 +169,7 @@ CHANGES = {
 def test_a_changed_state_is_one_line(dpgen, after_the_means, change):
     path = after_the_means / "private" / "measured.pt"
     kept = durable.load(path)
-    change(kept)
+    change(kept["made"]["means"][0])
     durable.save(path, kept)
     status, _, err = dpgen("train", *LABELLED, f"run_dir={after_the_means}")
     assert status == 2 and "measured.pt: is not what a run has saved" in err and "Traceback" not in err

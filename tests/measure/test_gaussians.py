@@ -142,7 +142,7 @@ def test_a_run_goes_on_after_each_access_and_measures_nothing_twice():
     states = []
     account = Account(make_plan(own.drafts(1.0), epsilon=3.0, delta=1e-5))
     whole = own.measure(records, component, account, save=states.append)
-    assert [sorted(state) for state in states] == [["counts", "means"], ["counts", "means", "squares"]]
+    assert [sorted(state) for state in states] == [["means"], ["means", "squares"]]
     assert {name: account.remaining(name) for name in ("means", "squares")} == {"means": 0, "squares": 0}
     # Of a finished state no record is read.
     again = own.measure(None, None, account, state=states[1])
@@ -176,13 +176,16 @@ def test_a_share_of_all_is_refused():
         recipe(10, means_share=1.0)
 
 
-def test_shapes_are_those_of_what_is_measured():
+def test_a_state_is_known_for_what_it_is():
     records, *_ = some_series(100)
     own, kept = recipe(100), []
     account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
     own.measure(records, torch.zeros(100, dtype=torch.int64), account, save=kept.append)
-    assert {name: tuple(measured.sums.shape) for name, measured in kept[-1].items()} == own.shapes
-    assert [workload.done(kept[0]) for workload in own.workloads] == [{"means": 1}, {}]
+    first, both = kept
+    assert own.fits({}) and own.fits(first) and own.fits(both)
+    assert not own.fits({"squares": both["squares"]}) and not own.fits({**both, "more": first["means"]})
+    assert not own.fits({"means": first["means"] * 2})
+    assert not recipe(100, size=5).fits(first)
 
 
 def test_what_a_plan_does_not_cover_is_refused():

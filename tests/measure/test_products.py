@@ -42,8 +42,7 @@ def measured(records, epsilon, **settings):
     component = torch.zeros(len(records), dtype=torch.int64)
     kept = []
     mixture = recipe.measure(records, component, account, save=kept.append)
-    assert account.finished and recipe.workloads[0].done(kept[0]) == {"tables": 1}
-    assert {name: tuple(own.sums.shape) for name, own in kept[0].items()} == recipe.shapes
+    assert account.finished and recipe.fits(kept[0])
     return recipe, mixture, kept[0]
 
 
@@ -64,7 +63,7 @@ def test_without_noise_the_tables_come_back(label):
     records = some_records(20_000, label)
     recipe, mixture, _ = measured(records, math.inf)
     crossed = 4 + 6 if label is None else 3 + 3
-    assert sum(len(tables.tables) for tables in recipe.statistics.values()) == crossed
+    assert sum(len(tables.tables) for tables in recipe.statistics("tables").values()) == crossed
     for pair in itertools.combinations(range(4), 2):
         assert distance(mixture, records, pair) < 0.01
     if label is not None:
@@ -93,11 +92,12 @@ def test_noise_is_weighed_and_not_fitted():
 def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed():
     records = some_records(500)
     recipe, mixture, kept = measured(records, 1.0)
-    weights, shares = fit_products(records.schema.layout, recipe.statistics, kept, 6, 0)
+    layout, tables = records.schema.layout, (recipe.statistics("tables"), kept["tables"][0])
+    weights, shares = fit_products(layout, *tables, 6, 0)
     assert torch.equal(shares, mixture.network.means) and torch.equal(weights, mixture.weights)
     again = recipe.measure(None, None, None, state=kept)
     assert torch.equal(again.network.means, shares)
-    assert not torch.equal(fit_products(records.schema.layout, recipe.statistics, kept, 6, 1)[1], shares)
+    assert not torch.equal(fit_products(layout, *tables, 6, 1)[1], shares)
 
 
 def test_a_release_is_read_back_as_it_was_written(tmp_path):
@@ -112,7 +112,7 @@ def test_a_table_of_one_column_or_of_a_label_alone():
         own = schema_of(fields).completed(5)
         codes = np.array([[0], [1], [1], [1]] * 100, np.uint8)
         recipe, mixture, _ = measured(Records(own, Encoded(np.zeros((400, 0), np.float32), codes)), math.inf)
-        assert set(recipe.statistics) == {"singles"}
+        assert set(recipe.statistics("tables")) == {"singles"}
         assert float((mixture.weights @ mixture.network.means)[1]) == pytest.approx(0.75, abs=0.01)
 
 

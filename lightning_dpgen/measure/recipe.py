@@ -1,0 +1,92 @@
+"""What every model of measurements is: accesses, what is measured in each, and a mixture fitted to what came of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import Draft
+
+
+class Recipe(ABC):
+    """A few accesses, and a mixture that is fitted to them without another look at a record."""
+
+    @property
+    @abstractmethod
+    def workloads(self) -> tuple[Workload, ...]:
+        """What its accesses measure, in their order; their shares add up to 1."""
+
+    @abstractmethod
+    def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
+        """What the next access of a stage measures, where so much has been measured already."""
+
+    @abstractmethod
+    def fitted(self, state: State) -> Mixture:
+        """The mixture. Post-processing.
+
+        Args:
+            state: of every stage at least one access.
+        """
+
+    def drafts(self, share: float) -> list[Draft]:
+        """All accesses as they are planned, for a share of the budget's mu^2."""
+        return [workload.draft(share) for workload in self.workloads]
+
+    def measure(
+        self,
+        records: Records,
+        component: Tensor,
+        account: Account,
+        *,
+        state: State | None = None,
+        save: Callable[[State], None] = lambda _: None,
+    ) -> Mixture:
+        """The mixture.
+
+        Args:
+            records: private.
+            component: (N,) to which component each belongs; recipes that tell none apart do not look at it. Private.
+            account: its plan holds `drafts`.
+            state: where an interrupted run goes on; None begins.
+            save: called after each access with the state from which it could go on.
+
+        Guarantee:
+            That of each statistic's bound (`Workload.measure`).
+
+        Raises:
+            ValueError, BadRecords, LedgerError: as `Workload.measure`.
+        """
+        state = dict(state or {})
+        for workload in self.workloads:
+            made = list(state.get(workload.stage, ()))
+            # A run that goes on may have lost some accesses, and has fewer left then.
+            while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
+                made.append(workload.measure(self.statistics(workload.stage, state), records, component, account))
+                state = {**state, workload.stage: tuple(made)}
+                save(state)
+        return self.fitted(state)
+
+    def fits(self, state: State) -> bool:
+        """Whether this is what these accesses could have measured."""
+        before: dict[str, tuple[Mapping[str, Measured], ...]] = {}
+        for workload in self.workloads:
+            made = state.get(workload.stage, ())
+            if len(made) > workload.rounds:
+                return False
+            for found in made:
+                due = self.statistics(workload.stage, before)
+                if set(found) != set(due):
+                    return False
+                if any(tuple(found[name].sums.shape) != tuple(due[name].shape) for name in due):
+                    return False
+                before[workload.stage] = (*before.get(workload.stage, ()), found)
+            if not made:
+                break
+        return set(before) == set(state)
