@@ -8,23 +8,26 @@ from lightning_dpgen.cli.configuration import Conf
 from lightning_dpgen.cli.defaults import Defaults
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.clustering.settings import SplitSettings, default_radius
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.privacy.calibration import Draft
 
 _MOST_COMPONENTS = 10_000
+_NAMES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
 # Of tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
 _MOST_CELLS = 1 << 26
 
 
 def needs_clusters(schema: Schema) -> bool:
-    """Whether the private split tells records apart where nobody says: not where labels do, nor of tables."""
-    return schema.layout.label is None and not isinstance(schema, TableSchema)
+    """Whether the private split tells records apart where nobody says: pictures and series without labels."""
+    return schema.layout.label is None and isinstance(schema, ImageSchema | SeriesSchema)
 
 
 def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
@@ -43,13 +46,14 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     if isinstance(schema, ImageSchema | SeriesSchema):
         radius = default_radius(layout) if model.radius is None else model.radius
         defaults = {"waves": chosen.waves, "radius": radius, "spread": radius / 2, "means_share": 0.15}
-    elif isinstance(schema, TableSchema):
-        defaults = {"components": chosen.components, "pairs_share": 0.8}
+    else:
+        defaults = {"components": chosen.components, "pairs_share": 0.8 if isinstance(schema, TableSchema) else 0.7}
         if conf.split.k not in (None, 1):
             raise Mistake(
-                f"split.k={conf.split.k}: model=measured does not split tables; model.components says how many components "
-                "are fitted to what is measured"
+                f"split.k={conf.split.k}: model=measured does not split {_NAMES[schema.kind]}; model.components says how "
+                "many components are fitted to what is measured"
             )
+    if isinstance(schema, TableSchema):
         cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
         if cells > _MOST_CELLS:
             raise Mistake(
@@ -57,8 +61,8 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
                 f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; cut columns of many categories or "
                 "bins, or leave some out (type: drop)"
             )
-    else:
-        raise Mistake(f"model=measured: is for pictures, series and tables, and these are {schema.kind}; use model=vae")
+    if isinstance(schema, BasketSchema) and layout.units < 2:
+        raise Mistake("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
     for name in ("waves", "radius", "spread", "means_share", "components", "pairs_share"):
         value = getattr(model, name)
         if value is not None and name not in defaults:
@@ -89,6 +93,8 @@ def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     model, n = conf.model, conf.data.n
     if isinstance(schema, TableSchema):
         return ProductRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
+    if isinstance(schema, BasketSchema):
+        return BasketRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
     k = _components(conf, schema)
     return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share)
 

@@ -18,7 +18,7 @@ class _BySize(Statistic):
 
     Args:
         layout: of baskets, whose last group is the bin of their number of items (`Layout.sizes`).
-        strata: in which stratum the baskets of each bin are; -1 for none.
+        strata: in which stratum the baskets of each bin are.
     """
 
     bound = 1.0
@@ -26,38 +26,37 @@ class _BySize(Statistic):
     def __init__(self, layout: Layout, strata: Sequence[int]) -> None:
         if not layout.sizes:
             raise ValueError("records without sizes: expected baskets, whose last group says how many items they hold")
-        if len(strata) != len(layout.sizes) or min(strata) < -1 or max(strata) < 0:
-            raise ValueError(
-                f"strata={strata}: expected for each of {len(layout.sizes)} bins of sizes its stratum, from 0, or -1"
-            )
+        if len(strata) != len(layout.sizes) or sorted(set(strata)) != list(range(max(strata) + 1)):
+            raise ValueError(f"strata={strata}: expected for each of {len(layout.sizes)} bins of sizes its stratum, from 0")
         self._strata, self.strata = np.asarray(strata), max(strata) + 1
-
-    def _stratum(self, records: Encoded, stratum: int) -> scipy.sparse.csr_array:
-        """Baskets of a stratum, as rows of 0 and 1."""
-        own = self._strata[records.codes[:, -1]] == stratum
-        return scipy.sparse.csr_array(records.units)[own].astype(np.float64)
 
 
 class ItemsBySize(_BySize):
-    """Sums of items over the root of the basket's size, by stratum: a basket of s items is s numbers of 1 / sqrt(s)."""
+    """Sums of items over the root of the basket's size, by stratum: a basket of s items is s numbers of 1 / sqrt(s).
+
+    Where there is a label, strata are those of its first value, then those of the next.
+    """
 
     def __init__(self, layout: Layout, strata: Sequence[int]) -> None:
         super().__init__(layout, strata)
-        self.shape = (self.strata, layout.units)
+        self._label = layout.label
+        self.shape = (self.strata * (1 if layout.label is None else layout.groups[layout.label]), layout.units)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        rows = []
-        for stratum in range(self.strata):
-            units = self._stratum(records, stratum)
-            rows.append(units.T @ (1.0 / np.sqrt(np.maximum(units.sum(axis=1), 1.0))))
-        return torch.from_numpy(np.stack(rows))
+        stratum = self._strata[records.codes[:, -1]]
+        if self._label is not None:
+            stratum = stratum + self.strata * records.codes[:, self._label].astype(np.int64)
+        units = scipy.sparse.csr_array(records.units).astype(np.float64)
+        weights = 1.0 / np.sqrt(np.maximum(units.sum(axis=1), 1.0))
+        gathered = scipy.sparse.coo_array((weights, (stratum, np.arange(len(weights)))), (self.shape[0], len(weights)))
+        return torch.from_numpy((gathered.tocsr() @ units).toarray())
 
 
 class PairsBySize(_BySize):
-    """Sums of pairs of items over the root of how many of them the basket holds, by stratum.
+    """Sums of pairs of items over the root of how many pairs the basket holds, by stratum.
 
-    A basket of s of the items is p = s (s - 1) / 2 numbers of 1 / sqrt(p), and none where s is below 2. Pairs (i, j) of i
-    below j are in the order of ``torch.triu_indices(len(items), len(items), 1)``.
+    A basket of s items is s (s - 1) / 2 numbers of the inverse root of that, of which those are left out that are not of
+    two of the `items`. Pairs (i, j) of i below j are in the order of ``torch.triu_indices(len(items), len(items), 1)``.
 
     Args:
         layout, strata: as of `ItemsBySize`.
@@ -74,10 +73,11 @@ class PairsBySize(_BySize):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         above, rows = np.triu_indices(len(self.of), 1), []
-        for stratum in range(self.strata):
-            units = self._stratum(records, stratum)[:, self.of]
-            sizes = units.sum(axis=1)
-            pairs = np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0)
-            together = (units.T @ (scipy.sparse.diags_array(1.0 / np.sqrt(pairs)) @ units)).toarray()
-            rows.append(together[above])
+        stratum, units = self._strata[records.codes[:, -1]], scipy.sparse.csr_array(records.units)
+        for own in range(self.strata):
+            held = units[stratum == own].astype(np.float64)
+            sizes = held.sum(axis=1)
+            weights = 1.0 / np.sqrt(np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0))
+            some = held[:, self.of]
+            rows.append((some.T @ (scipy.sparse.diags_array(weights) @ some)).toarray()[above])
         return torch.from_numpy(np.stack(rows))

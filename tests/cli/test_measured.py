@@ -96,6 +96,28 @@ def test_the_number_of_records_and_a_figure_can_be_bought(dpgen, tmp_path):
     assert dpgen("verify", run)[0] == 0
 
 
+@pytest.mark.parametrize("label", [[], ["data.label=true", "data.classes=[a,b]"]])
+def test_baskets_are_measured_in_two(dpgen, tmp_path, label):
+    random, lines = np.random.default_rng(0), []
+    for i in range(3000):
+        # Items come in two kinds.
+        kind = i % 2
+        held = 1 + 5 * kind + random.permutation(5)[: random.integers(1, 5)]
+        lines.append(" ".join([*(["ab"[kind]] if label else []), *map(str, held)]))
+    (tmp_path / "baskets.dat").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run = tmp_path / "run"
+    settings = [f"data.path={tmp_path / 'baskets.dat'}", "data.items=1..10", "data.max_items=6", "data.n=3000", *label]
+    status, out, err = dpgen("train", "data=baskets", *settings, "model=measured", "model.components=10", f"run_dir={run}")
+    assert status == 0, err
+    assert "items" in out and "pairs" in out and dpgen("verify", run)[0] == 0
+    drawn = load_release(run / "release").sample(2000, seed=0)
+    kinds = [{(int(item) - 1) // 5 for item in basket} for basket in drawn["items"]]
+    assert np.mean([len(own) <= 1 for own in kinds]) > 0.97
+    if label:
+        agree = [own <= {"ab".index(name)} for own, name in zip(kinds, drawn["label"], strict=True)]
+        assert np.mean(agree) > 0.95
+
+
 @pytest.fixture
 def after_the_means(dpgen, tmp_path, monkeypatch):
     """A run that was interrupted when the means were measured and kept."""
@@ -176,7 +198,7 @@ def test_a_changed_state_is_one_line(dpgen, after_the_means, change):
 
 
 BAD = {
-    "baskets": (["data=retail"], "is for pictures, series and tables"),
+    "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
     "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
     "more cells than anybody could fill": (["data=adult", "data.bins=4000"], "type: drop"),

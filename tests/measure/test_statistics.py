@@ -1,6 +1,7 @@
 """Laws of all statistics: no record is longer than the bound, some are as long, and what is released is a sum."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from lightning_dpgen.models.bases import Basis, cosines
 TABLE = Layout(0, groups=(2, 3, 4), label=0)
 PICTURE = ImageSchema(4, 6, levels=255, classes=3)
 BASKETS = BasketSchema(range(7), max_items=6)
+LABELLED = BasketSchema(range(7), max_items=6, classes=("a", "b"))
 CENTRES = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 SLOW = cosines(PICTURE.layout, (4, 6, 1), 10)
 
@@ -38,13 +40,18 @@ def a_basket(random):
     return BASKETS.encode(scipy.sparse.csr_array(held))
 
 
+def a_labelled_basket(random):
+    return LABELLED.encode(a_basket(random).units, random.integers(0, 2, 1))
+
+
 STATISTICS = {
     "counts": (Counts(3), a_picture),
     "tables": (Marginals(TABLE, [(0, 1), (0, 2), (1, 2), (0, 1, 2)]), a_row),
     "means": (Means(SLOW, 3, 1.5), a_picture),
     "means of whole pictures": (Means(Basis(PICTURE.layout, torch.eye(24)), 3, 4.0), a_picture),
     "squares": (Squares(SLOW, CENTRES, 2.0), a_picture),
-    "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, -1]), a_basket),
+    "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, 2]), a_basket),
+    "items by label": (ItemsBySize(LABELLED.layout, [0, 0, 1, 1, 2, 2, 2]), a_labelled_basket),
     "pairs": (PairsBySize(BASKETS.layout, [0, 0, 0, 0, 1, 1, 1]), a_basket),
     "pairs of some": (PairsBySize(BASKETS.layout, [0] * 7, [5, 0, 3]), a_basket),
 }
@@ -102,12 +109,17 @@ def test_tables_and_items_and_pairs_are_those_of_loops():
     for row in baskets.units.toarray():
         held = np.flatnonzero(row)
         for item in held:
-            if len(held) < 6:
-                items[[0, 0, 1, 1, 2, 2][len(held)], item] += len(held) ** -0.5
-        own = [pair for pair in itertools.combinations(range(3), 2) if row[some[pair[0]]] and row[some[pair[1]]]]
-        for pair in own:
-            pairs[0, [(0, 1), (0, 2), (1, 2)].index(pair)] += len(own) ** -0.5
+            items[[0, 0, 1, 1, 2, 2, 2][len(held)], item] += len(held) ** -0.5
+        for place, (first, second) in enumerate(itertools.combinations(range(3), 2)):
+            if row[some[first]] and row[some[second]]:
+                pairs[0, place] += math.comb(len(held), 2) ** -0.5
     torch.testing.assert_close(STATISTICS["items"][0].sums(baskets, None), items)
+    of_labels = [
+        LABELLED.encode(baskets.units, np.full(len(baskets), label)) for label in (0, 1)
+    ]
+    apart = [STATISTICS["items by label"][0].sums(own, None) for own in of_labels]
+    torch.testing.assert_close(apart[0], torch.cat([items, torch.zeros_like(items)]))
+    torch.testing.assert_close(apart[1], torch.cat([torch.zeros_like(items), items]))
     torch.testing.assert_close(STATISTICS["pairs of some"][0].sums(baskets, None), pairs)
 
 

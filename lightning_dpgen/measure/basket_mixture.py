@@ -1,0 +1,268 @@
+"""A mixture of baskets of given sizes, fitted to noisy sizes, items and pairs of items."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Marginals, Statistic
+from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.products import StackedProducts
+
+ITEMS, PAIRS = "items", "pairs"
+# Of the first access, the sizes' part of the inverse squared noise.
+_SIZES = 0.4
+# The sizes of a stratum are at most so many times its smallest.
+_WIDER = 1.6
+# Pairs of strata that begin up to this size are summed apart from those of larger baskets.
+_SMALL = 8
+# A number of baskets of some size that is fewer deviations of its noise counts as none.
+_FEWEST = 2.5
+# Of the fit: steps, the largest of them, how far components are apart at first, and how much noise holds them together.
+_STEPS, _LR, _APART, _TOGETHER = 400, 0.2, 0.3, 0.3
+
+
+@dataclass(frozen=True)
+class BasketRecipe(Recipe):
+    """Two accesses: how large baskets are and what is in them; then which of the most frequent items go together.
+
+    Args:
+        schema: of baskets; public.
+        k: number of components; as many for each value of the label, where there is one.
+        n: the declared number of baskets.
+        pairs_share: of the mu^2 of both accesses; the first gets the rest.
+        most: of how many items pairs are measured: those that the first access found most often.
+        seed: of the fit; public.
+
+    Raises:
+        ValueError: for records of other kinds, fewer than two items, or a share outside (0, 1).
+    """
+
+    schema: Schema
+    k: int
+    n: int
+    pairs_share: float = 0.7
+    most: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.schema.layout.sizes or self.schema.layout.units < 2:
+            raise ValueError("expected baskets over two items or more")
+        if not 0.0 < self.pairs_share < 1.0:
+            raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
+
+    @property
+    def workloads(self) -> tuple[Workload, Workload]:
+        """Sizes and items; pairs."""
+        first = Workload(ITEMS, {"sizes": _SIZES, "items": 1.0 - _SIZES}, self.n, 1.0 - self.pairs_share)
+        return first, Workload(PAIRS, {"pairs": 1.0}, self.n, self.pairs_share)
+
+    def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
+        """One basket changes one count by 1, and the items and the pairs of one stratum by a vector of norm 1 at most."""
+        layout = self.schema.layout
+        if stage == ITEMS:
+            # By the label, where there is one.
+            sizes = Marginals(layout, [tuple(range(len(layout.groups)))])
+            return {"sizes": sizes, "items": ItemsBySize(layout, strata(layout))}
+        items = state[ITEMS][0]["items"].sums.sum(dim=0)
+        often = items.topk(min(self.most, len(items))).indices.sort().values
+        return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
+
+    def fitted(self, state: State) -> Mixture:
+        """The mixture of these sizes, items and pairs."""
+        often = torch.from_numpy(self.statistics(PAIRS, state)["pairs"].of)
+        first, pairs = state[ITEMS][0], state[PAIRS][0]["pairs"]
+        sizes = _Sizes.of(self.schema.layout, first["sizes"])
+        network = StackedProducts(self.schema, self.k * len(sizes.counts))
+        rates, mixing = fit_baskets(sizes, first["items"], pairs, often, self.k, self.seed)
+        shares = (sizes.counts[:, None] * mixing.double()).flatten(0, 1)
+        units, bins = self.schema.layout.units, len(sizes.stratum)
+        # Of rates `draw` makes -log(1 - p) again.
+        network.means[:, :units] = -torch.expm1(-rates).repeat(len(sizes.counts), 1)
+        network.means[:, -bins:] = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-30)
+        if self.schema.layout.label is not None:
+            network.means[:, self.schema.layout.labels] = torch.eye(len(sizes.counts)).repeat_interleave(self.k, dim=0)
+        return Mixture(network, (shares.sum(dim=1) / shares.sum()).float())
+
+
+def strata(layout: Layout) -> list[int]:
+    """In which stratum the baskets of each bin of sizes are: empty ones, those of one item, then wider and wider.
+
+    Example:
+        >>> strata(Layout(9, levels=1, groups=(10,), most=9, sizes=tuple(range(10))))
+        [0, 1, 2, 2, 3, 3, 3, 4, 4, 4]
+    """
+    found, first = [], -1.0
+    for size in layout.sizes:
+        if size > _WIDER * first or size < 2:
+            found.append(len(set(found)))
+            first = size
+        else:
+            found.append(found[-1])
+    return found
+
+
+def halves(layout: Layout) -> list[int]:
+    """0 for bins of strata that begin at small sizes, 1 for all others."""
+    first: dict[int, int] = {}
+    for size, stratum in zip(layout.sizes, strata(layout), strict=True):
+        first.setdefault(stratum, size)
+    return [int(first[stratum] > _SMALL) for stratum in strata(layout)]
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How many baskets are of which size, as noise leaves it.
+
+    Args:
+        counts: (labels, bins) 0 or more.
+        stratum: (bins,) of each bin.
+        half: (strata,) of which half of the pairs each stratum is a part.
+        size: (strata,) mean size.
+        roots: (labels, strata) sums over baskets of the root of their size.
+        pair_roots: (labels, strata) sums over baskets of the root of how many pairs they hold.
+    """
+
+    counts: Tensor
+    stratum: Tensor
+    half: Tensor
+    size: Tensor
+    roots: Tensor
+    pair_roots: Tensor
+
+    @classmethod
+    def of(cls, layout: Layout, measured: Measured) -> _Sizes:
+        bins = len(layout.sizes)
+        counts = measured.sums.view(-1, bins)
+        # The largest is left, however few baskets there are.
+        least = min(_FEWEST * measured.deviation, float(counts.max()))
+        counts = torch.where(counts < least, 0.0, counts.clamp(min=1.0 if measured.deviation else 0.0))
+        ends = [*layout.sizes[1:], layout.most + 1]
+        sizes = [torch.arange(a, b, dtype=torch.float64) for a, b in zip(layout.sizes, ends, strict=True)]
+        mean = torch.stack([own.mean() for own in sizes])
+        root = torch.stack([own.sqrt().mean() for own in sizes])
+        pair_root = torch.stack([(own * (own - 1.0) / 2.0).sqrt().mean() for own in sizes])
+        stratum = torch.tensor(strata(layout))
+        member = torch.nn.functional.one_hot(stratum).double()
+        of_all = counts.sum(dim=0)
+        # Of a stratum without baskets any size will do.
+        size = ((of_all * mean) @ member + 1e-9 * (mean @ member) / member.sum(dim=0)) / (of_all @ member + 1e-9)
+        half = torch.zeros(len(size), dtype=torch.int64).scatter_(0, stratum, torch.tensor(halves(layout)))
+        return cls(counts, stratum, half, size, (counts * root) @ member, (counts * pair_root) @ member)
+
+
+def fit_baskets(
+    sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
+) -> tuple[Tensor, Tensor]:
+    """Rates (k, units) and shares (labels, k, bins) of components of which sums are nearest to noisy ones. Post-processing.
+
+    A basket of s items is drawn one item after the other, each in proportion to its rate among those still there. That is
+    a race of exponential arrivals, stopped when s are there: an item of rate r is among them with chance
+    ``p = 1 - exp(-r t)`` nearly, where t is when s are expected, and two with a chance in proportion to the product of
+    theirs. Least squares over all sums, each divided by the deviation of its noise, by Adam from where the noisy pairs of
+    some item point; components are held to what all have in common as a prior holds them, which noise would set apart.
+    """
+    labels, (strata_, units) = len(sizes.counts), (len(sizes.size), items.sums.shape[1])
+    live = sizes.roots.sum(dim=0) > 0.0
+    generator = torch.Generator().manual_seed(seed)
+    common = _shares(items.sums.sum(dim=0))
+    by_item, by_pair = max(items.deviation, 1.0), max(pairs.deviation, 1.0)
+    target = items.sums.view(labels, strata_, units)[:, live]
+    # What is not among the frequent ones is one more, which stands for so many items alike.
+    rare = torch.ones(units, dtype=torch.bool)
+    rare[often] = False
+    some, many, deviation = common[often], torch.ones(len(often)), torch.full((len(often),), by_item)
+    rest = target[..., rare].sum(dim=2, keepdim=True)
+    target = target[..., often]
+    if rare.any():
+        some, target = torch.cat([some, common[rare].sum()[None]]), torch.cat([target, rest], dim=2)
+        many = torch.cat([many, (some[-1].square() / common[rare].square().sum())[None].float()])
+        deviation = torch.cat([deviation, torch.tensor([by_item * math.sqrt(int(rare.sum()))])])
+    some, target = some.float(), target.float()
+    together = _symmetric(pairs.sums.float(), len(often))
+    beside = 1.0 - torch.eye(len(often))
+    size, half = sizes.size[live].float(), sizes.half[live]
+    roots, pair_roots = (sizes.roots[:, live] / sizes.size[live]).float(), sizes.pair_roots[:, live].float()
+
+    theta = _starts(some, together, by_pair, k, generator).requires_grad_()
+    mixing = torch.zeros(labels, len(size), k, requires_grad=True)
+    optimizer = torch.optim.Adam([theta, mixing], lr=_LR)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
+    time = size[:, None].expand(-1, k)
+    for _ in range(steps if len(size) else 0):
+        optimizer.zero_grad()
+        rates, shares = torch.softmax(theta, dim=1), torch.softmax(mixing, dim=2)
+        with torch.no_grad():
+            time = _later(rates, time, size, many)
+        # Once more with a gradient, which is that of the time at which so many are expected.
+        held = _held(rates, _later(rates, time, size, many), many)
+        made = torch.einsum("ls,lsk,skm->lsm", roots, shares, held)
+        loss = ((made - target) / deviation).square().sum()
+        frequent = held[..., : len(often)]
+        whole = (held.sum(dim=2).square() - (held.square() / many).sum(dim=2)).clamp(min=1e-6) / 2.0
+        weight = torch.einsum("ls,lsk->sk", pair_roots, shares) / whole
+        for own in range(len(together)):
+            rows = frequent[half == own].flatten(0, 1)
+            found = rows.T @ (weight[half == own].reshape(-1, 1) * rows)
+            loss = loss + 0.5 * ((found - together[own]) * beside / by_pair).square().sum()
+        (loss + _TOGETHER * (theta - some.log()).square().sum()).backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        own = torch.softmax(theta, dim=1)
+        rates = own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float()
+        rates[:, often] = own[:, : len(often)]
+        # In strata without baskets components are alike.
+        shares = torch.full((labels, strata_, k), 1.0 / k)
+        shares[:, live] = torch.softmax(mixing, dim=2)
+        return rates, shares[:, sizes.stratum].transpose(1, 2)
+
+
+def _later(rates: Tensor, time: Tensor, size: Tensor, many: Tensor) -> Tensor:
+    """(strata, k) times by one Newton step nearer to where so many items are expected."""
+    held = _held(rates, time, many)
+    slope = (rates * (1.0 - held.detach() / many)).sum(dim=2).detach()
+    moved = time - (held.sum(dim=2) - size[:, None]) / slope.clamp(min=1e-9)
+    return torch.minimum(torch.maximum(moved, time / 4.0), 4.0 * time + 1.0)
+
+
+def _held(rates: Tensor, time: Tensor, many: Tensor) -> Tensor:
+    """(strata, k, items) how many of each are expected, of those that are `many` alike, or one."""
+    return -many * torch.expm1(-rates / many * time[..., None])
+
+
+def _starts(common: Tensor, together: Tensor, deviation: float, k: int, generator: torch.Generator) -> Tensor:
+    """(k, items) logarithms of rates: half common, half what goes with an item that is drawn by how frequent it is."""
+    frequent = together.shape[1]
+    noise = deviation * math.sqrt(len(together))
+    seeds = torch.multinomial(common[:frequent], k, replacement=True, generator=generator)
+    beside = (together.sum(dim=0)[seeds] - noise).clamp(min=0.0)
+    mixed = common.expand(k, -1).clone()
+    mixed[:, :frequent] += beside / beside.sum(dim=1, keepdim=True).clamp(min=1e-9)
+    return mixed.log() + _APART * torch.randn(mixed.shape, generator=generator)
+
+
+def _symmetric(sums: Tensor, items: int) -> Tensor:
+    """(halves, items, items) of sums of pairs."""
+    first, second = torch.triu_indices(items, items, 1)
+    matrix = torch.zeros(len(sums), items, items)
+    matrix[:, first, second] = sums
+    return matrix + matrix.transpose(1, 2)
+
+
+def _shares(sums: Tensor) -> Tensor:
+    """Shares that add up to 1, the nearest to noisy sums: what is lowered until they do, and cut at 0; none is 0."""
+    total = float(sums.sum().clamp(min=1.0))
+    ordered = sums.sort(descending=True).values
+    excess = (ordered.cumsum(dim=0) - total) / torch.arange(1, len(sums) + 1)
+    shift = excess[(ordered > excess).nonzero()[-1, 0]]
+    shares = (sums - shift).clamp(min=1e-3 * total / len(sums))
+    return shares / shares.sum()
