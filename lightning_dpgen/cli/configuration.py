@@ -101,6 +101,9 @@ class ModelConf:
     means_share: float | None = None
     components: int | None = None
     pairs_share: float | None = None
+    measured_share: float | None = None
+    measured_steps: int | None = None
+    measured_weight: float | None = None
     bias: str | None = None
     lr: float | None = None
     rate: float | None = None

@@ -25,6 +25,8 @@ from lightning_dpgen.privacy.calibration import Draft
 _ALWAYS = ("name", "bias", "lr", "rate", "steps", "noise")
 # Of a divergence, where there is one.
 _DIVERGENCE = {"group": ("groups", "group_c"), "embedding": ("features", "divergence_share")}
+# Of a network that learns from a measured model besides, which has settings of its own.
+_HYBRID = ("measured_steps", "measured_weight")
 _ALL_OF_DIVERGENCES = {"divergence_weight", *(name for names in _DIVERGENCE.values() for name in names)}
 
 
@@ -108,12 +110,20 @@ def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open:
     if model.divergence not in (None, *_DIVERGENCE):
         raise Mistake(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
     has = {"name", *(_ALWAYS if family.trained else ()), *family.settings, *_DIVERGENCE.get(model.divergence, ())}
+    if family.trained and model.name != "own":
+        has |= {"measured_share"}
+    if model.measured_share is not None and "measured_share" in has:
+        # What is measured by follows from the data; a run that goes on has it filled in already.
+        has |= {*_HYBRID, *FAMILIES["measured"].settings}
     for field in dataclasses.fields(model):
         value = getattr(model, field.name)
         if value is not None and field.name not in has:
             hint = f"with model.divergence={model.divergence} " if field.name in _ALL_OF_DIVERGENCES else ""
+            if model.measured_share is None and field.name in _HYBRID:
+                hint = "without model.measured_share "
             raise Mistake(f"model.{field.name}={value}: model={model.name} {hint}has no such setting")
     values = dict(family.defaults(chosen)) | {"rate": chosen.rate, "steps": chosen.steps, "bias": "means"}
+    values |= {"measured_steps": 1000, "measured_weight": 0.5}
     if model.divergence is not None:
         # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
         groups = 16 if model.groups is None else model.groups

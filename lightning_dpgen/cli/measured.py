@@ -25,6 +25,11 @@ _NAMES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
 _MOST_CELLS = 1 << 26
 
 
+def measures(conf: Conf) -> bool:
+    """Whether statistics are measured: for the model itself, or for a network that learns from such a model besides."""
+    return conf.model.name == "measured" or conf.model.measured_share is not None
+
+
 def needs_clusters(schema: Schema) -> bool:
     """Whether the private split tells records apart where nobody says: pictures and series without labels."""
     return schema.layout.label is None and isinstance(schema, ImageSchema | SeriesSchema)
@@ -106,7 +111,12 @@ def _components(conf: Conf, schema: Schema) -> int:
 
 
 def measured_drafts(conf: Conf, schema: Schema, split: SplitSettings, left: float) -> list[Draft]:
-    """The accesses of the split, where there are several clusters, and of what is measured, for the budget that is left."""
+    """The accesses of the split, where there are several clusters, and of what is measured, for the budget that is left.
+
+    Args:
+        conf, schema, split: complete.
+        left: share of the budget that other accesses leave.
+    """
     drafts = [] if split.k == 1 else split.drafts(conf.data.n, means=False)
     rest = left - sum(draft.share for draft in drafts)
     if rest <= 0.0:

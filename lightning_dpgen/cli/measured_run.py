@@ -17,7 +17,6 @@ from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -46,41 +45,67 @@ def split_module(
 def measured_mixture(
     settings: Settings, records: Records, account: Account, folder: RunFolder, interrupts: Interrupts, telling: Telling
 ) -> Mixture:
-    """The mixture that is fitted to what has been measured."""
-    recipe, k = recipe_of(settings.conf, settings.schema), settings.split.k
-    data = split_module(settings, records, account, folder, interrupts) if k > 1 else None
+    """The mixture that is fitted to what has been measured, where nothing else is learned."""
+    data = split_module(settings, records, account, folder, interrupts) if settings.split.k > 1 else None
     state: State = {}
     if account.resumed:
         shutil.rmtree(folder.staging, ignore_errors=True)
-        state = _kept(account, folder, recipe)
-        done = {stage: len(made) for stage, made in state.items()}
-        account.go_on(paid_once(account) | ({} if data is None else data.load()) | done)
-        stages = [workload.stage for workload in recipe.workloads]
-        if lost := [stage for stage in stages if stage not in done and not account.remaining(stage)]:
-            raise BudgetTooSmall(
-                f"run_dir={folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
-                "there is nothing to release; start a new run, whose cost adds to what this one has spent"
-            )
+        state = kept(settings, account, folder)
+        account.go_on(paid_once(account) | ({} if data is None else data.load()) | accesses(state))
         telling.say(f"going on with the run in {folder.root}; its plan is now:")
         telling.say(budget_table(account.plan))
-
-    def save(state: State) -> None:
-        made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
-        durable.save(folder.measured, {"head": account.ledger.head, "made": made})
-        interrupts.stop_here()
-
     with interrupts.patient():
         clusters = torch.zeros(len(records), dtype=torch.int64) if data is None else data.make_split().clusters
-        component = label_components(records, clusters, k)
-        mixture = recipe.measure(records, component, account, state=state, save=save)
+        mixture = measure(settings, records, clusters, account, folder, interrupts, state)
     interrupts.stop_here()
     if account.finished:
         account.settle()
     return mixture
 
 
-def _kept(account: Account, folder: RunFolder, recipe: Recipe) -> State:
-    """What an interrupted run has measured."""
+def measure(
+    settings: Settings,
+    records: Records,
+    clusters: torch.Tensor,
+    account: Account,
+    folder: RunFolder,
+    interrupts: Interrupts,
+    state: State,
+) -> Mixture:
+    """Measure what is not in the state, keep it as soon as it is paid for, and fit the mixture.
+
+    Raises:
+        BudgetTooSmall: if something was paid for and lost before it was kept.
+    """
+    recipe = recipe_of(settings.conf, settings.schema)
+    stages = [workload.stage for workload in recipe.workloads]
+    if lost := [stage for stage in stages if stage not in state and not account.remaining(stage)]:
+        raise BudgetTooSmall(
+            f"run_dir={folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
+            "there is nothing to release; start a new run, whose cost adds to what this one has spent"
+        )
+
+    def save(state: State) -> None:
+        made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
+        durable.save(folder.measured, {"head": account.ledger.head, "made": made})
+        interrupts.stop_here()
+
+    component = label_components(records, clusters, settings.split.k)
+    return recipe.measure(records, component, account, state=state, save=save)
+
+
+def accesses(state: State) -> dict[str, int]:
+    """How many of each stage have left their mark, for `Account.go_on`."""
+    return {stage: len(made) for stage, made in state.items()}
+
+
+def kept(settings: Settings, account: Account, folder: RunFolder) -> State:
+    """What an interrupted run has measured.
+
+    Raises:
+        LedgerError: if the ledger lacks lines that were there when it was kept.
+        DamagedState: if it cannot be read, or is of another run.
+    """
     if not folder.measured.is_file():
         return {}
     kept = durable.load(folder.measured, "head", "made")
@@ -88,7 +113,7 @@ def _kept(account: Account, folder: RunFolder, recipe: Recipe) -> State:
         raise LedgerError(f"{folder.measured}: knows of lines that the ledger does not hold; some of it is missing")
     try:
         state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
-        sound = recipe.fits(state)
+        sound = recipe_of(settings.conf, settings.schema).fits(state)
     except (AttributeError, TypeError, ValueError):
         sound = False
     if not sound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,20 @@ def paid_once(account: Account) -> dict[str, int]:
 
 
 def restore(
-    account: Account, data: PrivateSplitDataModule, module: PrivateMixture, folder: RunFolder, telling: Telling
+    account: Account,
+    data: PrivateSplitDataModule,
+    module: PrivateMixture,
+    folder: RunFolder,
+    telling: Telling,
+    measured: Mapping[str, int],
 ) -> Path | None:
-    """Say to the account from which state the run goes on, and tell the plan that follows.
+    """Say to the account from which state the run goes on, with what was measured, and tell the plan that follows.
 
     Gives the checkpoint that the fit has to start from, if there is one. Of a run whose training is complete the module is
     restored here, for there is no fit.
     """
     shutil.rmtree(folder.staging, ignore_errors=True)
-    done, path = data.load(), None
+    done, path = data.load() | dict(measured), None
     if folder.checkpoint.is_file():
         path = folder.checkpoint
         checkpoint = durable.load(path, LEDGER, "state_dict")

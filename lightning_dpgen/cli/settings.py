@@ -14,7 +14,7 @@ from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, read_conf
 from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
-from lightning_dpgen.cli.measured import complete_measured, measured_drafts, needs_clusters
+from lightning_dpgen.cli.measured import complete_measured, measured_drafts, measures, needs_clusters, recipe_of
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.public_centres import ENDING, read_centres
 from lightning_dpgen.clustering.settings import SplitSettings
@@ -97,7 +97,9 @@ class Settings:
             others = [*first, *last]
             learning = measured_drafts(self.conf, self.schema, self.split, 1.0 - sum(draft.share for draft in others))
         else:
-            learning = [*self.split.drafts(n, means=model.bias != "zero"), training_of(self.conf, self.clipping)]
+            besides = [] if model.measured_share is None else recipe_of(self.conf, self.schema).drafts(model.measured_share)
+            split = self.split.drafts(n, means=model.bias != "zero")
+            learning = [*split, *besides, training_of(self.conf, self.clipping)]
         try:
             return make_plan(
                 [*first, *learning, *last],
@@ -239,18 +241,21 @@ def fill(conf: Conf) -> Settings:
     schema = make_schema(conf)
     _check_two_of_three(conf)
     trained = conf.model.name not in FAMILIES or FAMILIES[conf.model.name].trained
-    if not trained and conf.split.k is None and not needs_clusters(schema):
+    if measures(conf) and conf.split.k is None and not needs_clusters(schema):
         conf.split.k = 1
     chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     # Default shares are those of what is left when other things are bought.
-    left = 1.0 - sum(share or 0.0 for share in (data.n_share, data.discovery_share, conf.privacy.fidelity_share))
+    others = (data.n_share, data.discovery_share, conf.privacy.fidelity_share, conf.model.measured_share)
+    left = 1.0 - sum(share or 0.0 for share in others)
     for field in dataclasses.fields(conf.split):
         if getattr(conf.split, field.name) is None and hasattr(chosen, field.name):
             value = getattr(chosen, field.name)
             setattr(conf.split, field.name, value * left if field.name.endswith("_share") else value)
     rate = chosen.rate if conf.model.rate is None else conf.model.rate
     complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
+    if measures(conf):
+        complete_measured(conf, schema, chosen)
     if trained:
         _check_model(conf, schema)
     else:
@@ -259,7 +264,6 @@ def fill(conf: Conf) -> Settings:
             raise Mistake(
                 f"clipping={conf.clipping.rule}: model={conf.model.name} clips no gradient; leave settings of clipping out"
             )
-        complete_measured(conf, schema, chosen)
     if conf.rows is not None:
         _within("rows", conf.rows, 0, _MOST)
     _check_accelerator(conf.trainer.accelerator)
@@ -364,6 +368,15 @@ def _check_model(conf: Conf, schema: Schema) -> None:
             f"model.network=conv with model.layers={model.layers}, model.trunk={model.trunk}: are of dense networks; leave "
             "them out"
         )
+    if model.measured_share is not None:
+        if not 0.0 < model.measured_share < 1.0:
+            raise Mistake(
+                f"model.measured_share={model.measured_share:g}: expected the share of the budget that is measured with, "
+                "above 0 and below 1, or null for none"
+            )
+        _within("model.measured_steps", model.measured_steps, 0, _MOST)
+        if not 0.0 <= model.measured_weight <= 1e6:
+            raise Mistake(f"model.measured_weight={model.measured_weight:g}: expected a number from 0 to 1e+06")
     for name in ("penalty", "divergence_weight", "group_c"):
         value = getattr(model, name)
         if value is not None and not 1e-6 <= value <= 1e6:

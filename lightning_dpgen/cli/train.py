@@ -17,20 +17,23 @@ from lightning_dpgen.cli.doubts import delta_warning, seed_warning
 from lightning_dpgen.cli.families import FAMILIES, make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured_run import measured_mixture, split_module
+from lightning_dpgen.cli.measured_run import accesses, kept, measure, measured_mixture, split_module
 from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake
 from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, fill, read_as
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.workload import State
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
+from lightning_dpgen.plugins.made import MadeLots
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -42,6 +45,8 @@ from lightning_dpgen.release.synthetic import SyntheticContent
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.5
+# Records at most in a lot of what a measured model makes.
+_MADE = 256
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
 Learns a generative model from private records and writes a release with a privacy certificate.
@@ -233,14 +238,39 @@ def _trained(
     conf = settings.conf
     data = split_module(settings, records, account, folder, interrupts)
     module = make_module(conf, settings.schema, settings.clipping, account)
-    checkpoint = resume.restore(account, data, module, folder, telling) if account.resumed else None
+    hybrid, state, checkpoint = conf.model.measured_share is not None, {}, None
+    if account.resumed:
+        state = kept(settings, account, folder) if hybrid else {}
+        checkpoint = resume.restore(account, data, module, folder, telling, accesses(state))
     if account.remaining("training"):
         with interrupts.patient(), _quiet_lightning():
+            if hybrid:
+                module.learn_from(
+                    _made(settings, records, data, account, folder, interrupts, state),
+                    steps=conf.model.measured_steps,
+                    weight=conf.model.measured_weight,
+                )
             _fit(settings, module, data, account, folder, interrupts, telling.bar, checkpoint)
         interrupts.stop_here()
     elif account.finished:
         account.settle()
     return module.mixture()
+
+
+def _made(
+    settings: Settings,
+    records: Records,
+    data: PrivateSplitDataModule,
+    account: Account,
+    folder: run_folder.RunFolder,
+    interrupts: Interrupts,
+    state: State,
+) -> MadeLots:
+    """What a network learns from besides records: lots of what a model of measurements makes."""
+    k, conf = settings.split.k, settings.conf
+    mixture = measure(settings, records, data.make_split().clusters, account, folder, interrupts, state)
+    size = min(_MADE, max(1, round(conf.model.rate * conf.data.n)))
+    return MadeLots(mixture, torch.arange(mixture.network.k) % k, k, size=size, seed=conf.seed)
 
 
 def _fidelity(

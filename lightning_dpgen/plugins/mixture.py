@@ -13,8 +13,10 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.made import MadeLots
 from lightning_dpgen.privacy.account import Account
 
 # How the parameters of a component may begin (model.bias).
@@ -61,6 +63,18 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
         self._restored = False
+        self._made: MadeLots | None = None
+        self._made_steps, self._made_weight = 0, 0.0
+
+    def learn_from(self, made: MadeLots, *, steps: int, weight: float) -> None:
+        """Learn from what a released model makes, too: first from it alone, then beside private records.
+
+        Args:
+            made: of the same schema and number of components.
+            steps: before the first private one, at the same learning rate.
+            weight: of its loss in each private step, beside that of the records; 0 for none.
+        """
+        self._made, self._made_steps, self._made_weight = made, steps, weight
 
     @property
     def trained(self) -> torch.nn.Module:
@@ -83,13 +97,29 @@ class PrivateMixture(pl.LightningModule):
     def on_train_start(self) -> None:
         split = self.trainer.datamodule.split
         self.weights.copy_(split.weights)
-        if self.bias == "zero":
+        if self.bias != "zero":
+            self.means.copy_(split.means)
+            self.noise.copy_(split.noise)
+        # In a fit that goes on the network has been trained already.
+        if self._restored:
             return
-        self.means.copy_(split.means)
-        self.noise.copy_(split.noise)
-        # Not in a fit that goes on: there the network has been trained already.
-        if not self._restored:
+        if self.bias != "zero":
             self.network.start_at(self.means)
+        if self._made is not None:
+            self._learn_alone(self._made)
+
+    def _learn_alone(self, made: MadeLots) -> None:
+        parameters = list(self.trained.parameters())
+        optimizer = torch.optim.Adam(parameters, lr=self.lr)
+        for step in range(1, self._made_steps + 1):
+            # Into these alone: of what a loss uses besides, others take care.
+            gradients = torch.autograd.grad(made.loss(self.trained.term, parameters[0]), parameters, allow_unused=True)
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.grad = gradient
+            optimizer.step()
+            self.after_step(step)
+        for p in parameters:
+            p.grad = None
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """The optimizer of `trained`, made private."""
@@ -109,8 +139,8 @@ class PrivateMixture(pl.LightningModule):
         """Of each term, in the order of the clipping rules."""
         return (term_gradients(self.trained, self.trained.term, lot, self.account.stream),)
 
-    def after_step(self) -> None:
-        """What follows a step and sees no record."""
+    def after_step(self, step: int) -> None:
+        """What follows the step of this number, from 1, and sees no record."""
 
     def training_step(self, block: LotBlock, _) -> None:
         wrapped = self.optimizers()
@@ -119,12 +149,17 @@ class PrivateMixture(pl.LightningModule):
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
             gradients = self.gradients(lot.to(self.device, self.dtype))
-            optimizer.take(*gradients)
+            optimizer.take(*gradients, data_free=self._data_free())
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
-            self.after_step()
+            self.after_step(self.steps_taken)
             if self.steps_taken % self.log_every == 0:
                 self._log_private(optimizer, gradients, len(lot))
+
+    def _data_free(self) -> list[DataFree]:
+        if self._made is None or not self._made_weight:
+            return []
+        return [self._made.data_free(self.trained.term, next(self.trained.parameters()), self._made_weight)]
 
     def _log_private(self, optimizer: PrivateOptimizer, gradients, size: int) -> None:
         if self.logger is None:

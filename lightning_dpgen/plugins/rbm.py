@@ -41,5 +41,5 @@ class RBM(PrivateMixture):
         super().__init__(machine, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every)
         self._public = public
 
-    def after_step(self) -> None:
+    def after_step(self, step: int) -> None:
         self.network.sweep(self._public)

@@ -61,8 +61,8 @@ class WGAN(PrivateMixture):
         critic = torch.optim.Adam(self.trained.parameters(), lr=self.lr, betas=betas, fused=True)
         return self.private_optimizer(critic), torch.optim.Adam(self.network.parameters(), lr=self.lr, betas=betas)
 
-    def after_step(self) -> None:
-        if self.steps_taken % self.critic_steps:
+    def after_step(self, step: int) -> None:
+        if step % self.critic_steps:
             return
         optimizer = self.optimizers()[1].optimizer
         z = torch.randn(self.k * _MADE, self.network.latent, generator=self._public).to(self.device)
