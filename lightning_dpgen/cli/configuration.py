@@ -101,6 +101,7 @@ class ModelConf:
     means_share: float | None = None
     components: int | None = None
     pairs_share: float | None = None
+    label_share: float | None = None
     bias: str | None = None
     lr: float | None = None
     rate: float | None = None
