@@ -4,12 +4,13 @@
     python experiments/tables_classifiers.py FOLDER adult --epsilons 3
     python experiments/tables_classifiers.py FOLDER mushroom --epsilons 1
 
-`adult-balanced` is all people above 50K of Adult's training file and as many random others (seed: that of the run), without
-`education`, which `education-num` repeats; its test the same of the test file, seed 1000. Making it is not covered by epsilon.
-As many synthetic records as real ones train a random forest of 100 trees and gradient boosting on ordinal codes, both with
-scikit-learn's defaults. Rows: real records; the mixture alone; with the label drawn from its classifier; the same with its
-logits doubled, which makes labels more predictable than they are. `inf` is the non-private twin. The last column is the mean
-total variation between the (label, column) tables of synthetic and of test records. What has been computed is kept in FOLDER.
+`adult-balanced` is all people above 50K of Adult's training file and as many random others (seed: that of the run),
+without `education`, which `education-num` repeats; its test the same of the test file, seed 1000. Making it is not covered
+by epsilon. As many synthetic records as real ones train a random forest of 100 trees and gradient boosting on ordinal
+codes, both with scikit-learn's defaults. Rows: real records; the mixture alone; with the label drawn from its classifier;
+the same with its logits doubled, which makes labels more predictable than they are. `--epsilons inf` is the non-private
+twin. The last column but one is the mean total variation between the (label, column) tables of synthetic and of test
+records. What has been computed is kept in FOLDER.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def defaults(
         # Tables with more noise tell fewer apart.
         components=round(_between(strength / 25, 10, 100)),
         # A gradient of a few hundred numbers is nothing but noise where there is little data.
-        label_share=0.4 if strength >= 200 else 0.0,
+        label_share=0.3 if strength >= 200 else 0.0,
     )
 
 

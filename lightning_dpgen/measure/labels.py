@@ -27,7 +27,7 @@ _CLOSEST = 8.0
 class Gradient(Statistic):
     """Sums of gradients of the softmax regression loss at public weights, each shortened to a bound.
 
-    A record's is ``u (p - y)^T``, with u its features, p the shares that weights give to labels, and y its label as one-hot.
+    A record's is ``u (p - y)^T``: u are its features, p the shares that weights give to labels, y is its label as one-hot.
 
     Args:
         layout: of the records, with a label.
