@@ -84,8 +84,8 @@ def defaults(
         waves=min(max(layout.units, 1), round(_between(2.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
         # Tables with more noise tell fewer apart.
         components=round(_between(strength / 25, 10, 100)),
-        # A gradient of a few hundred numbers is nothing but noise where there is little data.
-        label_share=0.3 if strength >= 200 else 0.0,
+        # A gradient of more numbers than that is nothing but noise.
+        label_share=0.3 if strength >= max(200, layout.width) else 0.0,
     )
 
 

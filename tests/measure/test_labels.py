@@ -12,6 +12,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import labels, products
 from lightning_dpgen.measure.labels import Agreement, Gradient, added_up
 from lightning_dpgen.measure.products import LABELS, TABLES, ProductRecipe
+from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -135,18 +136,27 @@ def test_real_records_correct_what_a_poor_mixture_says():
     assert errors[1] < 0.1 and errors[1] < 0.5 * errors[0]
 
 
-def test_a_label_that_tables_determine_is_as_predictable_as_before():
-    """Of columns that all name the label, a few mistaken: what components know is kept (Agreement)."""
-    random = np.random.default_rng(0)
-    y = random.integers(0, 2, 4000)
-    columns = [np.where(random.random(4000) < 0.85, y, 1 - y) + 2 * random.integers(0, 2, 4000) for _ in range(4)]
-    codes = np.stack([*columns, y])
-    records = Records(schema(2), Encoded(np.zeros((4000, 0), np.float32), codes.T.astype(np.uint8)))
-    _, mixture, _ = measured(records, 3.0)
-    drawn = mixture.sample(4000, torch.Generator().manual_seed(0)).codes
-    told = [((part[:, :4] % 2).sum(axis=1) + 0.5 * (part[:, 0] % 2) > 2.2).astype(int) for part in (codes.T, drawn)]
-    real, made = (np.mean(t == part[:, 4]) for t, part in zip(told, (codes.T, drawn), strict=True))
-    assert made > real - 0.04
+def test_labels_follow_components_as_far_as_real_ones_can_be_told():
+    """Not at all where real records agree with no weights, and closely where they always do."""
+    records, _ = some_records(2000)
+    own, mixture, kept = measured(records, 5.0)
+
+    def offsets(share):
+        said = {"agreement": Measured(torch.tensor([2000.0 * share], dtype=torch.float64), 0.0)}
+        rounds = [{**found, **said} for found in kept[-1][LABELS]]
+        return own.fitted({**kept[-1], LABELS: rounds}).network.label_offsets
+
+    assert float(offsets(0.0).std(dim=0).max()) < 1e-6
+    assert float(offsets(1.0).std(dim=0).max()) > 1.0
+    drawn = Records(records.schema, mixture.sample(20_000, torch.Generator().manual_seed(0)))
+    weights, layout = mixture.network.label_weights.double(), records.schema.layout
+    made, real = (
+        np.take_along_axis(
+            torch.softmax(added_up(part.encoded, layout, weights), dim=1).numpy(), part.encoded.codes[:, 4:].astype(int), 1
+        ).mean()
+        for part in (drawn, records)
+    )
+    assert made == pytest.approx(real, abs=0.03)
 
 
 def test_noise_alone_moves_nothing_much():
