@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.doubts import delta_warning, seed_warning
+from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.projection_table import projection_table
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.cli.table import budget_table
@@ -30,7 +30,8 @@ def run(argv: Sequence[str]) -> int:
     settings = read_settings(argv)
     plan = settings.plan()
     doubt = settings.split.doubt(plan, settings.conf.data.n)
-    for text in (delta_warning(settings.conf), seed_warning(settings.conf), doubt):
+    cells = cells_warning(settings.conf, settings.schema, plan)
+    for text in (delta_warning(settings.conf), seed_warning(settings.conf), doubt, cells):
         warn(text)
     print(budget_table(plan, of_person=settings.conf.data.person is not None))
     return 0

@@ -104,6 +104,7 @@ class ModelConf:
     measured_share: float | None = None
     measured_steps: int | None = None
     measured_weight: float | None = None
+    label_share: float | None = None
     bias: str | None = None
     lr: float | None = None
     rate: float | None = None

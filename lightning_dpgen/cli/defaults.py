@@ -23,7 +23,7 @@ class Defaults:
         k, features, iterations, label_weight, moments_share, lloyd_share, means_share: of the split.
         c_max: of the clipping rule.
         waves: of measured moments.
-        components: of a mixture that is fitted to measured tables.
+        components, label_share: of a mixture that is fitted to measured tables, and for its label.
     """
 
     hidden: int
@@ -41,6 +41,7 @@ class Defaults:
     c_max: float
     waves: int
     components: int
+    label_share: float
 
 
 def defaults(
@@ -83,6 +84,8 @@ def defaults(
         waves=min(max(layout.units, 1), round(_between(2.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
         # Tables with more noise tell fewer apart.
         components=round(_between(strength / 25, 10, 100)),
+        # A gradient of more numbers than that is nothing but noise.
+        label_share=0.3 if strength >= max(200, layout.width) else 0.0,
     )
 
 

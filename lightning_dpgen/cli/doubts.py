@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from lightning_dpgen.cli.configuration import Conf
+from lightning_dpgen.cli.measured import recipe_of
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.measure.products import TABLES
+from lightning_dpgen.privacy.plan import Plan
 
 
 def seed_warning(conf: Conf) -> str | None:
@@ -20,3 +27,24 @@ def delta_warning(conf: Conf) -> str | None:
             "a smaller delta is the custom"
         )
     return None
+
+
+def cells_warning(conf: Conf, schema: Schema, plan: Plan) -> str | None:
+    """Of measured tables of two columns whose cells hold more noise than records."""
+    if conf.model.name != "measured" or not isinstance(schema, TableSchema):
+        return None
+    tables = recipe_of(conf, schema).statistics(TABLES).get("pairs")
+    if tables is None:
+        return None
+    multiplier = plan.stage(TABLES).access.multipliers["pairs"]
+    deviation = multiplier * tables.bound * plan.max_rows
+    mean = conf.data.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
+    if deviation <= mean:
+        return None
+    sizes = {name: len(choices) for name, choices in schema.choices.items() if name != schema.label}
+    named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
+    return (
+        f"of the tables of two columns a cell holds {mean:,.1f} records on average, and noise of standard deviation "
+        f"{deviation:,.1f}: what goes together is found only where it is plain; cut numbers into fewer bins (data.bins), "
+        f"leave out columns of little use (type: drop), first those of most values: {named}; or raise privacy.epsilon"
+    )

@@ -15,7 +15,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
-from lightning_dpgen.measure.products import ProductRecipe
+from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.privacy.calibration import Draft
 
@@ -51,13 +51,16 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     if isinstance(schema, ImageSchema | SeriesSchema):
         radius = default_radius(layout) if model.radius is None else model.radius
         defaults = {"waves": chosen.waves, "radius": radius, "spread": radius / 2, "means_share": 0.15}
+    elif isinstance(schema, TableSchema):
+        label_share = chosen.label_share if tells_of_labels(layout) else 0.0
+        defaults = {"components": chosen.components, "pairs_share": 0.8, "label_share": label_share}
     else:
-        defaults = {"components": chosen.components, "pairs_share": 0.8 if isinstance(schema, TableSchema) else 0.7}
-        if conf.split.k not in (None, 1):
-            raise Mistake(
-                f"split.k={conf.split.k}: model=measured does not split {_NAMES[schema.kind]}; model.components says how "
-                "many components are fitted to what is measured"
-            )
+        defaults = {"components": chosen.components, "pairs_share": 0.7}
+    if schema.kind in _NAMES and conf.split.k not in (None, 1):
+        raise Mistake(
+            f"split.k={conf.split.k}: model=measured does not split {_NAMES[schema.kind]}; model.components says how "
+            "many components are fitted to what is measured"
+        )
     if isinstance(schema, TableSchema):
         cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
         if cells > _MOST_CELLS:
@@ -68,7 +71,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             )
     if isinstance(schema, BasketSchema) and layout.units < 2:
         raise Mistake("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
-    for name in ("waves", "radius", "spread", "means_share", "components", "pairs_share"):
+    for name in ("waves", "radius", "spread", "means_share", "components", "pairs_share", "label_share"):
         value = getattr(model, name)
         if value is not None and name not in defaults:
             raise Mistake(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
@@ -91,13 +94,18 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         value = getattr(model, name)
         if value is not None and not 0.0 < value < 1.0:
             raise Mistake(f"model.{name}={value:g}: expected a number above 0, below 1")
+    if model.label_share is not None and not 0.0 <= model.label_share < 1.0:
+        raise Mistake(f"model.label_share={model.label_share:g}: expected a number from 0, below 1")
+    if model.label_share and not tells_of_labels(layout):
+        raise Mistake(f"model.label_share={model.label_share:g}: expected 0 where there is no label, or nothing besides it")
 
 
 def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     """What is measured, and what is fitted to it."""
     model, n = conf.model, conf.data.n
     if isinstance(schema, TableSchema):
-        return ProductRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
+        shares = {"pairs_share": model.pairs_share, "label_share": model.label_share}
+        return ProductRecipe(schema, model.components, n, seed=conf.seed, **shares)
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
     k = _components(conf, schema)

@@ -13,7 +13,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from lightning_dpgen.cli import first_pass, kinds, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.doubts import delta_warning, seed_warning
+from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.families import FAMILIES, make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
@@ -200,7 +200,8 @@ def _records(settings: Settings, telling: Telling) -> Records:
 
 def _planned(settings: Settings, telling: Telling) -> Plan:
     plan = settings.plan()
-    for text in (delta_warning(settings.conf), settings.split.doubt(plan, settings.conf.data.n)):
+    doubt, cells = settings.split.doubt(plan, settings.conf.data.n), cells_warning(settings.conf, settings.schema, plan)
+    for text in (delta_warning(settings.conf), doubt, cells):
         telling.warn(text)
     telling.say(budget_table(plan, of_person=settings.conf.data.person is not None))
     return plan

@@ -1,24 +1,28 @@
-"""A mixture of product distributions, fitted to noisy tables of counts."""
+"""A mixture of product distributions, fitted to noisy tables of counts, and its label."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.labels import LabelRegression
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.statistics import Marginals
+from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
 
-TABLES = "tables"
+TABLES, LABELS = "tables", "labels"
+# Accesses that correct the label, and what each spends on how well labels agree.
+_ROUNDS, _AGREEMENT = 4, 0.1
 # Steps of the fit, and the largest of them.
 _STEPS, _LR = 1500, 0.1
 
@@ -27,15 +31,18 @@ _STEPS, _LR = 1500, 0.1
 class ProductRecipe(Recipe):
     """One access: tables of each choice, and of each two, by the label where there is one; and a mixture fitted to them.
 
+    With a share for the label a few accesses more, after which it is drawn given all other choices (`LabelRegression`).
+
     Args:
         schema: of records that are choices alone, such as tables; public.
         k: number of components.
         n: the declared number of records.
         pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
         seed: of the fit; public.
+        label_share: of what may be spent; 0 leaves the label to the mixture.
 
     Raises:
-        ValueError: for records of other kinds, or a share outside (0, 1).
+        ValueError: for records of other kinds, a share outside (0, 1), or one for a label that nothing tells of.
     """
 
     schema: Schema
@@ -43,21 +50,52 @@ class ProductRecipe(Recipe):
     n: int
     pairs_share: float = 0.8
     seed: int = 0
+    label_share: float = 0.0
+    # What was fitted last, and to what: it takes seconds, and each access of the label asks for it.
+    _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.schema.layout.units or not self.schema.layout.groups:
             raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
         if not 0.0 < self.pairs_share < 1.0:
             raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
+        if not 0.0 <= self.label_share < 1.0:
+            raise ValueError(f"label_share={self.label_share}: expected a number from 0, below 1")
+        if self.label_share and not tells_of_labels(self.schema.layout):
+            raise ValueError(f"label_share={self.label_share}: expected 0 where there is no label, or nothing besides it")
 
     @property
-    def workloads(self) -> tuple[Workload]:
-        """The tables."""
+    def workloads(self) -> tuple[Workload, ...]:
+        """The tables, and the accesses of the label."""
         shares = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
-        return (Workload(TABLES, {name: shares[name] for name in self.statistics(TABLES)}, self.n),)
+        weights = {name: shares[name] for name in self._tables}
+        tables = Workload(TABLES, weights, self.n, share=1.0 - self.label_share)
+        if not self.label_share:
+            return (tables,)
+        weights = {"gradient": 1.0 - _AGREEMENT, "agreement": _AGREEMENT}
+        return tables, Workload(LABELS, weights, self.n, share=self.label_share, rounds=_ROUNDS)
 
-    def statistics(self, stage: str, state: State | None = None) -> dict[str, Marginals]:
-        """`singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by 1."""
+    def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
+        """Of the tables `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of
+        each by 1. Of the label `gradient` and `agreement`, at the weights that have been reached."""
+        if stage == TABLES:
+            return self._tables
+        return self._fitted(state[TABLES][0])[1].statistics(state.get(LABELS, ()))
+
+    def fitted(self, state: State) -> Mixture:
+        """The mixture of these tables, with the classifier that the accesses of the label have given."""
+        mixture, regression = self._fitted(state[TABLES][0])
+        if regression is None:
+            return mixture
+        network = StackedProducts(self.schema, self.k, classifier=True)
+        weights, offsets = regression.fitted(state[LABELS])
+        network.means.copy_(mixture.network.means)
+        network.label_weights.copy_(weights)
+        network.label_offsets.copy_(offsets)
+        return Mixture(network, mixture.weights)
+
+    @property
+    def _tables(self) -> dict[str, Marginals]:
         layout = self.schema.layout
         label = () if layout.label is None else (layout.label,)
         others = [group for group in range(len(layout.groups)) if group not in label]
@@ -66,13 +104,22 @@ class ProductRecipe(Recipe):
         found = {"singles": Marginals(layout, singles)}
         return found | ({"pairs": Marginals(layout, [(*label, *pair) for pair in pairs])} if pairs else {})
 
-    def fitted(self, state: State) -> Mixture:
-        """The mixture of these tables."""
-        measured = state[TABLES][0]
-        weights, shares = fit_products(self.schema.layout, self.statistics(TABLES), measured, self.k, self.seed)
-        network = StackedProducts(self.schema, self.k)
-        network.means.copy_(shares)
-        return Mixture(network, weights)
+    def _fitted(self, measured: Mapping[str, Measured]) -> tuple[Mixture, LabelRegression | None]:
+        if self._last.get("to") is not measured:
+            weights, shares = fit_products(self.schema.layout, self._tables, measured, self.k, self.seed)
+            network = StackedProducts(self.schema, self.k)
+            network.means.copy_(shares)
+            mixture, regression = Mixture(network, weights), None
+            if self.label_share:
+                n = _total(self._tables, measured)
+                regression = LabelRegression(mixture, measured["singles"].deviation / n, n, self.seed)
+            self._last.update(to=measured, fitted=(mixture, regression))
+        return self._last["fitted"]
+
+
+def tells_of_labels(layout: Layout) -> bool:
+    """Whether there is a label, and something to tell it by."""
+    return layout.label is not None and len(layout.groups) > 1
 
 
 def fit_products(

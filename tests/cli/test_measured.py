@@ -1,6 +1,7 @@
 """`model=measured`: no network, two accesses, and the same release, certificate and going on as of any other model."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -62,8 +63,9 @@ def test_digits_are_told_apart_by_whoever_has_seen_the_synthetic_ones(dpgen, tmp
     assert (nearest == labels).mean() > 0.75
 
 
-def test_a_table_is_measured_in_one_access(dpgen, tmp_path):
-    """Of any schema: numbers, categories and what is missing come back as columns, and can be asked for."""
+@pytest.fixture
+def people(tmp_path):
+    """Settings of a table of 2,000 rows."""
     random = np.random.default_rng(0)
     sex = random.choice(["F", "M"], 2000, p=[0.3, 0.7])
     age = np.where(sex == "F", random.integers(20, 40, 2000), random.integers(50, 80, 2000))
@@ -71,14 +73,57 @@ def test_a_table_is_measured_in_one_access(dpgen, tmp_path):
     (tmp_path / "people.yaml").write_text(
         "label: sex\ncolumns:\n  sex: {type: category, values: [F, M]}\n  age: {type: integer, low: 0, high: 99}\n"
     )
-    run, table = tmp_path / "run", [f"data.path={tmp_path / 'people.csv'}", f"data.schema={tmp_path / 'people.yaml'}"]
-    settings = ["data=table", *table, "data.n=2000", "model=measured", "rows=100", f"run_dir={run}"]
-    assert dpgen("train", *settings)[0] == 0 and dpgen("verify", run)[0] == 0
-    assert [stage["name"] for stage in _certificate(run)["stages"]] == ["tables"]
+    table = [f"data.path={tmp_path / 'people.csv'}", f"data.schema={tmp_path / 'people.yaml'}"]
+    return ["data=table", *table, "data.n=2000", "model=measured", "rows=100"]
+
+
+@pytest.mark.parametrize("share", [None, 0])
+def test_a_table_is_measured_in_a_few_accesses(dpgen, tmp_path, people, share):
+    """Of any schema: numbers, categories and what is missing come back as columns, and can be asked for."""
+    run, given = tmp_path / "run", [] if share is None else [f"model.label_share={share}"]
+    assert dpgen("train", *people, *given, f"run_dir={run}")[0] == 0 and dpgen("verify", run)[0] == 0
+    stages = ["tables"] if share == 0 else ["tables", "labels"]
+    assert [stage["name"] for stage in _certificate(run)["stages"]] == stages
     made = load_release(run / "release").sample(4000, seed=0)
     assert (made.sex == "F").mean() == pytest.approx(0.3, abs=0.05)
     assert made.age[made.sex == "F"].mean() == pytest.approx(29.5, abs=3)
     assert made.age[made.sex == "M"].mean() == pytest.approx(64.5, abs=3)
+
+
+def test_a_table_goes_on_between_accesses_of_its_label(dpgen, tmp_path, people, monkeypatch):
+    saves = []
+
+    def stopped(path, value):
+        durable.save(path, value)
+        saves.append(value)
+        if len(saves) == 3:
+            raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(stopped), "load": durable.load}))
+        assert dpgen("train", *people, f"run_dir={run}")[0] == 130
+    assert dpgen("train", *people, f"run_dir={run}")[0] == 0 and dpgen("verify", run)[0] == 0
+    again = durable.load(run / "private" / "measured.pt", "made")["made"]
+    assert len(again["labels"]) == 4 and _certificate(run)["epsilon"] <= 4.0
+    for before, after in zip(saves[-1]["made"]["labels"], again["labels"], strict=False):
+        assert (before["gradient"][0] == after["gradient"][0]).all()
+
+
+@pytest.mark.parametrize("n, epsilon", [(60, 1.0), (40, 3.0)])
+def test_little_data_is_planned_without_the_label(dpgen, people, n, epsilon):
+    status, out, _ = dpgen("budget", *people, f"data.n={n}", f"privacy.epsilon={epsilon}")
+    assert status == 0 and "tables" in out and "labels" not in out
+
+
+def test_cells_of_more_noise_than_records_are_said(dpgen):
+    """By hand: 22 columns, 231 tables of two by the label, each a Gaussian of the plan's multiplier times sqrt 231."""
+    status, out, err = dpgen("budget", "data=mushroom", "model=measured", "privacy.epsilon=0.5", "model.label_share=0")
+    multiplier = float(re.search(r"pairs ([\d.]+)", out)[1])
+    said = float(re.search(r"deviation ([\d.,]+): ", err)[1].replace(",", ""))
+    assert status == 0 and said == pytest.approx(multiplier * 231**0.5, rel=0.01) and "type: drop" in err
+    assert "gill-color (12)" in err
+    assert not dpgen("budget", "data=mushroom", "model=measured", "privacy.epsilon=4")[2]
 
 
 def test_without_privacy_too(dpgen, tmp_path):
@@ -204,6 +249,8 @@ BAD = {
     "more cells than anybody could fill": (["data=adult", "data.bins=4000"], "type: drop"),
     "clusters of a table": (["data=mushroom", "split.k=3"], "split.k=3: model=measured does not split tables"),
     "no component": (["data=mushroom", "model.components=0"], "model.components=0"),
+    "all for the label": (["data=mushroom", "model.label_share=1"], "model.label_share=1: expected"),
+    "a label of pictures": (["model.label_share=0.3"], "no such setting for records of kind image"),
     "no tables of two": (["data=mushroom", "model.pairs_share=0"], "model.pairs_share=0"),
     "a setting of networks": (["model.steps=5"], "no setting 'model.steps'"),
     "no wave": (["model.waves=0"], "model.waves=0"),

@@ -1,0 +1,221 @@
+"""The label of a table by noisy gradients: bounds that hold, gradients that are right, and what is learned of a label."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure import labels, products
+from lightning_dpgen.measure.labels import Agreement, Gradient, added_up
+from lightning_dpgen.measure.products import LABELS, TABLES, ProductRecipe
+from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.release.sampler import load_release, write_model
+
+LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
+
+
+@pytest.fixture(autouse=True)
+def quick_fits(monkeypatch):
+    """A mixture that is good enough to begin from, and fewer made-up records."""
+    monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
+    monkeypatch.setattr(labels, "_MADE", 3000)
+
+
+def some_codes(n, seed=0):
+    random = np.random.default_rng(seed)
+    return np.stack([random.integers(0, size, n) for size in LAYOUT.groups], axis=1).astype(np.uint8)
+
+
+def public_numbers(scale=1.0, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    features = torch.randn(LAYOUT.width, 5, generator=random, dtype=torch.float64)
+    features[LAYOUT.labels] = 0.0
+    return features, scale * torch.randn(5, 3, generator=random, dtype=torch.float64)
+
+
+def sums(statistic, codes):
+    return statistic.sums(Encoded(np.zeros((len(codes), 0), np.float32), codes), torch.zeros(len(codes), dtype=torch.int64))
+
+
+def test_a_gradient_is_that_of_the_loss():
+    features, weights = public_numbers()
+    codes = some_codes(40)
+    weights.requires_grad_()
+    u = added_up(Encoded(np.zeros((40, 0)), codes), LAYOUT, features)
+    torch.nn.functional.cross_entropy(u @ weights, torch.from_numpy(codes[:, 2]).long(), reduction="sum").backward()
+    torch.testing.assert_close(sums(Gradient(LAYOUT, features, weights.detach(), 1e9), codes), weights.grad)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1e3, 1e308])
+def test_no_record_moves_a_sum_by_more_than_its_bound(scale):
+    """Of every record there can be; of some the bound is used up."""
+    features, weights = public_numbers(scale)
+    every = np.stack(np.meshgrid(*map(np.arange, LAYOUT.groups), indexing="ij"), axis=-1).reshape(-1, 4).astype(np.uint8)
+    for statistic in (Gradient(LAYOUT, features, weights, 0.7), Agreement(LAYOUT, features, weights)):
+        lengths = [float(sums(statistic, record[None]).norm()) for record in every]
+        assert max(lengths) <= statistic.bound
+        if scale == 1e3:
+            assert max(lengths) > 0.99 * statistic.bound
+    # A gradient that is not shortened would be noticed.
+    if scale == 1e3:
+        free = Gradient(LAYOUT, features, weights, 1e9)
+        assert max(float(sums(free, record[None]).norm()) for record in every) > 0.7
+
+
+def test_a_record_adds_the_same_whoever_else_is_there():
+    features, weights = public_numbers()
+    codes = some_codes(60)
+    for statistic in (Gradient(LAYOUT, features, weights, 1.0), Agreement(LAYOUT, features, weights)):
+        alone = sum(sums(statistic, codes[i : i + 1]) for i in range(60))
+        torch.testing.assert_close(sums(statistic, codes), alone, rtol=1e-12, atol=1e-12)
+
+
+def schema(choices=3):
+    columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(4)]} for name in "abcd"}
+    columns["y"] = {"type": "integer", "low": 1, "high": choices}
+    return schema_of({"label": "y", "columns": columns}).completed(5)
+
+
+def some_records(n, choices=3, seed=0):
+    """Columns that go together, and a label that follows their logits."""
+    random = np.random.default_rng(seed)
+    first = random.integers(0, 4, n)
+    others = [np.where(random.random(n) < 0.4, first, random.integers(0, 4, n)) for _ in range(3)]
+    codes = np.stack([first, *others], axis=1)
+    weights = 1.2 * np.random.default_rng(7).normal(size=(4, 4, choices))
+    logits = sum(weights[j][codes[:, j]] for j in range(4))
+    y = (logits + random.gumbel(size=(n, choices))).argmax(axis=1)
+    own = Encoded(np.zeros((n, 0), np.float32), np.concatenate([codes, y[:, None]], axis=1).astype(np.uint8))
+    return Records(schema(choices), own), np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+def recipe(records, **settings):
+    return ProductRecipe(records.schema, n=len(records), **({"k": 8, "label_share": 0.3} | settings))
+
+
+def measured(records, epsilon, **settings):
+    own, kept = recipe(records, **settings), []
+    # The noise is always the same, so that what is found is.
+    account = Account(make_plan(own.drafts(1.0), epsilon=epsilon, delta=1e-6), stream=PrivateStream(3))
+    mixture = own.measure(records, torch.zeros(len(records), dtype=torch.int64), account, save=kept.append)
+    assert account.finished and all(own.fits(state) for state in kept)
+    return own, mixture, kept
+
+
+def given(mixture, records):
+    """(B, labels) what the classifier says of records, without components."""
+    network = mixture.network
+    logits = added_up(records.encoded, records.schema.layout, network.label_weights.double())
+    return torch.softmax(logits + (mixture.weights[:, None] * network.label_offsets).sum(dim=0), dim=1).numpy()
+
+
+@pytest.mark.parametrize("choices", [2, 3])
+def test_without_noise_the_label_follows_its_logits(choices):
+    records, true = some_records(20_000, choices)
+    _, mixture, _ = measured(records, math.inf)
+    assert np.abs(given(mixture, records) - true).mean() < 0.02
+    drawn = mixture.sample(20_000, torch.Generator().manual_seed(0)).codes
+    shares = [np.bincount(codes[:, 4], minlength=choices) / 20_000 for codes in (drawn, records.encoded.codes)]
+    np.testing.assert_allclose(*shares, atol=0.02)
+
+
+def test_real_records_correct_what_a_poor_mixture_says():
+    """One component knows nothing of what goes together: gradients do."""
+    records, true = some_records(10_000)
+    own, mixture, kept = measured(records, 5.0, k=1)
+    start = own.fitted({**kept[-1], LABELS: ()})
+    errors = [np.abs(given(found, records) - true).mean() for found in (start, mixture)]
+    assert errors[1] < 0.1 and errors[1] < 0.5 * errors[0]
+
+
+def test_labels_follow_components_as_far_as_real_ones_can_be_told():
+    """Not at all where real records agree with no weights, and closely where they always do."""
+    records, _ = some_records(2000)
+    own, mixture, kept = measured(records, 5.0)
+
+    def offsets(share):
+        said = {"agreement": Measured(torch.tensor([2000.0 * share], dtype=torch.float64), 0.0)}
+        rounds = [{**found, **said} for found in kept[-1][LABELS]]
+        return own.fitted({**kept[-1], LABELS: rounds}).network.label_offsets
+
+    assert float(offsets(0.0).std(dim=0).max()) < 1e-6
+    assert float(offsets(1.0).std(dim=0).max()) > 1.0
+    drawn = Records(records.schema, mixture.sample(20_000, torch.Generator().manual_seed(0)))
+    weights, layout = mixture.network.label_weights.double(), records.schema.layout
+    made, real = (
+        np.take_along_axis(
+            torch.softmax(added_up(part.encoded, layout, weights), dim=1).numpy(), part.encoded.codes[:, 4:].astype(int), 1
+        ).mean()
+        for part in (drawn, records)
+    )
+    assert made == pytest.approx(real, abs=0.03)
+
+
+def test_noise_alone_moves_nothing_much():
+    """Gradients of a budget that buys nothing: their mean is drawn to the start by what noise explains."""
+    records, _ = some_records(2000)
+    own, mixture, kept = measured(records, 0.02)
+    start = own.fitted({**kept[-1], LABELS: ()})
+    noise = kept[-1][LABELS][0]["gradient"].deviation / 2000
+    moved = mixture.network.label_weights - start.network.label_weights
+    assert float(moved.norm()) < noise * math.sqrt(moved.numel())
+
+
+def test_noise_is_that_of_the_plan():
+    records, _ = some_records(2000)
+    own, _, kept = measured(records, 2.0)
+    plan = make_plan(own.drafts(1.0), epsilon=2.0, delta=1e-6)
+    access = plan.stage(LABELS).access
+    statistics = own.statistics(LABELS, kept[0])
+    for name, found in kept[1][LABELS][0].items():
+        assert found.deviation == pytest.approx(access.multipliers[name] * statistics[name].bound)
+    inverse = {stage.name: stage.count * sum(m**-2 for m in stage.access.multipliers.values()) for stage in plan.stages}
+    assert inverse[LABELS] / sum(inverse.values()) == pytest.approx(0.3)
+
+
+def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have():
+    records, _ = some_records(1000)
+    own, mixture, kept = measured(records, 3.0)
+    assert [len(state.get(LABELS, ())) for state in kept] == [0, 1, 2, 3, 4]
+    # Of a finished state no record is read.
+    again = recipe(records).measure(None, None, None, state=kept[-1])
+    for name, tensor in mixture.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name])
+    # What is measured next follows from what has been.
+    one, other = (recipe(records).statistics(LABELS, kept[2])["gradient"] for _ in range(2))
+    codes = records.encoded.codes
+    assert torch.equal(sums(one, codes), sums(other, codes))
+    assert not torch.equal(sums(one, codes), sums(recipe(records).statistics(LABELS, kept[1])["gradient"], codes))
+    assert not own.fits({LABELS: kept[-1][LABELS]}) and not own.fits({**kept[-1], LABELS: kept[-1][LABELS] * 2})
+    assert not recipe(records, label_share=0.0).fits(kept[1])
+
+
+def test_a_release_is_read_back_with_its_classifier(tmp_path):
+    records, _ = some_records(1000)
+    _, mixture, _ = measured(records, 3.0)
+    write_model(tmp_path, mixture)
+    release = load_release(tmp_path)
+    mine = mixture.sample(40, torch.Generator().manual_seed(5))
+    assert np.array_equal(mine.codes, release.encoded(40, 5).codes)
+    assert set(release.sample(30, 0, where={"y": 2}).y) == {2} and len(release.component(3).sample(10, 0)) == 10
+
+
+def test_without_a_label_there_is_nothing_to_tell():
+    plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).completed(5)
+    with pytest.raises(ValueError, match=r"label_share=0\.3: expected 0 where there is no label"):
+        ProductRecipe(plain, 3, 100, label_share=0.3)
+    with pytest.raises(ValueError, match="classifier=True: expected none"):
+        StackedProducts(plain, 3, classifier=True)
+    with pytest.raises(ValueError, match=r"label_share=1\.0: expected a number from 0, below 1"):
+        ProductRecipe(schema(), 3, 100, label_share=1.0)
+    with pytest.raises(ValueError, match=r"bound=0\.0: expected"):
+        Gradient(LAYOUT, *public_numbers(), 0.0)
+    assert TABLES in ProductRecipe(schema(), 3, 100).workloads[0].stage
