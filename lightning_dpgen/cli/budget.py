@@ -33,5 +33,7 @@ def run(argv: Sequence[str]) -> int:
     cells = cells_warning(settings.conf, settings.schema, plan)
     for text in (delta_warning(settings.conf), seed_warning(settings.conf), doubt, cells):
         warn(text)
+    if settings.conf.model.chosen is not None:
+        print(settings.conf.model.chosen)
     print(budget_table(plan, of_person=settings.conf.data.person is not None))
     return 0

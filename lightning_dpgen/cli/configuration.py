@@ -79,6 +79,8 @@ class DataConf:
 @dataclass
 class ModelConf:
     name: str = MISSING
+    # By `model=auto`: why.
+    chosen: str | None = None
     network: str | None = None
     hidden: int | None = None
     layers: int | None = None
@@ -105,6 +107,7 @@ class ModelConf:
     measured_steps: int | None = None
     measured_weight: float | None = None
     label_share: float | None = None
+    label_sharpness: float | None = None
     bias: str | None = None
     lr: float | None = None
     rate: float | None = None

@@ -56,8 +56,7 @@ def defaults(
         >>> defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
         64
     """
-    # Noise is that of all records of a person.
-    strength = n * _mu(epsilon, delta) / max_rows
+    strength = strength_of(n, epsilon, delta, max_rows)
     share = _between(0.3 * math.sqrt(1400 / strength), 0.05, 0.3)
     # The noise of all means beside what a record holds: that of a picture, of which a fifth is at 1, is the measure.
     of_means = strength * min(1.0, default_radius(layout) / (0.45 * math.sqrt(layout.width)))
@@ -87,6 +86,17 @@ def defaults(
         # A gradient of more numbers than that is nothing but noise.
         label_share=0.3 if strength >= max(200, layout.width) else 0.0,
     )
+
+
+def strength_of(n: int, epsilon: float | None, delta: float, max_rows: int = 1) -> float:
+    """The declared number of records in units of the noise that the budget buys, ``n mu``.
+
+    Example:
+        >>> round(strength_of(60_000, 1.74, 1e-5))
+        26556
+    """
+    # Noise is that of all records of a person.
+    return n * _mu(epsilon, delta) / max_rows
 
 
 def default_hidden(strength: float, layout: Layout) -> int:

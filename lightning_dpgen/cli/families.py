@@ -109,7 +109,7 @@ def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open:
         check_own(model)
     if model.divergence not in (None, *_DIVERGENCE):
         raise Mistake(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
-    has = {"name", *(_ALWAYS if family.trained else ()), *family.settings, *_DIVERGENCE.get(model.divergence, ())}
+    has = {"name", "chosen", *(_ALWAYS if family.trained else ()), *family.settings, *_DIVERGENCE.get(model.divergence, ())}
     if family.trained and model.name != "own":
         has |= {"measured_share"}
     if model.measured_share is not None and "measured_share" in has:

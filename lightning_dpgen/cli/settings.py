@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from lightning_dpgen.cli import kinds
-from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, read_conf
-from lightning_dpgen.cli.defaults import default_bins, defaults
+from lightning_dpgen.cli.choice import ranked
+from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, ModelConf, read_conf
+from lightning_dpgen.cli.defaults import default_bins, defaults, strength_of
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.measured import complete_measured, measured_drafts, measures, needs_clusters, recipe_of
 from lightning_dpgen.cli.mistake import Mistake
@@ -239,6 +240,8 @@ def fill(conf: Conf) -> Settings:
     check_privacy(conf)
     data = conf.data
     schema = make_schema(conf)
+    if conf.model.name == "auto":
+        return _chosen(conf, schema)
     _check_two_of_three(conf)
     trained = conf.model.name not in FAMILIES or FAMILIES[conf.model.name].trained
     if measures(conf) and conf.split.k is None and not needs_clusters(schema):
@@ -290,6 +293,18 @@ def fill(conf: Conf) -> Settings:
     centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
     clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n) if trained else None
     return Settings(conf, schema, split, clipping, centres)
+
+
+def _chosen(conf: Conf, schema: Schema) -> Settings:
+    """With the best model that records and settings allow."""
+    said = ""
+    for choice in ranked(schema, strength_of(conf.data.n, _epsilon(conf), conf.privacy.delta, conf.data.max_rows or 1)):
+        model = ModelConf(**choice.fields | {"chosen": choice.why + said})
+        try:
+            return fill(dataclasses.replace(conf, model=model, split=dataclasses.replace(conf.split)))
+        except Mistake as mistake:
+            said += f"; {choice.name} was passed over: {mistake}"
+    raise Mistake(f"model=auto: no model is left{said}")
 
 
 def check_privacy(conf: Conf) -> None:

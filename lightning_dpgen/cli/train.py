@@ -203,6 +203,8 @@ def _planned(settings: Settings, telling: Telling) -> Plan:
     doubt, cells = settings.split.doubt(plan, settings.conf.data.n), cells_warning(settings.conf, settings.schema, plan)
     for text in (delta_warning(settings.conf), doubt, cells):
         telling.warn(text)
+    if settings.conf.model.chosen is not None:
+        telling.say(settings.conf.model.chosen)
     telling.say(budget_table(plan, of_person=settings.conf.data.person is not None))
     return plan
 

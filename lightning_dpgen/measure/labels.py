@@ -117,11 +117,15 @@ class LabelRegression:
         gradient = Gradient(self._layout, self._features, weights, self._bound)
         return {"gradient": gradient, "agreement": Agreement(self._layout, self._features, weights)}
 
-    def fitted(self, rounds: Sequence[Mapping[str, Measured]]) -> tuple[Tensor, Tensor]:
+    def fitted(self, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
         """Weights (width, labels) of choices, and offsets (k, labels) of components: logits of the label are their sum.
 
         Offsets make labels occur as often as tables say, and follow components as far as is needed for labels to be as
         predictable from what the mixture makes up as from real records (`Agreement`): made-up columns may be less telling.
+
+        Args:
+            rounds: what all accesses have given.
+            sharpness: by which differences of logits are multiplied; above 1 labels are more predictable than real ones.
         """
         weights = self._corrected(rounds)
         made = self._shares(weights)
@@ -130,11 +134,11 @@ class LabelRegression:
         wanted = float(made.square().sum(dim=1).mean()) + sum(gaps) / max(len(gaps), 1)
         logits = added_up(self._made, self._layout, self._features) @ weights
 
-        def with_offsets(closeness: float) -> tuple[float, Tensor]:
-            followed = closeness * self._log_shares
+        def with_offsets(closeness: float, sharpness: float = 1.0) -> tuple[float, Tensor]:
+            followed = sharpness * closeness * self._log_shares
             level = torch.zeros(logits.shape[1], dtype=torch.float64)
             for _ in range(25):
-                shares = torch.softmax(logits + followed[self._component] + level, dim=1)
+                shares = torch.softmax(sharpness * logits + followed[self._component] + level, dim=1)
                 level += (self._label_shares / shares.mean(dim=0).clamp(min=1e-12)).log()
             return float((shares * made).sum(dim=1).mean()), followed + level
 
@@ -144,7 +148,7 @@ class LabelRegression:
         for _ in range(12):
             middle = (low + high) / 2
             low, high = (middle, high) if with_offsets(middle)[0] < wanted else (low, middle)
-        return self._features @ weights, with_offsets(high)[1]
+        return sharpness * self._features @ weights, with_offsets(high, sharpness)[1]
 
     def _corrected(self, rounds: Sequence[Mapping[str, Measured]]) -> Tensor:
         """The weights after these rounds."""

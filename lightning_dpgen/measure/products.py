@@ -40,6 +40,8 @@ class ProductRecipe(Recipe):
         pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
         seed: of the fit; public.
         label_share: of what may be spent; 0 leaves the label to the mixture.
+        label_sharpness: how many times as far apart the logits of labels are as they were found: 1 draws labels as real ones
+            are drawn; more helps classifiers that learn from the table, and takes labels of doubtful rows off it.
 
     Raises:
         ValueError: for records of other kinds, a share outside (0, 1), or one for a label that nothing tells of.
@@ -51,6 +53,7 @@ class ProductRecipe(Recipe):
     pairs_share: float = 0.8
     seed: int = 0
     label_share: float = 0.0
+    label_sharpness: float = 1.0
     # What was fitted last, and to what: it takes seconds, and each access of the label asks for it.
     _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -88,7 +91,7 @@ class ProductRecipe(Recipe):
         if regression is None:
             return mixture
         network = StackedProducts(self.schema, self.k, classifier=True)
-        weights, offsets = regression.fitted(state[LABELS])
+        weights, offsets = regression.fitted(state[LABELS], self.label_sharpness)
         network.means.copy_(mixture.network.means)
         network.label_weights.copy_(weights)
         network.label_offsets.copy_(offsets)
