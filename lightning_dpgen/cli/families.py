@@ -82,7 +82,7 @@ FAMILIES = {
     "measured": Family(
         "noisy statistics, measured once",
         None,
-        ("waves", "radius", "spread", "means_share", "components", "pairs_share"),
+        ("waves", "radius", "spread", "means_share", "symmetries", "components", "pairs_share"),
         lambda d: {},
     ),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from lightning_dpgen.cli.configuration import Conf
@@ -15,6 +16,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import Draft
 
 _MOST_COMPONENTS = 10_000
@@ -59,6 +61,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             )
     else:
         raise Mistake(f"model=measured: is for pictures, series and tables, and these are {schema.kind}; use model=vae")
+    model.symmetries = _symmetries(model.symmetries, schema)
     for name in ("waves", "radius", "spread", "means_share", "components", "pairs_share"):
         value = getattr(model, name)
         if value is not None and name not in defaults:
@@ -84,13 +87,30 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             raise Mistake(f"model.{name}={value:g}: expected a number above 0, below 1")
 
 
+def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
+    """What was declared by name or by numbers, as all of its numbers; None for none."""
+    expected = f"{', '.join(SETS)}, null for none, or numbers, as in model.symmetries={{turn: 5, shear: 0.1}}"
+    if asked is None:
+        return None
+    if not isinstance(schema, ImageSchema):
+        raise Mistake(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
+    try:
+        found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
+    except (KeyError, TypeError):  # no such name, or no such number
+        raise Mistake(f"model.symmetries={asked}: expected {expected}") from None
+    except ValueError as error:
+        raise Mistake(f"model.symmetries: {error}") from None
+    return asdict(found)
+
+
 def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     """What is measured, and what is fitted to it."""
     model, n = conf.model, conf.data.n
     if isinstance(schema, TableSchema):
         return ProductRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
-    k = _components(conf, schema)
-    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share)
+    k, declared = _components(conf, schema), model.symmetries
+    symmetries = None if declared is None else Symmetries(**declared)
+    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share, symmetries)
 
 
 def _components(conf: Conf, schema: Schema) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Counts, Means, Squares, Statistic
 from lightning_dpgen.measure.workload import State, Workload
-from lightning_dpgen.models.bases import cosines
+from lightning_dpgen.models.bases import Basis, cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.symmetries import Symmetries, upright
 
 MEANS, SQUARES = "means", "squares"
 # Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
@@ -38,6 +40,7 @@ class GaussianRecipe(Recipe):
         size: number of slowest waves in which records are described.
         radius, spread: to which records and their differences from the mean are shortened.
         means_share: of the mu^2 of both accesses; second moments get the rest.
+        symmetries: of pictures; declared, so they are public.
 
     Raises:
         ValueError: for a share outside (0, 1).
@@ -50,6 +53,7 @@ class GaussianRecipe(Recipe):
     radius: float
     spread: float
     means_share: float = 0.15
+    symmetries: Symmetries | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.means_share < 1.0:
@@ -65,10 +69,9 @@ class GaussianRecipe(Recipe):
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
         """One record changes one count by 1, one sum of records by a vector of the radius, one sum of outer products by a
         matrix of Frobenius norm spread^2."""
-        basis = cosines(self.schema.layout, self.schema.axes, self.size)
         if stage == MEANS:
-            return {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}
-        return {"squares": Squares(basis, _counts_and_means(state)[1], self.spread)}
+            return {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
+        return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
 
     def fitted(self, state: State) -> Mixture:
         """The Gaussians of these moments."""
@@ -77,12 +80,21 @@ class GaussianRecipe(Recipe):
         factors = factors_of(squares.sums, counts, squares.deviation)
         return Mixture(self._network(means, factors), (counts / counts.sum()).float())
 
+    @functools.cached_property
+    def _basis(self) -> Basis:
+        """Slow waves of a record; or of what it is without its slant, a function of the record alone."""
+        layout, axes = self.schema.layout, self.schema.axes
+        waves = cosines(layout, axes, self.size)
+        if self.symmetries is None or not self.symmetries.upright:
+            return waves
+        return Basis(layout, waves.vectors, lambda units: upright(units.view(-1, *axes)).reshape(units.shape))
+
     def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
         layout = self.schema.layout
-        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1])
-        vectors = cosines(layout, self.schema.axes, self.size).vectors
+        declared = None if self.symmetries is None else asdict(self.symmetries)
+        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1], symmetries=declared)
         for c in range(self.k):
-            centre, factor = through_clipping(means[c], factors[c], vectors)
+            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors)
             network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
             # Components are those of the first label, then those of the next.
