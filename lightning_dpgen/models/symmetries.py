@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Beyond them nothing of a picture is left.
-_LARGEST = {"turn": 180.0, "shear": 1.0, "scale": 1.0, "shift": 1.0, "elastic": 1.0}
+# Beyond them nothing of a picture is left, or is as it was.
+_RANGES = {
+    "turn": (0.0, 180.0), "shear": (0.0, 1.0), "scale": (0.0, 1.0), "shift": (0.0, 1.0), "elastic": (0.0, 1.0),
+    "smooth": (0.02, 1.0), "contrast": (1.0, 100.0),
+}  # fmt: skip
 # The steepest slant that is taken away, and a height of ink (its variance, in rows) below which there is hardly any.
 _STEEPEST, _FLAT = 1.0, 0.5
 # Of the variance of a smooth field, what is left out of its slow waves.
@@ -22,8 +25,8 @@ _LEFT_OUT = 1e-3
 class Symmetries:
     """Small changes that leave a picture what it is: knowledge about the kind of pictures, never read off the records.
 
-    Of each picture that is generated all but the smoothness are drawn anew, from normal distributions of these standard
-    deviations. With `upright` records are measured without their slant (`upright`), and the shear is what puts it back.
+    Turn, shear, scale, shift and elastic field of each picture that is generated are drawn anew, from normal distributions
+    of these standard deviations. With `upright` records are measured without their slant, and the shear puts it back.
 
     Args:
         upright: whether records are looked at without their slant; for pictures of writing, ink on a background of 0.
@@ -33,6 +36,8 @@ class Symmetries:
         shift: along each axis, as a part of the longer side.
         elastic: how far a pixel moves along each axis, as a part of the longer side.
         smooth: over which distance pixels move alike, as a part of the longer side.
+        contrast: by how much values are drawn away from one half at the end: ink is hardly ever grey, and what is measured
+            in slow waves and moved between pixels is.
 
     Raises:
         ValueError: for anything but finite numbers in range.
@@ -51,14 +56,13 @@ class Symmetries:
     shift: float = 0.0
     elastic: float = 0.0
     smooth: float = 0.15
+    contrast: float = 1.0
 
     def __post_init__(self) -> None:
         if type(self.upright) is not bool:
             raise ValueError(f"upright={self.upright!r}: expected true or false")
         for field in fields(self)[1:]:
-            value, least, most = getattr(self, field.name), 0.0, _LARGEST.get(field.name, 1.0)
-            if field.name == "smooth":
-                least = 0.02
+            value, (least, most) = getattr(self, field.name), _RANGES[field.name]
             if type(value) not in (int, float) or not least <= value <= most:
                 raise ValueError(f"{field.name}={value!r}: expected a number from {least:g} to {most:g}")
 
@@ -81,12 +85,13 @@ class Symmetries:
         if self.elastic:
             rows += self.elastic * side * _smooth_fields(n, height, width, self.smooth * side, generator)
             columns += self.elastic * side * _smooth_fields(n, height, width, self.smooth * side, generator)
-        return _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2, "border")
+        moved = _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2, "border")
+        return moved if self.contrast == 1.0 else moved.sub_(0.5).mul_(self.contrast).add_(0.5).clamp_(0.0, 1.0)
 
 
 # Sets that are shipped, by name: what is known of handwriting, and of most pictures.
 SETS = {
-    "handwriting": Symmetries(True, turn=6.0, shear=0.2, scale=0.1, shift=0.025, elastic=0.036, smooth=0.14),
+    "handwriting": Symmetries(True, turn=6.0, shear=0.2, scale=0.1, shift=0.025, elastic=0.036, smooth=0.14, contrast=2.0),
     "small": Symmetries(turn=4.0, shear=0.05, scale=0.05, shift=0.02, elastic=0.02, smooth=0.14),
 }
 
