@@ -116,7 +116,8 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's semicircle), less what noise adds to
     a true variance v: ``l = v + d s^2 / v``. In these directions, each in units of its own deviation, a component's moments
     differ from 1 by its own shape and its noise, and are drawn to 1 by the share of noise in both (the linear Bayes
-    estimate).
+    estimate). A direction is given no more variance than is likely: one deviation less of what is left in doubt. Records
+    that are too much alike do less harm than those of other components.
 
     Args:
         sums: (k, d, d) noisy sums of outer products.
@@ -138,7 +139,11 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     shapes = whitened.T @ (moments / counts[:, None, None]) @ whitened
     own = torch.eye(len(scale), dtype=sums.dtype)
     variance = (noise[:, None, None] / torch.outer(scale, scale)).square() * (1.0 + own)
-    shapes = own + _believed(shapes - own, variance, own.bool())
+    differences, doubts = _believed(shapes - own, variance, own.bool())
+    shapes = own + differences
+    likely = 1.0 - (doubts / shapes.clamp(min=1e-12)).diagonal(dim1=1, dim2=2)
+    likely = likely.clamp(min=0.0).sqrt()
+    shapes = likely[:, :, None] * shapes * likely[:, None, :]
     values, turned = torch.linalg.eigh(shapes)
     return (values.clamp(min=0.0).sqrt()[:, :, None] * turned.transpose(1, 2)) @ (scale[:, None] * directions.T)
 
@@ -189,9 +194,12 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
     return own, out
 
 
-def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> Tensor:
-    """Differences times the share of their own variance, on the diagonal and beside it, in what they and noise have."""
-    out = differences.clone()
+def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+    """Differences times the share of their own variance, on the diagonal and beside it, in what they and noise have.
+
+    With them the deviation of what is left in doubt.
+    """
+    out, doubts = differences.clone(), torch.zeros_like(differences)
     for part in (diagonal, ~diagonal):
         own, noise = differences[:, part], variance[:, part]
         if not own.numel():
@@ -199,8 +207,9 @@ def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> Tensor
         # Each says as much as its noise lets it; without noise all say the same.
         weight = 1.0 / (noise + noise.mean() * 1e-9 + 1e-30).square()
         spread = float(((own.square() - noise) * weight).sum() / weight.sum())
-        out[:, part] = own * (max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30))
-    return out
+        share = max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30)
+        out[:, part], doubts[:, part] = own * share, (share * noise).sqrt()
+    return out, doubts
 
 
 def label_components(records: Records, clusters: Tensor, k: int) -> Tensor:
