@@ -137,7 +137,7 @@ def test_components_that_are_alike_borrow_from_each_other_and_others_do_not():
 
 
 def test_what_is_in_doubt_is_given_less_variance_and_what_is_known_is_not():
-    """Shapes that differ, mean trace of ten draws: 8 where noise is small; where it is not, 6.7 (deviation 0.1), not 7.8."""
+    """Shapes that differ, mean trace of ten draws: 8 with little noise, else 6.7 (deviation 0.1), and not 7.8."""
     random, n = np.random.default_rng(2), 500.0
     for deviation, low, high in ((0.5, 7.95, 8.05), (100.0, 6.2, 7.2)):
         traces = []
