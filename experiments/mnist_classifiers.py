@@ -3,9 +3,9 @@
     python experiments/mnist_classifiers.py FOLDER RELEASE [RELEASE ...]
     python experiments/mnist_classifiers.py FOLDER real
 
-A RELEASE is the folder of a run of `dpgen train data=mnist`. 20,000 synthetic pictures (of `real`, the first 20,000) train
-logistic regression on pixels / 255, a network 784-100-10, and a small convolutional one (two 5 x 5 convolutions of stride
-2, 16 and 32 channels, 64 hidden units), the networks for 6 epochs. What has been computed is kept in FOLDER.
+A RELEASE is the folder of a run of `dpgen train data=mnist`. 20,000 synthetic pictures (`--rows`; of `real`, the first so
+many) train logistic regression on pixels / 255, a network 784-100-10, and a small convolutional one (two 5 x 5 convolutions
+of stride 2, 16 and 32 channels, 64 hidden units), the networks for 6 epochs. What has been computed is kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("releases", nargs="+", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=ROWS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -75,18 +76,18 @@ def main() -> None:
     test = pictures(load_public_set("mnist", schema, held_out=True).encoded, 255)
     for path in asked.releases:
         if str(path) == "real":
-            encoded, levels = load_public_set("mnist", schema, held_out=False).encoded[:ROWS], 255
+            encoded, levels = load_public_set("mnist", schema, held_out=False).encoded[: asked.rows], 255
             about = said = "real"
         else:
             folder = release_folder(path)
             certificate, release = read_json(folder / CERTIFICATE), load_release(folder)
-            encoded, levels = release.encoded(ROWS, asked.seed), release.schema.layout.levels
+            encoded, levels = release.encoded(asked.rows, asked.seed), release.schema.layout.levels
             about, said = certificate["digest"], f"{path}, epsilon {certificate['epsilon']}"
 
         def score(encoded=encoded, levels=levels) -> dict[str, float]:
             return accuracies(pictures(encoded, levels), test, asked.seed)
 
-        found = kept.get({"release": about, "seed": asked.seed, "rows": ROWS}, score)
+        found = kept.get({"release": about, "seed": asked.seed, "rows": asked.rows}, score)
         print(f"{said}: " + "  ".join(f"{name} {value:.3f}" for name, value in found.items()), flush=True)
 
 

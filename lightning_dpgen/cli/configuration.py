@@ -101,6 +101,7 @@ class ModelConf:
     radius: float | None = None
     spread: float | None = None
     means_share: float | None = None
+    symmetries: Any = None
     components: int | None = None
     pairs_share: float | None = None
     measured_share: float | None = None

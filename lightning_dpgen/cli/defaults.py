@@ -80,7 +80,7 @@ def defaults(
         means_share=_between((0.6 if rare else 0.3) * math.sqrt(1400 / of_means), 0.05, 0.5 if rare else 0.3),
         c_max=2.0 * _output_norm(layout),
         # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
-        waves=min(max(layout.units, 1), round(_between(2.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
+        waves=min(max(layout.units, 1), round(_between(3.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
         # Tables with more noise tell fewer apart.
         components=round(_between(strength / 25, 10, 100)),
         # A gradient of more numbers than that is nothing but noise.

@@ -84,7 +84,10 @@ FAMILIES = {
     "measured": Family(
         "noisy statistics, measured once",
         None,
-        ("waves", "radius", "spread", "means_share", "components", "pairs_share", "label_share"),
+        (
+            "waves", "radius", "spread", "means_share", "symmetries", "components", "pairs_share", "label_share",
+            "label_sharpness",
+        ),
         lambda d: {},
     ),
 }  # fmt: skip

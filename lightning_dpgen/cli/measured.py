@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from lightning_dpgen.cli.configuration import Conf
@@ -17,8 +18,13 @@ from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import Draft
 
+# What one kind of records has and another has not.
+_OF_KINDS = (
+    "waves", "radius", "spread", "means_share", "components", "pairs_share", "label_share", "label_sharpness",
+)  # fmt: skip
 _MOST_COMPONENTS = 10_000
 _NAMES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
 # Of tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
@@ -54,6 +60,8 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     elif isinstance(schema, TableSchema):
         label_share = chosen.label_share if tells_of_labels(layout) else 0.0
         defaults = {"components": chosen.components, "pairs_share": 0.8, "label_share": label_share}
+        if model.label_share or (model.label_share is None and label_share):
+            defaults["label_sharpness"] = 1.0
     else:
         defaults = {"components": chosen.components, "pairs_share": 0.7}
     if schema.kind in _NAMES and conf.split.k not in (None, 1):
@@ -71,7 +79,8 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             )
     if isinstance(schema, BasketSchema) and layout.units < 2:
         raise Mistake("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
-    for name in ("waves", "radius", "spread", "means_share", "components", "pairs_share", "label_share"):
+    model.symmetries = _symmetries(model.symmetries, schema)
+    for name in _OF_KINDS:
         value = getattr(model, name)
         if value is not None and name not in defaults:
             raise Mistake(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
@@ -96,20 +105,46 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             raise Mistake(f"model.{name}={value:g}: expected a number above 0, below 1")
     if model.label_share is not None and not 0.0 <= model.label_share < 1.0:
         raise Mistake(f"model.label_share={model.label_share:g}: expected a number from 0, below 1")
+    if model.label_sharpness is not None and not 0.1 <= model.label_sharpness <= 100.0:
+        raise Mistake(f"model.label_sharpness={model.label_sharpness:g}: expected a number from 0.1 to 100")
     if model.label_share and not tells_of_labels(layout):
         raise Mistake(f"model.label_share={model.label_share:g}: expected 0 where there is no label, or nothing besides it")
+
+
+def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
+    """What was declared by name or by numbers, as all of its numbers; None for none."""
+    expected = f"{', '.join(SETS)}, null for none, or numbers, as in model.symmetries={{turn: 5, shear: 0.1}}"
+    if asked is None:
+        return None
+    if not isinstance(schema, ImageSchema):
+        raise Mistake(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
+    try:
+        found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
+    except (KeyError, TypeError):  # no such name, or no such number
+        raise Mistake(f"model.symmetries={asked}: expected {expected}") from None
+    except ValueError as error:
+        raise Mistake(f"model.symmetries: {error}") from None
+    return asdict(found)
 
 
 def recipe_of(conf: Conf, schema: Schema) -> Recipe:
     """What is measured, and what is fitted to it."""
     model, n = conf.model, conf.data.n
     if isinstance(schema, TableSchema):
-        shares = {"pairs_share": model.pairs_share, "label_share": model.label_share}
-        return ProductRecipe(schema, model.components, n, seed=conf.seed, **shares)
+        return ProductRecipe(
+            schema,
+            model.components,
+            n,
+            pairs_share=model.pairs_share,
+            seed=conf.seed,
+            label_share=model.label_share,
+            label_sharpness=1.0 if model.label_sharpness is None else model.label_sharpness,
+        )
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, model.components, n, pairs_share=model.pairs_share, seed=conf.seed)
-    k = _components(conf, schema)
-    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share)
+    k, declared = _components(conf, schema), model.symmetries
+    symmetries = None if declared is None else Symmetries(**declared)
+    return GaussianRecipe(schema, k, n, model.waves, model.radius, model.spread, model.means_share, symmetries)
 
 
 def _components(conf: Conf, schema: Schema) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Counts, Means, Squares, Statistic
 from lightning_dpgen.measure.workload import State, Workload
-from lightning_dpgen.models.bases import cosines
+from lightning_dpgen.models.bases import Basis, cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.symmetries import Symmetries, upright
 
 MEANS, SQUARES = "means", "squares"
 # Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
@@ -38,6 +40,7 @@ class GaussianRecipe(Recipe):
         size: number of slowest waves in which records are described.
         radius, spread: to which records and their differences from the mean are shortened.
         means_share: of the mu^2 of both accesses; second moments get the rest.
+        symmetries: of pictures; declared, so they are public.
 
     Raises:
         ValueError: for a share outside (0, 1).
@@ -50,6 +53,7 @@ class GaussianRecipe(Recipe):
     radius: float
     spread: float
     means_share: float = 0.15
+    symmetries: Symmetries | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.means_share < 1.0:
@@ -65,10 +69,9 @@ class GaussianRecipe(Recipe):
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
         """One record changes one count by 1, one sum of records by a vector of the radius, one sum of outer products by a
         matrix of Frobenius norm spread^2."""
-        basis = cosines(self.schema.layout, self.schema.axes, self.size)
         if stage == MEANS:
-            return {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}
-        return {"squares": Squares(basis, _counts_and_means(state)[1], self.spread)}
+            return {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
+        return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
 
     def fitted(self, state: State) -> Mixture:
         """The Gaussians of these moments."""
@@ -77,12 +80,21 @@ class GaussianRecipe(Recipe):
         factors = factors_of(squares.sums, counts, squares.deviation)
         return Mixture(self._network(means, factors), (counts / counts.sum()).float())
 
+    @functools.cached_property
+    def _basis(self) -> Basis:
+        """Slow waves of a record; or of what it is without its slant, a function of the record alone."""
+        layout, axes = self.schema.layout, self.schema.axes
+        waves = cosines(layout, axes, self.size)
+        if self.symmetries is None or not self.symmetries.upright:
+            return waves
+        return Basis(layout, waves.vectors, lambda units: upright(units.view(-1, *axes)).reshape(units.shape))
+
     def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
         layout = self.schema.layout
-        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1])
-        vectors = cosines(layout, self.schema.axes, self.size).vectors
+        declared = None if self.symmetries is None else asdict(self.symmetries)
+        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1], symmetries=declared)
         for c in range(self.k):
-            centre, factor = through_clipping(means[c], factors[c], vectors)
+            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors)
             network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
             # Components are those of the first label, then those of the next.
@@ -104,7 +116,8 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's semicircle), less what noise adds to
     a true variance v: ``l = v + d s^2 / v``. In these directions, each in units of its own deviation, a component's moments
     differ from 1 by its own shape and its noise, and are drawn to 1 by the share of noise in both (the linear Bayes
-    estimate).
+    estimate). A direction is given no more variance than is likely: one deviation less of what is left in doubt. Records
+    that are too much alike do less harm than those of other components.
 
     Args:
         sums: (k, d, d) noisy sums of outer products.
@@ -126,7 +139,11 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     shapes = whitened.T @ (moments / counts[:, None, None]) @ whitened
     own = torch.eye(len(scale), dtype=sums.dtype)
     variance = (noise[:, None, None] / torch.outer(scale, scale)).square() * (1.0 + own)
-    shapes = own + _believed(shapes - own, variance, own.bool())
+    differences, doubts = _believed(shapes - own, variance, own.bool())
+    shapes = own + differences
+    likely = 1.0 - (doubts / shapes.clamp(min=1e-12)).diagonal(dim1=1, dim2=2)
+    likely = likely.clamp(min=0.0).sqrt()
+    shapes = likely[:, :, None] * shapes * likely[:, None, :]
     values, turned = torch.linalg.eigh(shapes)
     return (values.clamp(min=0.0).sqrt()[:, :, None] * turned.transpose(1, 2)) @ (scale[:, None] * directions.T)
 
@@ -159,8 +176,10 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
         return centre, factor
     lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
     own, mixing = centre.clone(), torch.diag(lengths)
+    # Units are many: in half of the digits they take half of the time, and the draws are fewer than would tell.
+    units = vectors.float()
     for _ in range(_ROUNDS):
-        made = ((own + z @ mixing @ directions) @ vectors).clamp(0.0, 1.0) @ vectors.T
+        made = (((own + z @ mixing @ directions).float() @ units).clamp_(0.0, 1.0) @ units.T).double()
         mean = made.mean(dim=0)
         around = (made - mean) @ directions.T
         # By how much each direction is short, in units of what it should be; never more than doubled or halved in a turn.
@@ -175,9 +194,12 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
     return own, out
 
 
-def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> Tensor:
-    """Differences times the share of their own variance, on the diagonal and beside it, in what they and noise have."""
-    out = differences.clone()
+def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+    """Differences times the share of their own variance, on the diagonal and beside it, in what they and noise have.
+
+    With them the deviation of what is left in doubt.
+    """
+    out, doubts = differences.clone(), torch.zeros_like(differences)
     for part in (diagonal, ~diagonal):
         own, noise = differences[:, part], variance[:, part]
         if not own.numel():
@@ -185,8 +207,9 @@ def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> Tensor
         # Each says as much as its noise lets it; without noise all say the same.
         weight = 1.0 / (noise + noise.mean() * 1e-9 + 1e-30).square()
         spread = float(((own.square() - noise) * weight).sum() / weight.sum())
-        out[:, part] = own * (max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30))
-    return out
+        share = max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30)
+        out[:, part], doubts[:, part] = own * share, (share * noise).sqrt()
+    return out, doubts
 
 
 def label_components(records: Records, clusters: Tensor, k: int) -> Tensor:

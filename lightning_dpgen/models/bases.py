@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import scipy.fft
@@ -19,6 +20,8 @@ class Basis:
     Args:
         layout: of the records.
         vectors: (size, units).
+        look: a public function of (B, units) numbers, row by row, whose coordinates are taken instead; of itself and not of
+            the rows beside it. What it gives may be longer than the record.
 
     Raises:
         ValueError: for vectors of another length, or that are not orthonormal.
@@ -30,17 +33,20 @@ class Basis:
         tensor([[1.4142, 0.3536]], dtype=torch.float64)
     """
 
-    def __init__(self, layout: Layout, vectors: Tensor) -> None:
+    def __init__(self, layout: Layout, vectors: Tensor, look: Callable[[Tensor], Tensor] | None = None) -> None:
         vectors = vectors.double()
         if vectors.dim() != 2 or vectors.shape[1] != layout.units:
             raise ValueError(f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units")
         if len(vectors) and (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() > 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
-        self.vectors, self.size, self._levels = vectors, len(vectors), layout.levels or 1
+        self.vectors, self.size, self._levels, self._look = vectors, len(vectors), layout.levels or 1, look
 
     def coordinates(self, records: Encoded) -> Tensor:
         """(B, size) float64, of the units as numbers from 0 to 1."""
         units = records.units
+        if self._look is not None:
+            dense = torch.from_numpy((units.toarray() if scipy.sparse.issparse(units) else units).astype(np.float64))
+            return self._look(dense.div_(self._levels)) @ self.vectors.T
         if scipy.sparse.issparse(units):
             return torch.from_numpy((units.astype(np.float64) @ self.vectors.numpy().T) / self._levels)
         return torch.from_numpy(units.astype(np.float64)).div_(self._levels) @ self.vectors.T

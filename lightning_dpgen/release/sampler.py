@@ -259,7 +259,10 @@ def _build(
     for name, value in description.items():
         # Of somebody's own network its class knows what makes sense.
         sensible = kind not in _NETWORKS
-        if not sensible:
+        if name == "symmetries" and not sensible:
+            # The network checks each of them (`Symmetries`).
+            sensible = isinstance(value, dict)
+        elif not sensible:
             sensible = value in ("dense", "conv") if name == "network" else type(value) is bool or 1 <= value <= _LARGEST
             sensible &= type(value) is not float
         if not sensible:

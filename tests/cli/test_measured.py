@@ -1,5 +1,6 @@
 """`model=measured`: no network, two accesses, and the same release, certificate and going on as of any other model."""
 
+import dataclasses
 import json
 import re
 
@@ -9,6 +10,7 @@ import pytest
 
 from lightning_dpgen import load_release
 from lightning_dpgen.cli import measured_run
+from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 
@@ -242,8 +244,31 @@ def test_a_changed_state_is_one_line(dpgen, after_the_means, change):
     assert status == 2 and "measured.pt: is not what a run has saved" in err and "Traceback" not in err
 
 
+def test_declared_symmetries_stand_in_certificate_and_report(dpgen, tmp_path):
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    assert dpgen("train", *LABELLED, "model.symmetries=handwriting", f"run_dir={run}")[0] == 0
+    assert dpgen("train", *LABELLED, f"run_dir={plain}")[0] == 0 and dpgen("verify", run)[0] == 0
+    declared, without = _certificate(run)["declared"]["model"], _certificate(plain)["declared"]["model"]
+    assert declared["symmetries"] == dataclasses.asdict(SETS["handwriting"]) and "symmetries" not in without
+    assert "symmetries: upright: true, turn: " in (run / "release" / "report.html").read_text()
+    # They cost nothing.
+    assert _certificate(run)["stages"] == _certificate(plain)["stages"]
+
+
+def test_symmetries_may_be_numbers(dpgen, tmp_path):
+    numbers = "model.symmetries={turn: 5, elastic: 0.02}"
+    assert dpgen("train", *LABELLED, numbers, f"run_dir={tmp_path / 'run'}")[0] == 0
+    declared = _certificate(tmp_path / "run")["declared"]["model"]["symmetries"]
+    assert declared == dataclasses.asdict(Symmetries(turn=5, elastic=0.02))
+
+
 BAD = {
     "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
+    "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
+    "symmetries of nobody's": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),
+    "a symmetry of nobody's": (["model.symmetries={spin: 1}"], "expected handwriting, small, null for none"),
+    "symmetries of a list": (["model.symmetries=[1]"], "expected handwriting, small, null for none"),
+    "a turn too far": (["model.symmetries={turn: 400}"], "model.symmetries: turn=400: expected a number from 0 to 180"),
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
     "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
     "more cells than anybody could fill": (["data=adult", "data.bins=4000"], "type: drop"),

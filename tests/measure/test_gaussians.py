@@ -132,7 +132,21 @@ def test_components_that_are_alike_borrow_from_each_other_and_others_do_not():
         factors = factors_of(torch.from_numpy(noisy), torch.full((6,), n, dtype=torch.float64), 60.0).numpy()
         errors[name] = np.linalg.norm(factors.transpose(0, 2, 1) @ factors - true, axis=(1, 2)).mean()
         alone = np.linalg.norm((noisy + noisy.transpose(0, 2, 1)) / 2 / n - true, axis=(1, 2)).mean()
-        assert errors[name] < (0.5 if name == "alike" else 1.2) * alone
+        # Others are given less variance than is as likely as not.
+        assert errors[name] < (0.5 if name == "alike" else 1.4) * alone
+
+
+def test_what_is_in_doubt_is_given_less_variance_and_what_is_known_is_not():
+    """Shapes that differ, mean trace of ten draws: 8 with little noise, else 6.7 (deviation 0.1), and not 7.8."""
+    random, n = np.random.default_rng(2), 500.0
+    for deviation, low, high in ((0.5, 7.95, 8.05), (100.0, 6.2, 7.2)):
+        traces = []
+        for _ in range(10):
+            true = np.stack([np.diag(random.permutation(np.r_[np.full(4, 0.4), np.full(4, 1.6)])) for _ in range(6)])
+            noisy = torch.from_numpy(n * true + deviation * random.normal(size=true.shape))
+            factors = factors_of(noisy, torch.full((6,), n, dtype=torch.float64), deviation)
+            traces.append(float(factors.square().sum()) / 6)
+        assert low < np.mean(traces) < high
 
 
 def test_a_run_goes_on_after_each_access_and_measures_nothing_twice():
