@@ -27,7 +27,7 @@ _SMALL = 8
 # A number of baskets of some size that is fewer deviations of its noise counts as none.
 _FEWEST = 2.5
 # Of the fit: steps, the largest of them, how far components are apart at first, and how much noise holds them together.
-_STEPS, _LR, _APART, _TOGETHER = 400, 0.2, 0.3, 0.3
+_STEPS, _LR, _APART, _TOGETHER = 400, 0.2, 0.3, 1.0
 
 
 @dataclass(frozen=True)

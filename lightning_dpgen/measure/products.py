@@ -25,6 +25,9 @@ TABLES, LABELS = "tables", "labels"
 _ROUNDS, _AGREEMENT = 4, 0.1
 # Steps of the fit, and the largest of them.
 _STEPS, _LR = 1500, 0.1
+# How much the columns of components are held to what all have in common, from which noise would take them: the weight of
+# their relative entropy, beside squared errors in deviations of the noise.
+_TOGETHER = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class ProductRecipe(Recipe):
         pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
         seed: of the fit; public.
         label_share: of what may be spent; 0 leaves the label to the mixture.
-        label_sharpness: how many times as far apart the logits of labels are as they were found: 1 draws labels as real ones
-            are drawn; more helps classifiers that learn from the table, and takes labels of doubtful rows off it.
+        label_sharpness: how many times as far apart the logits of labels are as they were found. At 1 labels are drawn as
+            real ones are; more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
 
     Raises:
         ValueError: for records of other kinds, a share outside (0, 1), or one for a label that nothing tells of.
@@ -148,7 +151,7 @@ def fit_products(
     weight = torch.zeros(classes, layout.width, layout.width)
     for name, tables in statistics.items():
         # Without noise all say as much.
-        precision = 1.0 / max(measured[name].deviation, 1.0)
+        precision = total / max(measured[name].deviation, 1.0)
         for table, counts in zip(tables.tables, tables.tables_of(measured[name].sums), strict=True):
             groups = [group for group in table if group != label]
             cells = (counts / total).float().view(classes, *[layout.groups[group] for group in groups])
@@ -158,12 +161,15 @@ def fit_products(
                 target[:, index, index], weight[:, index, index] = cells, precision
             else:
                 target[:, first, last], weight[:, first, last] = cells, precision
-    weight /= weight.max()
-    logits = _starts(target, layout, label, k, generator).requires_grad_()
+    common = means(_common(target, layout, label), layout).log()
+    logits = (common + torch.randn(k, layout.width, generator=generator)).requires_grad_()
     mixing = torch.zeros(k, requires_grad=True)
     optimizer = torch.optim.Adam([logits, mixing], lr=_LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
     diagonal = torch.eye(layout.width, dtype=torch.bool)
+    # Not labels: to tell them apart is what they are for.
+    held = torch.ones(layout.width)
+    held[layout.labels] = 0.0
     for _ in range(steps):
         optimizer.zero_grad()
         shares, weights = means(logits, layout), torch.softmax(mixing, dim=0)
@@ -171,7 +177,9 @@ def fit_products(
         made = torch.einsum("ck,ki,kj->cij", by_label, shares, shares)
         single = by_label @ shares
         made = torch.where(diagonal, single[:, :, None], made)
-        ((made - target) * weight).square().sum().backward()
+        divergence = (held * shares * (shares.clamp(min=1e-12).log() - common)).sum()
+        loss = ((made - target) * weight).square().sum() + _TOGETHER * divergence
+        loss.backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
@@ -189,12 +197,12 @@ def _total(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]
     return max(said / trust, 1.0)
 
 
-def _starts(target: Tensor, layout: Layout, label: int | None, k: int, generator: torch.Generator) -> Tensor:
-    """(k, width) logits near the shares of each group, with differences between components to begin from."""
+def _common(target: Tensor, layout: Layout, label: int | None) -> Tensor:
+    """(width,) logits of the shares of each group, of labels alike."""
     single = torch.diagonal(target, dim1=1, dim2=2).sum(dim=0)
     logits = torch.zeros(layout.width)
     for group, span in enumerate(layout.spans):
         shares = single[span] if group != label else torch.ones(span.stop - span.start)
         shares = shares.clamp(min=1e-4 * float(shares.abs().sum().clamp(min=1e-4)))
         logits[span] = torch.log(shares / shares.sum())
-    return logits + torch.randn(k, layout.width, generator=generator)
+    return logits
