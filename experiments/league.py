@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from pathlib import Path
 import torch
 from kept import Kept
 from league_tasks import TASKS, Task
+from sklearn.exceptions import ConvergenceWarning
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.release.certificate import CERTIFICATE
@@ -280,6 +282,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     given = parsed(arguments)
     torch.set_num_threads(1)
+    # Classifiers stop where their protocol says.
+    warnings.simplefilter("ignore", ConvergenceWarning)
     given.folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     try:
