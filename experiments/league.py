@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 import os
 import shutil
@@ -164,13 +165,14 @@ class Line:
         return statistics.mean(cell["seconds"] for cell in self.cells) if "seconds" in self.cells[0] else None
 
 
-def lines(folder: Path, runs: int) -> Iterator[Line]:
-    """All that the folder holds of the first runs."""
+def lines(folder: Path) -> Iterator[Line]:
+    """All that the folder holds, whichever command has made it."""
     for name, task in TASKS.items():
         kept = Kept(folder / f"{name}.json")
+        runs = sorted({json.loads(key)["run"] for key in kept.found})
         for row in rows_of(task):
             for epsilon in task.epsilons if row.private else (math.inf,):
-                cells = [kept.look(asked(row, epsilon, run)) for run in range(runs)]
+                cells = [kept.look(asked(row, epsilon, run)) for run in runs]
                 if found := [cell for cell in cells if cell is not None]:
                     yield Line(name, row, epsilon, found)
 
@@ -303,7 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
                             traceback.print_exc()
     finally:
         # Also of what there is when somebody stops it.
-        if found := list(lines(given.folder, given.runs)):
+        if found := list(lines(given.folder)):
             write_csv(given.folder / "league.csv", found)
             (given.folder / "league.md").write_text(markdown(found), encoding="utf-8")
             picture(given.folder / "league.png", found)

@@ -85,6 +85,8 @@ def test_cells_are_made_once_and_those_that_failed_again(coins, tmp_path, capsys
     assert league.main(given) == 0
     said = capsys.readouterr().out
     assert len(coins) == 20 and said.count("\n") == 1 and "tossed, epsilon 2, run 1" in said
+    # Of all that was made, also where fewer runs are asked for.
+    assert league.main([*given[:-1], "1", "--rows", "tossed"]) == 0
     assert _table(tmp_path)["tossed", "2", "one"]["runs"] == "2"
     text = (tmp_path / "league.md").read_text(encoding="utf-8")
     assert "| tossed | 2 | 2.5000 (0.7071) | 5.0000 (1.4142) | 2 |" in text
