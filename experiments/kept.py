@@ -23,3 +23,7 @@ class Kept:
             part.write_text(json.dumps(self.found, indent=0) + "\n", encoding="utf-8")
             part.replace(self.path)
         return self.found[key]
+
+    def look(self, asked: dict) -> Any:
+        """What is there already; None where nothing is."""
+        return self.found.get(json.dumps(asked, sort_keys=True))
