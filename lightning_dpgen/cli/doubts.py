@@ -33,11 +33,12 @@ def cells_warning(conf: Conf, schema: Schema, plan: Plan) -> str | None:
     """Of measured tables of two columns whose cells hold more noise than records."""
     if conf.model.name != "measured" or not isinstance(schema, TableSchema):
         return None
-    tables = recipe_of(conf, schema).statistics(TABLES).get("pairs")
+    tables = recipe_of(conf, schema).tables.get("pairs")
     if tables is None:
         return None
     multiplier = plan.stage(TABLES).access.multipliers["pairs"]
-    deviation = multiplier * tables.bound * plan.max_rows
+    measured = min(conf.model.pairs or len(tables.tables), len(tables.tables))
+    deviation = multiplier * math.sqrt(measured) * plan.max_rows
     mean = conf.data.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
     if deviation <= mean:
         return None

@@ -85,8 +85,8 @@ FAMILIES = {
         "noisy statistics, measured once",
         None,
         (
-            "waves", "radius", "spread", "means_share", "symmetries", "components", "pairs_share", "label_share",
-            "label_sharpness",
+            "waves", "radius", "spread", "means_share", "symmetries", "components", "pairs_share", "pairs",
+            "label_share", "label_sharpness",
         ),
         lambda d: {},
     ),

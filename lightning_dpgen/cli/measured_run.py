@@ -114,7 +114,7 @@ def kept(settings: Settings, account: Account, folder: RunFolder) -> State:
     try:
         state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
         sound = recipe_of(settings.conf, settings.schema).fits(state)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         sound = False
     if not sound:
         raise DamagedState(f"{folder.measured}: is not what a run has saved; start a new run, whose cost adds to it")

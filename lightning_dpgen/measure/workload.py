@@ -86,13 +86,7 @@ class Workload:
             LedgerError: of a plan under replace-one: bounds are those of a record added or removed.
             Nothing has been spent then.
         """
-        if account.plan.relation != ADD_OR_REMOVE_ONE:
-            raise LedgerError(
-                f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the bounds are"
-            )
-        persons_of(records, None, account.plan.max_rows)
-        if set(statistics) != set(self.weights):
-            raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")
+        self.check(statistics, records, account)
         # All that takes long is done before the access, which an interrupt would lose.
         exact = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
         found = {}
@@ -102,3 +96,13 @@ class Workload:
                 deviation = access.access.multipliers[name] * bound * access.max_rows
                 found[name] = Measured(gaussian(access, name, sums, sensitivity=bound), deviation)
         return found
+
+    def check(self, statistics: Mapping[str, Statistic], records: Records, account: Account) -> None:
+        """Refuse what the plan does not cover, before anything is spent; see `measure`."""
+        if account.plan.relation != ADD_OR_REMOVE_ONE:
+            raise LedgerError(
+                f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the bounds are"
+            )
+        persons_of(records, None, account.plan.max_rows)
+        if set(statistics) != set(self.weights):
+            raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")

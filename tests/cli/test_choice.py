@@ -1,0 +1,75 @@
+"""`model=auto`: the table that ships, the rule, and what certificate and report say of it."""
+
+import json
+
+import pytest
+
+from lightning_dpgen.cli import choice
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_the_table_has_every_kind_with_a_label_and_without():
+    trials = json.loads(choice.TABLE.read_text(encoding="utf-8"))
+    assert {(trial["kind"], trial["label"]) for trial in trials} == {
+        (kind, label) for kind in ("images", "table", "baskets", "series") for label in (True, False)
+    }
+    for trial in trials:
+        assert set(trial["scores"]) == set(choice.CANDIDATES) and trial["strength"] > 0 and trial["width"] > 0
+        assert all(0.0 <= score <= 1.2 for score in trial["scores"].values())
+
+
+def test_the_nearest_strength_decides_and_of_those_the_nearest_width():
+    def trial(width, strength, best):
+        scores = dict.fromkeys(choice.CANDIDATES, 0.5) | {best: 0.9}
+        return {"kind": "baskets", "label": False, "width": width, "strength": strength, "scores": scores}
+
+    schema = BasketSchema(tuple(range(50)), max_items=10)
+    table = [trial(40, 100, "vae"), trial(9000, 100, "rbm"), trial(40, 10_000, "wgan")]
+    assert [choice.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
+    first, *others = choice.ranked(schema, 300.0, table)
+    assert "strength 100; here 300" in first.why and "vae 0.90" in first.why and len(others) == 4
+
+
+@pytest.fixture
+def table(monkeypatch, tmp_path):
+    """Hybrids first, then what is measured."""
+    scores = {"vae with measurements": 0.9, "measured": 0.8, "vae": 0.7, "wgan": 0.6, "rbm": 0.5}
+    trials = [
+        {"kind": kind, "label": label, "width": 100, "strength": 1000, "scores": scores}
+        for kind in ("images", "table", "baskets", "series")
+        for label in (True, False)
+    ]
+    monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
+    choice.TABLE.write_text(json.dumps(trials), encoding="utf-8")
+
+
+def test_what_was_chosen_and_why_stands_in_certificate_and_report(dpgen, tmp_path, table):
+    run = tmp_path / "run"
+    status, out, err = dpgen("train", "model=auto", "rows=20", f"run_dir={run}")
+    assert status == 0, err
+    assert "model=auto took vae with measurements" in out and dpgen("verify", run)[0] == 0
+    declared = json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))["declared"]["model"]
+    assert declared["measured_share"] == 0.5 and declared["chosen"].startswith("model=auto took vae with measurements")
+    assert "model=auto took vae with measurements" in (run / "release" / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_settings_do_not_allow_is_passed_over_and_said(dpgen, table):
+    status, out, _ = dpgen("budget", "model=auto", "data=mushroom", "split.k=3")
+    assert status == 0 and "took vae:" in out and "measured was passed over: split.k=3" in out
+
+
+def test_a_finished_choice_has_no_settings(dpgen):
+    status, _, err = dpgen("budget", "model=auto", "model.hidden=5")
+    assert status == 2 and "there is no setting 'model.hidden'" in err
+
+
+def test_every_candidate_is_a_model_of_the_command_line(dpgen):
+    for settings in choice.CANDIDATES.values():
+        assert dpgen("budget", *(f"{name}={value}" for name, value in settings.items()))[0] == 0
+
+
+def test_pictures_of_any_size_are_known():
+    assert choice.ranked(ImageSchema(8, 8, levels=16), 5.0)
