@@ -92,8 +92,8 @@ def strength_of(n: int, epsilon: float | None, delta: float, max_rows: int = 1) 
     """The declared number of records in units of the noise that the budget buys, ``n mu``.
 
     Example:
-        >>> round(strength_of(60_000, 1.74, 1e-5))
-        26556
+        >>> round(strength_of(60_000, 1.74, 1e-5) / 1000)
+        27
     """
     # Noise is that of all records of a person.
     return n * _mu(epsilon, delta) / max_rows
