@@ -121,15 +121,15 @@ def kept(settings: Settings, account: Account, folder: RunFolder) -> State:
     return state
 
 
-def _numbers(found: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float]]:
-    return {name: (measured.sums, measured.deviation) for name, measured in found.items()}
+def _numbers(found: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float, str]]:
+    return {name: (measured.sums, measured.deviation, measured.run) for name, measured in found.items()}
 
 
-def _measured(found: Mapping[str, tuple[torch.Tensor, float]]) -> dict[str, Measured]:
+def _measured(found: Mapping[str, tuple[torch.Tensor, float, str]]) -> dict[str, Measured]:
     """Raises ValueError, TypeError or AttributeError for what `_numbers` never made."""
     state = {}
-    for name, (sums, deviation) in found.items():
+    for name, (sums, deviation, run) in found.items():
         if sums.dtype != torch.float64 or not sums.isfinite().all() or not 0.0 <= deviation < math.inf:
             raise ValueError(name)
-        state[name] = Measured(sums, deviation)
+        state[name] = Measured(sums, deviation, run)
     return state

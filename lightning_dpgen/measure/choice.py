@@ -94,7 +94,7 @@ class Choice(Workload):
             for noise in self._names:
                 left = np.setdiff1d(np.arange(len(scores)), chosen)
                 chosen.append(int(left[report_noisy_max(access, noise, scores[left], sensitivity=statistic.bound)]))
-        return {name: Measured(torch.tensor(chosen, dtype=torch.float64), 0.0)}
+        return {name: Measured(torch.tensor(chosen, dtype=torch.float64), 0.0, account.ledger.run)}
 
 
 def independent(

@@ -43,7 +43,7 @@ class Recipe(ABC):
         self,
         records: Records,
         component: Tensor,
-        account: Account,
+        account: Account | None,
         *,
         state: State | None = None,
         save: Callable[[State], None] = lambda _: None,
@@ -53,7 +53,7 @@ class Recipe(ABC):
         Args:
             records: private.
             component: (N,) to which component each belongs; recipes that tell none apart do not look at it. Private.
-            account: its plan holds `drafts`.
+            account: its plan holds `drafts`; None where all has been measured.
             state: where an interrupted run goes on; None begins.
             save: called after each access with the state from which it could go on.
 
@@ -61,9 +61,15 @@ class Recipe(ABC):
             That of each statistic's bound (`Workload.measure`).
 
         Raises:
-            ValueError, BadRecords, LedgerError: as `Workload.measure`.
+            ValueError, BadRecords, LedgerError: as `Workload.measure`; ValueError for a state of another run.
         """
         state = dict(state or {})
+        runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
+        if len(runs | ({account.ledger.run} if account is not None else set())) > 1:
+            raise ValueError(
+                "state: holds measurements of another run than that of the account: what was measured of two data sets, or "
+                "twice of one, makes no model together; hand over the state that this run has saved"
+            )
         for workload in self.workloads:
             made = list(state.get(workload.stage, ()))
             # A run that goes on may have lost some accesses, and has fewer left then.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,15 +20,17 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 
 @dataclass(frozen=True)
 class Measured:
-    """Noisy sums. Public.
+    """Noisy sums, or places that were chosen. Public.
 
     Args:
         sums: of the statistic's shape, float64.
         deviation: standard deviation of the noise of each number; 0 without noise.
+        run: in whose ledger they stand.
     """
 
     sums: Tensor
     deviation: float
+    run: str = ""
 
 
 # What a run has measured so far: by stage, for each access that was made, by the names of the statistics.
@@ -80,8 +83,8 @@ class Workload:
             they have records; the noise is the plan's multiplier times that (`mechanisms.gaussian`).
 
         Raises:
-            ValueError: for other statistics than were planned, or where nobody says whose a record is and the plan is about
-                persons.
+            ValueError: for other statistics than were planned, one without a bound, or where nobody says whose a record
+                is and the plan is about persons.
             BadRecords: for a person with more records than the plan says.
             LedgerError: of a plan under replace-one: bounds are those of a record added or removed.
             Nothing has been spent then.
@@ -94,7 +97,8 @@ class Workload:
             for name, sums in exact.items():
                 bound = statistics[name].bound
                 deviation = access.access.multipliers[name] * bound * access.max_rows
-                found[name] = Measured(gaussian(access, name, sums, sensitivity=bound), deviation)
+                noisy = gaussian(access, name, sums, sensitivity=bound)
+                found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 
     def check(self, statistics: Mapping[str, Statistic], records: Records, account: Account) -> None:
@@ -106,3 +110,10 @@ class Workload:
         persons_of(records, None, account.plan.max_rows)
         if set(statistics) != set(self.weights):
             raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")
+        for name, statistic in statistics.items():
+            bound = getattr(statistic, "bound", None)
+            if not (isinstance(bound, int | float) and 0.0 < bound < math.inf):
+                raise ValueError(
+                    f"statistic {name!r} has bound={bound}: expected a positive finite number, by how much one record "
+                    "moves its sums in L2 at most; shorten what a record adds"
+                )

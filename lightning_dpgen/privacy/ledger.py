@@ -70,8 +70,9 @@ class Ledger:
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
         self._closed, self._process = False, os.getpid()
-        run = secrets.token_hex(8)
-        header = {"ledger": FORMAT_VERSION, "run": run, "opened": _now(), "noise": noise, "plan": plan, "about": self.about}
+        self.run = secrets.token_hex(8)
+        header = {"ledger": FORMAT_VERSION, "run": self.run, "opened": _now()}
+        header |= {"noise": noise, "plan": plan, "about": self.about}
         if self.path is None:
             self._file = self._witness = self._lock = None
             self._append([header])
@@ -218,7 +219,7 @@ class Ledger:
             if header is None:
                 header = line
                 self.promise, self.plan, self.about = line["plan"], line["plan"], line["about"]
-                self.noise = line.get("noise")
+                self.noise, self.run = line.get("noise"), line["run"]
             elif "id" in line:
                 entries[line["id"]] = self._access(number, line)
             elif "promise" in line:

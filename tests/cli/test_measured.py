@@ -226,10 +226,10 @@ def test_a_ledger_that_is_gone_is_missed(dpgen, after_the_means):
 
 CHANGES = {
     "no counts": lambda first: first.pop("counts"),
-    "another shape": lambda first: first.update(means=(first["means"][0][:3], first["means"][1])),
-    "no numbers": lambda first: first.update(means=("many", 1.0)),
+    "another shape": lambda first: first.update(means=(first["means"][0][:3], *first["means"][1:])),
+    "no numbers": lambda first: first.update(means=("many", 1.0, "run")),
     "not finite": lambda first: first["means"][0].fill_(float("nan")),
-    "no deviation": lambda first: first.update(means=(first["means"][0], None)),
+    "no deviation": lambda first: first.update(means=(first["means"][0], None, "run")),
     "a stranger": lambda first: first.update(more=first["means"]),
 }
 

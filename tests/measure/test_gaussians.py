@@ -13,6 +13,8 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure.gaussians import GaussianRecipe, factors_of, label_components, through_clipping
+from lightning_dpgen.measure.statistics import Counts
+from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.privacy.account import Account
@@ -200,6 +202,37 @@ def test_a_state_is_known_for_what_it_is():
     assert not own.fits({"squares": both["squares"]}) and not own.fits({**both, "more": first["means"]})
     assert not own.fits({"means": first["means"] * 2})
     assert not recipe(100, size=5).fits(first)
+
+
+def test_measurements_of_two_runs_make_no_model():
+    records, *_ = some_series(200)
+    own, component = recipe(200), torch.zeros(200, dtype=torch.int64)
+    kept = []
+    for _ in range(2):
+        account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+        states = []
+        own.measure(records, component, account, save=states.append)
+        kept.append(states)
+    fresh = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+    with pytest.raises(ValueError, match="measurements of another run"):
+        own.measure(records, component, fresh, state=kept[0][0])
+    with pytest.raises(ValueError, match="of two data sets"):
+        own.measure(records, component, None, state=kept[0][0] | {"squares": kept[1][1]["squares"]})
+    assert not fresh.ledger.accesses
+
+
+@pytest.mark.parametrize("bound", [None, math.inf, 0.0, math.nan])
+def test_a_statistic_without_a_bound_is_refused_before_anything_is_spent(bound):
+    class Unbounded(Counts):
+        pass
+
+    Unbounded.bound = bound
+    records, *_ = some_series(100)
+    workload = Workload("counts", {"counts": 1.0}, 100)
+    account = Account(make_plan([workload.draft(1.0)], epsilon=1.0, delta=1e-4))
+    with pytest.raises(ValueError, match=r"statistic 'counts' has bound=.*: expected a positive finite number"):
+        workload.measure({"counts": Unbounded(2)}, records, torch.zeros(100, dtype=torch.int64), account)
+    assert not account.ledger.accesses
 
 
 def test_what_a_plan_does_not_cover_is_refused():
