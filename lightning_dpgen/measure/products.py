@@ -27,7 +27,7 @@ _CHOOSING = 0.1
 # Accesses that correct the label, and what each spends on how well labels agree.
 _ROUNDS, _AGREEMENT = 4, 0.1
 # Steps of the fit, and the largest of them.
-_STEPS, _LR = 600, 0.1
+_STEPS, _LR = 1000, 0.1
 # How much the columns of components are held to what all have in common, from which noise would take them: the weight of
 # their relative entropy, beside squared errors in deviations of the noise.
 _TOGETHER = 10.0
