@@ -82,6 +82,11 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             )
     if isinstance(schema, BasketSchema) and layout.units < 2:
         raise Mistake("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
+    if isinstance(schema, TableSchema) and model.label_sharpness is not None and "label_sharpness" not in defaults:
+        raise Mistake(
+            f"model.label_sharpness={model.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
+            "0 here; give it a share, as in model.label_share=0.3, or leave this out"
+        )
     model.symmetries = _symmetries(model.symmetries, schema)
     for name in _OF_KINDS:
         value = getattr(model, name)

@@ -297,13 +297,17 @@ def fill(conf: Conf) -> Settings:
 
 def _chosen(conf: Conf, schema: Schema) -> Settings:
     """With the best model that records and settings allow."""
-    said = ""
+    said, mistakes = "", set()
     for choice in ranked(schema, strength_of(conf.data.n, _epsilon(conf), conf.privacy.delta, conf.data.max_rows or 1)):
         model = ModelConf(**choice.fields | {"chosen": choice.why + said})
         try:
             return fill(dataclasses.replace(conf, model=model, split=dataclasses.replace(conf.split)))
         except Mistake as mistake:
             said += f"; {choice.name} was passed over: {mistake}"
+            mistakes.add(str(mistake))
+    if len(mistakes) == 1:
+        # It has nothing to do with the model.
+        raise Mistake(mistakes.pop())
     raise Mistake(f"model=auto: no model is left{said}")
 
 

@@ -55,6 +55,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train data=mnist privacy.epsilon=1.74       MNIST from $DPGEN_DATA/mnist
   dpgen train experiment=dpgm_mnist                 the setting of the DPGM paper
   dpgen train data=mnist model=measured             no network: noisy statistics, measured once
+  dpgen train data=mnist model=auto                 what was best on such records, and why it was taken
   dpgen train data=images data.path=F.npz data.n=5000 data.height=16 data.width=16
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000
   dpgen train data=own data.target=package.function data.n=5000 model=own model.target=package.Class
@@ -62,7 +63,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
 Settings: data=digits|mnist|fashion_mnist|adult|mushroom|retail|table|baskets|series|images|own,
-model=vae|rbm|wgan|measured|own, model.network=dense|conv, privacy.epsilon,
+model=vae|rbm|wgan|measured|auto|own, model.network=dense|conv, privacy.epsilon,
 privacy.delta, split.k, model.steps, model.rate, clipping=dpnorm|fixed|decay|quantile|normalised, run_dir, rows, seed,
 trainer.accelerator; all are listed in conf/.
 privacy.noise=secure draws noise, sampling and all randomness per record from a cryptographic generator."""

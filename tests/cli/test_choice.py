@@ -61,6 +61,11 @@ def test_what_settings_do_not_allow_is_passed_over_and_said(dpgen, table):
     assert status == 0 and "took vae:" in out and "measured was passed over: split.k=3" in out
 
 
+def test_a_mistake_that_is_not_the_models_is_said_once(dpgen, table):
+    status, _, err = dpgen("budget", "model=auto", "rows=-1")
+    assert status == 2 and err.count("rows=-1") == 1 and "passed over" not in err
+
+
 def test_a_finished_choice_has_no_settings(dpgen):
     status, _, err = dpgen("budget", "model=auto", "model.hidden=5")
     assert status == 2 and "there is no setting 'model.hidden'" in err

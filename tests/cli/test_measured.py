@@ -10,9 +10,11 @@ import pytest
 
 from lightning_dpgen import load_release
 from lightning_dpgen.cli import measured_run
+from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.release.report import _BOUGHT
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -262,7 +264,18 @@ def test_symmetries_may_be_numbers(dpgen, tmp_path):
     assert declared == dataclasses.asdict(Symmetries(turn=5, elastic=0.02))
 
 
+@pytest.mark.parametrize(
+    "settings", [[], ["data=mushroom"], ["data=mushroom", "model.pairs=5"], ["data=retail"]], ids=" ".join
+)
+def test_a_report_says_what_each_access_has_bought(settings):
+    asked = read_settings(["model=measured", *settings])
+    assert all(_BOUGHT.get(stage.name) for stage in asked.plan().stages)
+
+
 BAD = {
+    "sharper than nothing": (
+        ["data=mushroom", "model.label_share=0", "model.label_sharpness=2"], "model.label_share has paid for, and it is 0"
+    ),
     "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
     "symmetries of nobody's": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),

@@ -15,6 +15,7 @@ from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.mechanisms import report_noisy_max
 
 COLUMNS, TOGETHER = 16, [(0, 1), (2, 3), (4, 5), (6, 7)]
 
@@ -48,7 +49,7 @@ def chosen(records, epsilon, **settings):
 def test_one_record_changes_each_distance_by_one_at_most_and_some_by_one():
     layout, random = Layout(0, groups=(2, 3, 4), label=0), np.random.default_rng(0)
     tables = Marginals(layout, pairs_of([1, 2], 0))
-    singles = {1: torch.rand(2, 3) * 20, 2: torch.rand(2, 4) * 20}
+    singles = {group: torch.from_numpy(random.uniform(0, 20, (2, size))) for group, size in ((1, 3), (2, 4))}
     expected = independent(tables, singles, 0, 40.0)
     assert expected[0].shape == (2, 3, 4) and float(expected[0].sum()) == pytest.approx(40.0)
     distances, largest = Distances(tables, expected, [3.0], 1), 0.0
@@ -69,6 +70,18 @@ def test_the_tables_that_tell_are_chosen(label, epsilon):
     assert sorted(tables) == TOGETHER
     access = account.plan.stage("choice").access
     assert set(access.kinds.values()) <= {PURE} and len(set(access.multipliers.values())) == 1
+
+
+def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):
+    told = []
+
+    def heard(access, name, scores, *, sensitivity):
+        told.append(sensitivity)
+        return report_noisy_max(access, name, scores, sensitivity=sensitivity)
+
+    monkeypatch.setattr("lightning_dpgen.measure.choice.report_noisy_max", heard)
+    chosen(some_records(500), 1.0)
+    assert told == [1.0] * 4
 
 
 def test_noise_decides_where_it_is_all_there_is():
