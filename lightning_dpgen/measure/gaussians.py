@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.statistics import Counts, Means, Squares, Statistic
+from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis, cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -20,18 +21,23 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.symmetries import Symmetries, upright
 
 MEANS, SQUARES = "means", "squares"
+# Of the access that measures means, the parts of the inverse squared noise for counts and for how values are spread.
+_COUNTS, _VALUES = 0.02, 0.05
+# Pieces of the curve of values, where there are values between its ends.
+_PIECES = 16
+# Records that are drawn to fit it, and how many deviations apart shares are beyond doubt.
+_SPREAD_DRAWS, _CERTAIN = 4000, 2.5
 # Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
 _DRAWS, _ROUNDS, _PART = 2000, 15, 0.7
-# Of the access that measures both, the counts' part of the inverse squared noise.
-_COUNTS = 0.02
 
 
 @dataclass(frozen=True)
 class GaussianRecipe(Recipe):
     """Two accesses, and a mixture of Gaussians that is fitted to them without another look at a record.
 
-    Counts and means of the components come first. About these means, public by then, second moments are small, and so is
-    the radius to which differences are shortened; their noise is that of the radius squared.
+    Counts and means of the components come first, and of pictures how the values of units are spread. About these means,
+    public by then, second moments are small, and so is the radius to which differences are shortened; their noise is that
+    of the radius squared.
 
     Args:
         schema: of pictures or series; public.
@@ -61,24 +67,29 @@ class GaussianRecipe(Recipe):
 
     @property
     def workloads(self) -> tuple[Workload, Workload]:
-        """Counts and means; second moments."""
+        """Counts, values and means; second moments."""
         largest, share = self.n / self.k, self.means_share
-        first = Workload(MEANS, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, largest, share)
+        weights = {"counts": _COUNTS} | ({} if self._values is None else {"values": _VALUES})
+        first = Workload(MEANS, weights | {"means": 1.0 - sum(weights.values())}, largest, share)
         return first, Workload(SQUARES, {"squares": 1.0}, largest, 1.0 - share)
 
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
-        """One record changes one count by 1, one sum of records by a vector of the radius, one sum of outer products by a
-        matrix of Frobenius norm spread^2."""
+        """One record changes one count by 1, shares of values by 1 a channel, one sum of records by a vector of the radius,
+        one sum of outer products by a matrix of Frobenius norm spread^2."""
         if stage == MEANS:
-            return {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
+            found = {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
+            return found if self._values is None else found | {"values": self._values}
         return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
 
     def fitted(self, state: State) -> Mixture:
         """The Gaussians of these moments."""
         counts, means = _counts_and_means(state)
         squares = state[SQUARES][0]["squares"]
-        factors = factors_of(squares.sums, counts, squares.deviation)
-        return Mixture(self._network(means, factors), (counts / counts.sum()).float())
+        network = self._network(means, factors_of(squares.sums, counts, squares.deviation))
+        if self._values is not None:
+            values = state[MEANS][0]["values"]
+            network.knots.copy_(curve(self._values, values.sums, values.deviation, float(counts.sum()), network, counts))
+        return Mixture(network, (counts / counts.sum()).float())
 
     @functools.cached_property
     def _basis(self) -> Basis:
@@ -89,10 +100,21 @@ class GaussianRecipe(Recipe):
             return waves
         return Basis(layout, waves.vectors, lambda units: upright(units.view(-1, *axes)).reshape(units.shape))
 
+    @property
+    def _values(self) -> Histogram | None:
+        """Of pictures, whose values keep to a few places. In series one curve for all readings bends what moments hold."""
+        if not isinstance(self.schema, ImageSchema):
+            return None
+        levels = self.schema.levels
+        # Between a few levels there is nothing to tell.
+        return Histogram(self.schema.layout, self.schema.channels, _PIECES if levels >= 2 * _PIECES else 1)
+
     def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
         layout = self.schema.layout
         declared = None if self.symmetries is None else asdict(self.symmetries)
-        network = StackedGaussians(self.schema, self.k, size=self.size, rank=factors.shape[1], symmetries=declared)
+        pieces = 1 if self._values is None else self._values.shape[1] - 2
+        sizes = {"size": self.size, "rank": factors.shape[1], "pieces": pieces}
+        network = StackedGaussians(self.schema, self.k, **sizes, symmetries=declared)
         for c in range(self.k):
             centre, factor = through_clipping(means[c], factors[c], self._basis.vectors)
             network.centres[c], network.factors[c] = centre, factor
@@ -192,6 +214,38 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
     out = torch.zeros_like(factor)
     out[: len(lengths)] = mixing @ directions
     return own, out
+
+
+def curve(
+    histogram: Histogram, sums: Tensor, deviation: float, total: float, network: StackedGaussians, weights: Tensor
+) -> Tensor:
+    """(channels, pieces + 1) knots with which the values that a network makes are spread as those of records are.
+
+    Post-processing. What noise takes from fine waves leaves edges soft, and Gaussians that are cut at both ends are not
+    what is between them. From fixed draws of the network, knots are the quantiles of its values at the shares of records
+    that lie below. A share that may differ for the noise alone is taken to be the network's own.
+
+    Args:
+        histogram: with as many bins as the network's curve has pieces.
+        sums: what was measured of it.
+        deviation: standard deviation of the noise of each number.
+        total: how many records there are; public or noisy.
+        network: whose knots do not matter.
+        weights: (k,) of its components.
+    """
+    offsets = (weights / weights.sum()).cumsum(dim=0).mul(_SPREAD_DRAWS).round().long().tolist()
+    values = network.before_curve((0, *offsets), torch.Generator().manual_seed(0)).double()
+    own = histogram.of_values(values) / len(values)
+    # All units of a record may be alike.
+    doubt = (deviation / total) ** 2 + own * (1.0 - own) * (1.0 / _SPREAD_DRAWS + 1.0 / total)
+    shares = torch.where((sums / total - own).square() > _CERTAIN**2 * doubt, sums / total, own).clamp(min=0.0)
+    shares = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    below, own_below = (part.cumsum(dim=1)[:, :-1].clamp(max=1.0) for part in (shares, own))
+    edges = torch.linspace(0.0, 1.0, below.shape[1], dtype=torch.float64)
+    channels = values.view(-1, len(below)).sort(dim=0).values
+    places = below.mul(len(channels) - 1).round().long()
+    knots = torch.where((below - own_below).abs() < 1e-9, edges, channels.T.gather(1, places))
+    return knots.cummax(dim=1).values
 
 
 def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:

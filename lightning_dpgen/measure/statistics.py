@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.models.bases import Basis
+from lightning_dpgen.models.bases import Basis, unit_values
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 20
@@ -67,6 +67,47 @@ class Counts(Statistic):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         return torch.bincount(component, minlength=self.shape[0]).double()
+
+
+class Histogram(Statistic):
+    """How the values of units are spread: of each channel, the share of a record's units in each bin.
+
+    Bins are 0 itself, bins of equal width between 0 and 1, and 1 itself. A record's shares of a channel add up to 1, so
+    they are no longer than 1, and all of them no longer than the root of the number of channels, which is the bound.
+
+    Args:
+        layout: of the records.
+        channels: to which units belong in turn.
+        bins: between 0 and 1.
+
+    Raises:
+        ValueError: for a number of channels that does not divide the units, or no bin.
+
+    Example:
+        >>> spread = Histogram(Layout(units=4, levels=4), channels=1, bins=2)
+        >>> spread.sums(Encoded(np.array([[0, 0, 1, 4]]), np.zeros((1, 0), np.uint8)), torch.tensor([0]))
+        tensor([[0.5000, 0.2500, 0.0000, 0.2500]], dtype=torch.float64)
+    """
+
+    def __init__(self, layout: Layout, channels: int, bins: int) -> None:
+        if channels < 1 or layout.units < 1 or layout.units % channels:
+            raise ValueError(f"channels={channels}: expected a number that divides the {layout.units} units of a record")
+        if bins < 1:
+            raise ValueError(f"bins={bins}: expected 1 or more")
+        self._layout, self._channels, self._bins = layout, channels, bins
+        self.shape, self.bound = (channels, bins + 2), math.sqrt(channels)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        return self.of_values(unit_values(records, self._layout))
+
+    def of_values(self, units: Tensor) -> Tensor:
+        """The sums over (n, units) values of any size: those below 0 count as 0, those above 1 as 1."""
+        units = units.nan_to_num(0.0)
+        place = (units * self._bins).clamp_(0, self._bins - 1).floor_().add_(1.0)
+        place = place.masked_fill_(units <= 0.0, 0.0).masked_fill_(units >= 1.0, self._bins + 1).long()
+        of_channel = self._layout.units // self._channels
+        place += (self._bins + 2) * torch.arange(self._channels).repeat(of_channel)
+        return torch.bincount(place.flatten(), minlength=math.prod(self.shape)).double().view(self.shape) / of_channel
 
 
 class Marginals(Statistic):

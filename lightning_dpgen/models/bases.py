@@ -39,17 +39,23 @@ class Basis:
             raise ValueError(f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units")
         if len(vectors) and (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() > 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
-        self.vectors, self.size, self._levels, self._look = vectors, len(vectors), layout.levels or 1, look
+        self.vectors, self.size, self._layout, self._look = vectors, len(vectors), layout, look
 
     def coordinates(self, records: Encoded) -> Tensor:
         """(B, size) float64, of the units as numbers from 0 to 1."""
-        units = records.units
         if self._look is not None:
-            dense = torch.from_numpy((units.toarray() if scipy.sparse.issparse(units) else units).astype(np.float64))
-            return self._look(dense.div_(self._levels)) @ self.vectors.T
-        if scipy.sparse.issparse(units):
-            return torch.from_numpy((units.astype(np.float64) @ self.vectors.numpy().T) / self._levels)
-        return torch.from_numpy(units.astype(np.float64)).div_(self._levels) @ self.vectors.T
+            return self._look(unit_values(records, self._layout)) @ self.vectors.T
+        if scipy.sparse.issparse(records.units):
+            levels = self._layout.levels or 1
+            return torch.from_numpy((records.units.astype(np.float64) @ self.vectors.numpy().T) / levels)
+        return unit_values(records, self._layout) @ self.vectors.T
+
+
+def unit_values(records: Encoded, layout: Layout) -> Tensor:
+    """(B, units) float64 from 0 to 1."""
+    units = records.units
+    dense = units.toarray() if scipy.sparse.issparse(units) else units
+    return torch.from_numpy(dense.astype(np.float64)).div_(layout.levels or 1)
 
 
 @functools.lru_cache(maxsize=8)  # asked for again by each part of a sample

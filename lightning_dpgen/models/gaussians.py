@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,18 +20,21 @@ from lightning_dpgen.models.symmetries import Symmetries
 class StackedGaussians(nn.Module):
     """k Gaussians; a record is ``c + F^T z`` with z from N(0, I), in the slowest waves of a picture or a series.
 
-    Units are what that gives, cut to 0 to 1; groups, such as the label, are drawn by each component's shares.
+    Units follow from the value that this has at their place by a curve of straight pieces, one for each channel, which
+    rises from 0 at the first of its knots to 1 at the last, by as much from each to the next. Groups, such as the label,
+    are drawn by each component's shares.
 
     Args:
         schema: the public description of a record.
         k: number of components.
         size: number of waves.
         rank: length of z, at most the size.
-        symmetries: numbers of `Symmetries`, by which pictures are changed at the end, each in its own way.
+        pieces: of the curve; it begins as what cuts to 0 to 1.
+        symmetries: numbers of `Symmetries`, by which pictures are changed before the curve, each in its own way.
 
     Raises:
-        ValueError: for a size below 1 or above the units of a record, a rank above the size, or symmetries of anything but
-            pictures.
+        ValueError: for a size below 1 or above the units of a record, a rank above the size, no piece, or symmetries of
+            anything but pictures.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -42,26 +46,34 @@ class StackedGaussians(nn.Module):
     kind = "gaussian_mixture"
 
     def __init__(
-        self, schema: Schema, k: int, *, size: int, rank: int, symmetries: Mapping[str, Any] | None = None
+        self,
+        schema: Schema,
+        k: int,
+        *,
+        size: int,
+        rank: int,
+        pieces: int = 1,
+        symmetries: Mapping[str, Any] | None = None,
     ) -> None:
-        check_sizes(k=k, size=size, rank=rank)
+        check_sizes(k=k, size=size, rank=rank, pieces=pieces)
         super().__init__()
         layout = schema.layout
         if not rank <= size <= layout.units:
             raise ValueError(f"rank={rank}, size={size}: expected at most the size, and at most {layout.units}")
         if symmetries is not None and not isinstance(schema, ImageSchema):
             raise ValueError(f"symmetries of records of kind {schema.kind}: expected none, they are of pictures")
-        self.schema, self.k, self.size, self.rank = schema, k, size, rank
+        self.schema, self.k, self.size, self.rank, self.pieces = schema, k, size, rank, pieces
         self.symmetries = None if symmetries is None else Symmetries(**symmetries)
         self.register_buffer("centres", torch.zeros(k, size))
         self.register_buffer("factors", torch.zeros(k, rank, size))
+        self.register_buffer("knots", torch.linspace(0.0, 1.0, pieces + 1).repeat(schema.axes[-1], 1))
         self.register_buffer("shares", torch.zeros(k, layout.width - layout.units))
 
     @property
     def settings(self) -> dict[str, Any]:
         """What `__init__` was asked for, besides schema and k."""
         declared = {} if self.symmetries is None else {"symmetries": asdict(self.symmetries)}
-        return {"size": self.size, "rank": self.rank, **declared}
+        return {"size": self.size, "rank": self.rank, "pieces": self.pieces, **declared}
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """(n, width) units and shares of choices, for records sorted by component.
@@ -70,15 +82,27 @@ class StackedGaussians(nn.Module):
             offsets: (k + 1,) where each component's records begin, and the end.
             generator: of z and of symmetries.
         """
-        z = torch.randn(offsets[-1], self.rank, generator=generator)
         component = torch.repeat_interleave(torch.arange(self.k), torch.tensor(offsets).diff())
-        coordinates = self.centres[component]
-        for c in component.unique().tolist():
-            own = slice(offsets[c], offsets[c + 1])
-            coordinates[own] += z[own] @ self.factors[c]
-        units = coordinates @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
-        units.clamp_(0.0, 1.0)
-        if self.symmetries is not None:
-            pictures = units.view(-1, *self.schema.axes)
-            units = self.symmetries.applied(pictures, generator).reshape(units.shape)
-        return torch.cat([units, self.shares[component]], dim=1)
+        return torch.cat([self._through_curve(self.before_curve(offsets, generator)), self.shares[component]], dim=1)
+
+    def before_curve(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """(n, units) values of any size, from which units follow; arguments as of `generate`."""
+        z = torch.randn(offsets[-1], self.rank, generator=generator)
+        coordinates = torch.empty(offsets[-1], self.size)
+        for c, own in enumerate(itertools.starmap(slice, itertools.pairwise(offsets))):
+            coordinates[own] = self.centres[c] + z[own] @ self.factors[c]
+        values = coordinates @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
+        if self.symmetries is None:
+            return values
+        # What is moved between pixels is ink, of which there is neither less than none nor more than all.
+        pictures = values.clamp_(0.0, 1.0).view(-1, *self.schema.axes)
+        return self.symmetries.applied(pictures, generator).reshape(values.shape)
+
+    def _through_curve(self, values: Tensor) -> Tensor:
+        channels = self.schema.axes[-1]
+        by_channel = values.view(-1, channels).T.contiguous()
+        after = torch.searchsorted(self.knots, by_channel, right=True).clamp_(1, self.pieces)
+        low, high = self.knots.gather(1, after - 1), self.knots.gather(1, after)
+        # A piece without width is a step.
+        part = ((by_channel - low) / (high - low).clamp(min=torch.finfo(values.dtype).tiny)).clamp_(0.0, 1.0)
+        return part.add_(after - 1).div_(self.pieces).T.reshape(values.shape)

@@ -13,7 +13,7 @@ from torch.nn import functional
 # Beyond them nothing of a picture is left, or is as it was.
 _RANGES = {
     "turn": (0.0, 180.0), "shear": (0.0, 1.0), "scale": (0.0, 1.0), "shift": (0.0, 1.0), "elastic": (0.0, 1.0),
-    "smooth": (0.02, 1.0), "contrast": (1.0, 100.0),
+    "smooth": (0.02, 1.0),
 }  # fmt: skip
 # The steepest slant that is taken away, and a height of ink (its variance, in rows) below which there is hardly any.
 _STEEPEST, _FLAT = 1.0, 0.5
@@ -36,8 +36,6 @@ class Symmetries:
         shift: along each axis, as a part of the longer side.
         elastic: how far a pixel moves along each axis, as a part of the longer side.
         smooth: over which distance pixels move alike, as a part of the longer side.
-        contrast: by how much values are drawn away from one half at the end: ink is hardly ever grey, and what is measured
-            in slow waves and moved between pixels is.
 
     Raises:
         ValueError: for anything but finite numbers in range.
@@ -56,7 +54,6 @@ class Symmetries:
     shift: float = 0.0
     elastic: float = 0.0
     smooth: float = 0.15
-    contrast: float = 1.0
 
     def __post_init__(self) -> None:
         if type(self.upright) is not bool:
@@ -85,13 +82,12 @@ class Symmetries:
         if self.elastic:
             rows += self.elastic * side * _smooth_fields(n, height, width, self.smooth * side, generator)
             columns += self.elastic * side * _smooth_fields(n, height, width, self.smooth * side, generator)
-        moved = _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2, "border")
-        return moved if self.contrast == 1.0 else moved.sub_(0.5).mul_(self.contrast).add_(0.5).clamp_(0.0, 1.0)
+        return _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2, "border")
 
 
 # Sets that are shipped, by name: what is known of handwriting, and of most pictures.
 SETS = {
-    "handwriting": Symmetries(True, turn=6.0, shear=0.2, scale=0.1, shift=0.025, elastic=0.036, smooth=0.14, contrast=2.0),
+    "handwriting": Symmetries(True, turn=6.0, shear=0.2, scale=0.1, shift=0.025, elastic=0.036, smooth=0.14),
     "small": Symmetries(turn=4.0, shear=0.05, scale=0.05, shift=0.02, elastic=0.02, smooth=0.14),
 }
 

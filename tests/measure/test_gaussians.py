@@ -12,8 +12,8 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure.gaussians import GaussianRecipe, factors_of, label_components, through_clipping
-from lightning_dpgen.measure.statistics import Counts
+from lightning_dpgen.measure.gaussians import GaussianRecipe, curve, factors_of, label_components, through_clipping
+from lightning_dpgen.measure.statistics import Counts, Histogram
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -117,6 +117,78 @@ def test_moments_are_those_of_records_once_units_are_cut(spread):
         assert (plain - covariance).norm() > 0.25 * covariance.norm()
     else:
         torch.testing.assert_close(wider.T @ wider, covariance, atol=2e-4, rtol=0.0)
+
+
+def a_network(pieces=16, channels=("x", "y")):
+    """Two components of a series of two channels, of which the second is wider than what there may be."""
+    schema = SeriesSchema(6, low=0.0, high=1.0, channels=channels)
+    network = StackedGaussians(schema, 2, size=schema.layout.units, rank=6, pieces=pieces)
+    random = np.random.default_rng(0)
+    vectors = cosines(schema.layout, schema.axes, network.size).vectors
+    spread = np.tile(np.linspace(0.1, 0.5, len(channels)), 6)
+    for c, middle in enumerate((0.4, 0.6)):
+        network.centres[c] = torch.full((schema.layout.units,), middle, dtype=torch.float64) @ vectors.T
+        network.factors[c] = torch.from_numpy(random.normal(size=(6, len(spread))) * 0.4 * spread) @ vectors.T
+    return network
+
+
+def made_by(network, n=40_000, seed=1):
+    return network.generate((0, n // 2, n), torch.Generator().manual_seed(seed)).double()
+
+
+@pytest.mark.parametrize("pieces", [1, 16])
+def test_values_are_spread_as_those_of_records_are(pieces):
+    """Of two channels, one squeezed to the middle, one mostly at its ends; shares of 40,000 records, to 0.015."""
+    network = a_network(pieces)
+    asked = Histogram(network.schema.layout, 2, pieces)
+    values = network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double()
+    wanted = torch.stack([0.5 + 0.3 * (values[:, ::2] - 0.5), 0.2 + 3.0 * (values[:, 1::2] - 0.5)], dim=2).flatten(1)
+    due = asked.of_values(wanted)
+    assert (asked.of_values(made_by(network)) - due).abs().max() > 0.2 * 40_000
+    network.knots.copy_(curve(asked, due, 0.0, 40_000.0, network, torch.ones(2)))
+    assert (network.knots.diff(dim=1) >= 0.0).all()
+    found = asked.of_values(made_by(network, seed=2))
+    if pieces > 1:
+        torch.testing.assert_close(found, due, atol=0.015 * 40_000, rtol=0.0)
+        assert (made_by(network).mean(dim=0) - wanted.clamp(0.0, 1.0).mean(dim=0)).abs().max() < 0.03
+    else:
+        # What is at each end.
+        torch.testing.assert_close(found[:, [0, -1]], due[:, [0, -1]], atol=0.015 * 40_000, rtol=0.0)
+
+
+def test_values_that_are_spread_as_they_should_be_stay_as_they_are():
+    network = a_network()
+    asked = Histogram(network.schema.layout, 2, 16)
+    own = asked.of_values(network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double())
+    straight = network.knots.clone()
+    noise = torch.randn(2, 18, generator=torch.Generator().manual_seed(2))
+    for sums, deviation in ((own, 0.0), (own + 300.0 * noise, 300.0)):
+        network.knots.copy_(curve(asked, sums, deviation, 40_000.0, network, torch.ones(2)))
+        assert (network.knots - straight).abs().max() < 0.02
+
+
+def test_noise_that_outweighs_all_bends_nothing():
+    """5 deviations of 36 numbers, at 2.5 each: fewer than one in two would be certain; far fewer are certain enough."""
+    network = a_network()
+    asked = Histogram(network.schema.layout, 2, 16)
+    straight = network.knots.clone()
+    own = asked.of_values(made_by(network, 100))
+    noisy = own + 500.0 * torch.randn(2, 18, generator=torch.Generator().manual_seed(3))
+    found = curve(asked, noisy.double(), 500.0, 100.0, network, torch.ones(2))
+    assert found.isfinite().all() and found.shape == straight.shape
+
+
+def test_two_levels_are_told_apart_by_a_step():
+    schema = ImageSchema(4, 4, levels=1)
+    own = GaussianRecipe(schema, 1, 2000, size=16, radius=4.0, spread=2.0)
+    random = np.random.default_rng(0)
+    pixels = (random.random((2000, 16)) < np.linspace(0.05, 0.3, 16)).astype(np.uint8)
+    records = Records(schema, Encoded(pixels, np.zeros((2000, 0), np.uint8)))
+    account = Account(make_plan(own.drafts(1.0), epsilon=math.inf, delta=1e-5))
+    mixture = own.measure(records, torch.zeros(2000, dtype=torch.int64), account)
+    units = mixture.network.generate((0, 4000), torch.Generator().manual_seed(0))
+    assert set(units.unique().tolist()) == {0.0, 1.0}
+    assert float(units.mean()) == pytest.approx(pixels.mean(), abs=0.01)
 
 
 def test_noise_alone_is_no_direction():

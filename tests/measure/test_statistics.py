@@ -13,7 +13,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
-from lightning_dpgen.measure.statistics import Counts, Marginals, Means, Squares, shortened
+from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, Means, Squares, shortened
 from lightning_dpgen.models.bases import Basis, cosines
 
 TABLE = Layout(0, groups=(2, 3, 4), label=0)
@@ -29,8 +29,9 @@ def a_row(random):
 
 
 def a_picture(random):
-    # Of any contrast, and often at both ends of what there may be.
-    pixels = random.choice([0, 255], 24) if random.random() < 0.7 else random.integers(0, 256, 24)
+    # Of any contrast, often at both ends of what there may be, and sometimes at one.
+    kind = random.random()
+    pixels = random.choice([0, 255], 24) if kind < 0.7 else random.integers(0, 256, 24) if kind < 0.95 else np.zeros(24)
     return Encoded(pixels[None].astype(np.uint8), random.integers(0, 3, (1, 1)).astype(np.uint8))
 
 
@@ -46,6 +47,8 @@ def a_labelled_basket(random):
 
 STATISTICS = {
     "counts": (Counts(3), a_picture),
+    "values": (Histogram(PICTURE.layout, 1, 5), a_picture),
+    "values of three channels": (Histogram(PICTURE.layout, 3, 5), a_picture),
     "tables": (Marginals(TABLE, [(0, 1), (0, 2), (1, 2), (0, 1, 2)]), a_row),
     "means": (Means(SLOW, 3, 1.5), a_picture),
     "means of whole pictures": (Means(Basis(PICTURE.layout, torch.eye(24)), 3, 4.0), a_picture),

@@ -90,12 +90,6 @@ def test_a_spot_moves_as_far_as_is_declared(symmetries, place, expected):
     assert moved != pytest.approx([1.5 * far for far in expected], rel=0.08, abs=0.1)
 
 
-def test_contrast_draws_values_away_from_one_half():
-    pictures = torch.tensor([0.1, 0.4, 0.5, 0.55, 0.9]).view(1, 1, 5, 1)
-    found = Symmetries(contrast=2.0).applied(pictures, torch.Generator()).flatten()
-    torch.testing.assert_close(found, torch.tensor([0.0, 0.3, 0.5, 0.6, 1.0]))
-
-
 def test_pixels_that_are_near_move_alike():
     """Correlation over a distance r is exp(-r^2 / 2 smooth^2), of a spot and one 6 beside it; 0.15 is six deviations."""
     symmetries = Symmetries(elastic=1.0 / SIDE, smooth=5.0 / SIDE)
@@ -216,7 +210,6 @@ BAD = {
     "negative": ({"scale": -0.1}, r"scale=-0\.1: expected a number from 0 to 1"),
     "not a number": ({"elastic": math.nan}, "elastic=nan"),
     "no smoothness": ({"smooth": 0.0}, r"smooth=0\.0: expected a number from 0\.02 to 1"),
-    "less contrast": ({"contrast": 0.5}, r"contrast=0\.5: expected a number from 1 to 100"),
     "neither": ({"upright": 1}, "upright=1: expected true or false"),
 }
 
