@@ -134,40 +134,70 @@ def _counts_and_means(state: State) -> tuple[Tensor, Tensor]:
 def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     """(k, r, d) factors F of what is best believed of noisy second moments: a component's covariance is ``F^T F``.
 
-    Post-processing. The moments of all components together have the least noise: of them the r directions are kept whose
-    variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's semicircle), less what noise adds to
-    a true variance v: ``l = v + d s^2 / v``. In these directions, each in units of its own deviation, a component's moments
-    differ from 1 by its own shape and its noise, and are drawn to 1 by the share of noise in both (the linear Bayes
-    estimate). A direction is given no more variance than is likely: one deviation less of what is left in doubt. Records
-    that are too much alike do less harm than those of other components.
+    Post-processing. A component has its own moments in the directions in which they are beyond what noise makes
+    (`_beyond_noise`), and the covariance of `_in_common` in all others; or that in all, as far as components do not differ
+    by more than their noise.
 
     Args:
         sums: (k, d, d) noisy sums of outer products.
         counts: (k,) noisy counts, 1 or more.
         deviation: standard deviation of the noise of each number of the sums.
     """
-    k, d = sums.shape[:2]
     moments = 0.5 * (sums + sums.transpose(1, 2))
     # Of a number beside the diagonal, which was drawn twice.
-    noise = deviation / math.sqrt(2.0) / counts
-    total, of_all = counts.sum(), deviation / math.sqrt(2.0) * math.sqrt(k) / float(counts.sum())
-    found, directions = torch.linalg.eigh(moments.sum(dim=0) / total)
-    kept = found > max(2.0 * math.sqrt(d) * of_all, 1e-12)
+    noise = deviation / math.sqrt(2.0)
+    covariances, differ = _in_common(moments, counts, noise)
+    for c, count in enumerate(counts.tolist()):
+        variances, directions = _beyond_noise(moments[c] / count, noise / count)
+        others = torch.eye(sums.shape[1], dtype=sums.dtype) - directions @ directions.T
+        own = (directions * variances) @ directions.T + others @ covariances[c] @ others
+        covariances[c] += differ[c] * (own - covariances[c])
+    values, directions = torch.linalg.eigh(covariances)
+    # Rounding is no direction.
+    kept = (values > 1e-12 * values.max()).any(dim=0)
     if not kept.any():
-        return torch.zeros(k, 1, d, dtype=sums.dtype)
-    found, directions = found[kept], directions[:, kept]
-    scale = (0.5 * (found + (found.square() - 4.0 * d * of_all**2).sqrt())).sqrt()
+        return torch.zeros(len(sums), 1, sums.shape[1], dtype=sums.dtype)
+    return values[:, kept, None].clamp(min=0.0).sqrt() * directions.transpose(1, 2)[:, kept]
+
+
+def _beyond_noise(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Variances v (r,) and directions (d, r) of symmetric (d, d) moments with noise of deviation s beside the diagonal.
+
+    Of the directions whose variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's semicircle),
+    less what noise adds to a true variance: ``l = v + d s^2 / v``.
+    """
+    edge = 2.0 * noise * math.sqrt(len(moments))
+    found, directions = torch.linalg.eigh(moments)
+    kept = found > max(edge, 1e-12)
+    found = found[kept]
+    return 0.5 * (found + (found.square() - edge**2).sqrt()), directions[:, kept]
+
+
+def _in_common(moments: Tensor, counts: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """(k, d, d) covariances in the directions of all components together, of which there is the least noise; and (k,) how
+    far components differ, from 0, where it is noise alone, to 1.
+
+    In these directions, each in units of its own deviation, a component's moments differ from 1 by its own shape and its
+    noise, and are drawn to 1 by the share of noise in both (the linear Bayes estimate). A direction is given no more
+    variance than is likely: one deviation less of what is left in doubt. Records that are too much alike do less harm than
+    those of other components.
+    """
+    total = float(counts.sum())
+    variances, directions = _beyond_noise(moments.sum(dim=0) / total, noise * math.sqrt(len(counts)) / total)
+    if not len(variances):
+        return torch.zeros_like(moments), torch.zeros_like(counts)
+    scale = variances.sqrt()
     whitened = directions / scale
-    shapes = whitened.T @ (moments / counts[:, None, None]) @ whitened
-    own = torch.eye(len(scale), dtype=sums.dtype)
-    variance = (noise[:, None, None] / torch.outer(scale, scale)).square() * (1.0 + own)
-    differences, doubts = _believed(shapes - own, variance, own.bool())
-    shapes = own + differences
-    likely = 1.0 - (doubts / shapes.clamp(min=1e-12)).diagonal(dim1=1, dim2=2)
+    one = torch.eye(len(scale), dtype=moments.dtype)
+    differences = whitened.T @ (moments / counts[:, None, None]) @ whitened - one
+    doubt = (noise / counts[:, None, None] / torch.outer(scale, scale)).square() * (1.0 + one)
+    own = _own_shares(differences, doubt, one.bool())
+    shapes = one + own * differences
+    likely = 1.0 - ((own * doubt).sqrt() / shapes.clamp(min=1e-12)).diagonal(dim1=1, dim2=2)
     likely = likely.clamp(min=0.0).sqrt()
-    shapes = likely[:, :, None] * shapes * likely[:, None, :]
-    values, turned = torch.linalg.eigh(shapes)
-    return (values.clamp(min=0.0).sqrt()[:, :, None] * turned.transpose(1, 2)) @ (scale[:, None] * directions.T)
+    values, turned = torch.linalg.eigh(likely[:, :, None] * shapes * likely[:, None, :])
+    factors = (values.clamp(min=0.0).sqrt()[:, :, None] * turned.transpose(1, 2)) @ (scale[:, None] * directions.T)
+    return factors.transpose(1, 2) @ factors, own.diagonal(dim1=1, dim2=2) @ variances / variances.sum()
 
 
 def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,22 +278,18 @@ def curve(
     return knots.cummax(dim=1).values
 
 
-def _believed(differences: Tensor, variance: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
-    """Differences times the share of their own variance, on the diagonal and beside it, in what they and noise have.
-
-    With them the deviation of what is left in doubt.
-    """
-    out, doubts = differences.clone(), torch.zeros_like(differences)
+def _own_shares(differences: Tensor, doubt: Tensor, diagonal: Tensor) -> Tensor:
+    """Of the variance of differences, on the diagonal and beside it, the share that is not the noise's own, `doubt`."""
+    shares = torch.zeros_like(differences)
     for part in (diagonal, ~diagonal):
-        own, noise = differences[:, part], variance[:, part]
+        own, noise = differences[:, part], doubt[:, part]
         if not own.numel():
             continue
         # Each says as much as its noise lets it; without noise all say the same.
         weight = 1.0 / (noise + noise.mean() * 1e-9 + 1e-30).square()
         spread = float(((own.square() - noise) * weight).sum() / weight.sum())
-        share = max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30)
-        out[:, part], doubts[:, part] = own * share, (share * noise).sqrt()
-    return out, doubts
+        shares[:, part] = max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30)
+    return shares
 
 
 def label_components(records: Records, clusters: Tensor, k: int) -> Tensor:

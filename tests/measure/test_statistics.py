@@ -8,11 +8,13 @@ import pytest
 import scipy.sparse
 import torch
 
+from lightning_dpgen.clustering.features import FourierFeatures
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.embeddings import MeanEmbeddings
 from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, Means, Squares, shortened
 from lightning_dpgen.models.bases import Basis, cosines
 
@@ -22,6 +24,7 @@ BASKETS = BasketSchema(range(7), max_items=6)
 LABELLED = BasketSchema(range(7), max_items=6, classes=("a", "b"))
 CENTRES = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 SLOW = cosines(PICTURE.layout, (4, 6, 1), 10)
+FEATURES = FourierFeatures(torch.ones(PICTURE.layout.width), 20, 0.1, torch.Generator().manual_seed(0))
 
 
 def a_row(random):
@@ -53,6 +56,7 @@ STATISTICS = {
     "means": (Means(SLOW, 3, 1.5), a_picture),
     "means of whole pictures": (Means(Basis(PICTURE.layout, torch.eye(24)), 3, 4.0), a_picture),
     "squares": (Squares(SLOW, CENTRES, 2.0), a_picture),
+    "embeddings": (MeanEmbeddings(PICTURE, FEATURES, 3), a_picture),
     "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, 2]), a_basket),
     "items by label": (ItemsBySize(LABELLED.layout, [0, 0, 1, 1, 2, 2, 2]), a_labelled_basket),
     "pairs": (PairsBySize(BASKETS.layout, [0, 0, 0, 0, 1, 1, 1]), a_basket),
