@@ -6,8 +6,9 @@ Records are simulated, or public pictures (Fashion-MNIST); none of them are thos
 `lightning_dpgen.cli.choice` is trained by `dpgen train` with its defaults on half of them, with a label and without, at
 several epsilons. What it makes is scored against the other half: with a label by the accuracy of a random forest that was
 trained on it, over that of one trained on the first half; without one by the mean of two scores from 0 to 1: how little
-gradient boosting tells synthetic from real records, and how near their second moments are. What has been computed is kept
-in FOLDER; --write puts the means over seeds into the package (`lightning_dpgen/cli/choice.json`).
+gradient boosting tells synthetic from real records, and how near their second moments are; of baskets by how near to 0 the
+mean relative error of queries is that count baskets with all of a few items. What has been computed is kept in FOLDER;
+--write puts the means over seeds into the package (`lightning_dpgen/cli/choice.json`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries_together
 from lightning_dpgen.metrics.detection import detection
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.release.sampler import load_release
@@ -112,6 +114,11 @@ def score(schema: Schema, made: Encoded, train: Encoded, test: Encoded) -> float
     if schema.layout.label is not None:
         of = [train_on_synthetic(own, test, schema.layout, classifiers=[FOREST]) for own in (made, train)]
         return of[0][f"{FOREST}, accuracy"] / of[1][f"{FOREST}, accuracy"]
+    if isinstance(schema, BasketSchema):
+        asked = CountingQueryError(queries_together(test.units, np.random.default_rng(0)))
+        asked.update(test.units, real=True)
+        asked.update(made.units, real=False)
+        return max(0.0, 1.0 - float(asked.errors()["all"].mean()))
     ours, theirs = (_moments(schema, own) for own in (made, test))
     far = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
     return 0.5 * (1.0 - detection(test, made, schema.layout)["detected"]) + 0.5 * max(0.0, 1.0 - far)

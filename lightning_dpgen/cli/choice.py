@@ -77,7 +77,7 @@ def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | Non
     scores = dict(sorted(nearest["scores"].items(), key=lambda item: -item[1]))
     said = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
     where = (
-        f"in the nearest trial ({_KINDS[schema.kind]} {'with' if label else 'without'} a label, strength "
-        f"{nearest['strength']:,}; here {strength:,.0f}) scores were {said}"
+        f"in the nearest trial ({_KINDS[schema.kind]} {'with' if label else 'without'} a label, {nearest['strength']:,} "
+        f"records over their noise; here {strength:,.0f}) scores from 0 to 1 were {said}"
     )
     return [Choice(name, f"model=auto took {name}: {where}") for name in scores]

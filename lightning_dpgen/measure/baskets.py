@@ -28,7 +28,7 @@ class _BySize(Statistic):
             raise ValueError("records without sizes: expected baskets, whose last group says how many items they hold")
         if len(strata) != len(layout.sizes) or sorted(set(strata)) != list(range(max(strata) + 1)):
             raise ValueError(f"strata={strata}: expected for each of {len(layout.sizes)} bins of sizes its stratum, from 0")
-        self._strata, self.strata = np.asarray(strata), max(strata) + 1
+        self.layout, self._strata, self.strata = layout, np.asarray(strata), max(strata) + 1
 
 
 class ItemsBySize(_BySize):

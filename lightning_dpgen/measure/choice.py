@@ -38,7 +38,15 @@ class Distances(Statistic):
     def __init__(
         self, tables: Marginals, expected: Sequence[Tensor], allowances: Sequence[float], count: int
     ) -> None:
-        self._tables, self._expected, self._allowances = tables, expected, allowances
+        shapes = [tuple(cells.shape) for cells in expected]
+        if shapes != tables.sizes or not all(cells.isfinite().all() for cells in expected):
+            raise ValueError(f"expected: of shapes {shapes}, expected finite numbers of the tables' {tables.sizes}")
+        if len(allowances) != len(tables.tables) or not 1 <= count <= len(tables.tables):
+            raise ValueError(
+                f"count={count}, {len(allowances)} allowances: expected an allowance for each of {len(tables.tables)} "
+                "tables, and at most as many to choose"
+            )
+        self.layout, self._tables, self._expected, self._allowances = tables.layout, tables, expected, allowances
         self.shape = (count,)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -86,9 +94,11 @@ class Choice(Workload):
         Raises:
             ValueError, BadRecords, LedgerError: as `Workload.measure`.
         """
-        self.check(statistics, records, account)
+        self.check(statistics, records, component, account)
         ((name, statistic),) = statistics.items()
         scores = statistic.of_all(records, component).numpy()
+        if scores.ndim != 1 or len(scores) < self.count or not np.isfinite(scores).all():
+            raise ValueError(f"scores of shape {scores.shape}: expected {self.count} finite numbers or more")
         chosen: list[int] = []
         with account.open(self.stage) as access:
             for noise in self._names:

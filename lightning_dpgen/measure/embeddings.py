@@ -38,6 +38,7 @@ class MeanEmbeddings(Statistic):
 
     def __init__(self, schema: Schema, features: Features, k: int) -> None:
         self._schema, self._features, self.shape = schema, features, (k, features.d)
+        self.layout = schema.layout
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         total = torch.zeros(self.shape, dtype=torch.float64)

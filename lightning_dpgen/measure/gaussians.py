@@ -13,7 +13,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic
+from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis, cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -25,8 +25,8 @@ MEANS, SQUARES = "means", "squares"
 _COUNTS, _VALUES = 0.02, 0.05
 # Pieces of the curve of values, where there are values between its ends.
 _PIECES = 16
-# Records that are drawn to fit it, and how many deviations apart shares are beyond doubt.
-_SPREAD_DRAWS, _CERTAIN = 4000, 2.5
+# Numbers that are drawn to fit it, of so many records; and how many deviations apart shares are beyond doubt.
+_NUMBERS, _FEWEST, _MOST, _CERTAIN = 4_000_000, 200, 4000, 2.5
 # Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
 _DRAWS, _ROUNDS, _PART = 2000, 15, 0.7
 
@@ -49,7 +49,7 @@ class GaussianRecipe(Recipe):
         symmetries: of pictures; declared, so they are public.
 
     Raises:
-        ValueError: for a share outside (0, 1).
+        ValueError: for a share outside (0, 1), a radius that is none, or components that labels do not share evenly.
     """
 
     schema: Schema
@@ -64,6 +64,12 @@ class GaussianRecipe(Recipe):
     def __post_init__(self) -> None:
         if not 0.0 < self.means_share < 1.0:
             raise ValueError(f"means_share={self.means_share}: expected a number above 0, below 1")
+        check_radius(self.radius)
+        check_radius(self.spread, "spread")
+        label = self.schema.layout.label
+        classes = 1 if label is None else self.schema.layout.groups[label]
+        if self.k < 1 or self.k % classes:
+            raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
 
     @property
     def workloads(self) -> tuple[Workload, Workload]:
@@ -263,11 +269,12 @@ def curve(
         network: whose knots do not matter.
         weights: (k,) of its components.
     """
-    offsets = (weights / weights.sum()).cumsum(dim=0).mul(_SPREAD_DRAWS).round().long().tolist()
+    draws = min(max(_NUMBERS // network.schema.layout.units, _FEWEST), _MOST)
+    offsets = (weights / weights.sum()).cumsum(dim=0).mul(draws).round().long().tolist()
     values = network.before_curve((0, *offsets), torch.Generator().manual_seed(0)).double()
     own = histogram.of_values(values) / len(values)
     # All units of a record may be alike.
-    doubt = (deviation / total) ** 2 + own * (1.0 - own) * (1.0 / _SPREAD_DRAWS + 1.0 / total)
+    doubt = (deviation / total) ** 2 + own * (1.0 - own) * (1.0 / draws + 1.0 / total)
     shares = torch.where((sums / total - own).square() > _CERTAIN**2 * doubt, sums / total, own).clamp(min=0.0)
     shares = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-12)
     below, own_below = (part.cumsum(dim=1)[:, :-1].clamp(max=1.0) for part in (shares, own))

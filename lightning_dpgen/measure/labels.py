@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.measure.statistics import Statistic, shortened
+from lightning_dpgen.measure.statistics import Statistic, check_radius, shortened
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture
 
@@ -37,18 +36,19 @@ class Gradient(Statistic):
     """
 
     def __init__(self, layout: Layout, features: Tensor, weights: Tensor, bound: float) -> None:
-        if not (bound > 0.0 and math.isfinite(bound)):
-            raise ValueError(f"bound={bound}: expected a positive finite number")
-        self._layout, self._features, self._weights = layout, features, weights
+        check_radius(bound, "bound")
+        self.layout, self._features, self._weights = layout, features, weights
         self.shape, self.bound = tuple(weights.shape), bound
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        u = added_up(records, self._layout, self._features)
+        u = added_up(records, self.layout, self._features)
         # Of weights that overflow nothing is known.
         errors = torch.softmax(u @ self._weights, dim=1).nan_to_num(0.0)
-        errors[torch.arange(len(u)), labels_of(records, self._layout)] -= 1.0
+        errors[torch.arange(len(u)), labels_of(records, self.layout)] -= 1.0
         # The length of an outer product is that of its factors, so shortening one shortens it.
         lengths = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
+        # Squares of what is smaller are too small to be seen; such a record adds nothing.
+        errors = errors.where(lengths > 1e-100, 0.0)
         return shortened(u * lengths, self.bound).T @ (errors / lengths.clamp(min=1e-300))
 
 
@@ -62,11 +62,11 @@ class Agreement(Statistic):
     shape, bound = (1,), 1.0
 
     def __init__(self, layout: Layout, features: Tensor, weights: Tensor) -> None:
-        self._layout, self._features, self._weights = layout, features, weights
+        self.layout, self._features, self._weights = layout, features, weights
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        shares = torch.softmax(added_up(records, self._layout, self._features) @ self._weights, dim=1)
-        own = shares[torch.arange(len(shares)), labels_of(records, self._layout)]
+        shares = torch.softmax(added_up(records, self.layout, self._features) @ self._weights, dim=1)
+        own = shares[torch.arange(len(shares)), labels_of(records, self.layout)]
         return own.nan_to_num(0.0).sum()[None]
 
 

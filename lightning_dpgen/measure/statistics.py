@@ -28,10 +28,12 @@ class Statistic(ABC):
     Attributes:
         shape: of the sums.
         bound: how much one record, added or removed, changes them in L2; public.
+        layout: of the records of which this holds; None where it holds of any.
     """
 
     shape: tuple[int, ...]
     bound: float
+    layout: Layout | None = None
 
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -48,7 +50,10 @@ class Statistic(ABC):
         step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
         for start in range(0, len(records), step):
             rows = slice(start, min(start + step, len(records)))
-            total += self.sums(records.encoded[rows], component[rows])
+            part = self.sums(records.encoded[rows], component[rows])
+            if part.shape != total.shape:
+                raise ValueError(f"sums of shape {tuple(part.shape)}: expected {tuple(total.shape)}, that of the statistic")
+            total += part
         return total
 
 
@@ -94,18 +99,18 @@ class Histogram(Statistic):
             raise ValueError(f"channels={channels}: expected a number that divides the {layout.units} units of a record")
         if bins < 1:
             raise ValueError(f"bins={bins}: expected 1 or more")
-        self._layout, self._channels, self._bins = layout, channels, bins
+        self.layout, self._channels, self._bins = layout, channels, bins
         self.shape, self.bound = (channels, bins + 2), math.sqrt(channels)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return self.of_values(unit_values(records, self._layout))
+        return self.of_values(unit_values(records, self.layout))
 
     def of_values(self, units: Tensor) -> Tensor:
         """The sums over (n, units) values of any size: those below 0 count as 0, those above 1 as 1."""
         units = units.nan_to_num(0.0)
         place = (units * self._bins).clamp_(0, self._bins - 1).floor_().add_(1.0)
         place = place.masked_fill_(units <= 0.0, 0.0).masked_fill_(units >= 1.0, self._bins + 1).long()
-        of_channel = self._layout.units // self._channels
+        of_channel = self.layout.units // self._channels
         place += (self._bins + 2) * torch.arange(self._channels).repeat(of_channel)
         return torch.bincount(place.flatten(), minlength=math.prod(self.shape)).double().view(self.shape) / of_channel
 
@@ -133,7 +138,7 @@ class Marginals(Statistic):
                 raise ValueError(f"table {table}: expected distinct groups from 0 to {len(layout.groups) - 1}")
         if not tables:
             raise ValueError("tables: expected at least one")
-        self.tables = [tuple(table) for table in tables]
+        self.layout, self.tables = layout, [tuple(table) for table in tables]
         self.sizes = [tuple(layout.groups[group] for group in table) for table in self.tables]
         self._starts = [0, *itertools.accumulate(math.prod(size) for size in self.sizes)]
         self.shape, self.bound = (self._starts[-1],), math.sqrt(len(self.tables))
@@ -161,9 +166,8 @@ class Means(Statistic):
     """
 
     def __init__(self, basis: Basis, k: int, radius: float) -> None:
-        if not (radius > 0.0 and math.isfinite(radius)):
-            raise ValueError(f"radius={radius}: expected a positive finite number")
-        self.basis, self.bound, self.shape = basis, radius, (k, basis.size)
+        check_radius(radius)
+        self.basis, self.layout, self.bound, self.shape = basis, basis.layout, radius, (k, basis.size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         within = shortened(self.basis.coordinates(records), self.bound)
@@ -184,9 +188,8 @@ class Squares(Statistic):
     def __init__(self, basis: Basis, centres: Tensor, radius: float) -> None:
         if centres.dim() != 2 or centres.shape[1] != basis.size or not centres.isfinite().all():
             raise ValueError(f"centres of shape {tuple(centres.shape)}: expected (k, {basis.size}) finite numbers")
-        if not (radius > 0.0 and math.isfinite(radius)):
-            raise ValueError(f"radius={radius}: expected a positive finite number")
-        self.basis, self._centres, self._radius = basis, centres.double(), radius
+        check_radius(radius)
+        self.basis, self.layout, self._centres, self._radius = basis, basis.layout, centres.double(), radius
         self.bound, self.shape = radius**2, (len(centres), basis.size, basis.size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -196,6 +199,16 @@ class Squares(Statistic):
             own = rest[component == c]
             sums[c] = own.T @ own
         return sums
+
+
+def check_radius(radius: float, name: str = "radius") -> None:
+    """Refuse what squares of float64 numbers do not hold: lengths could not be told from 0 then.
+
+    Raises:
+        ValueError: naming the number.
+    """
+    if not 1e-100 <= radius <= 1e100:
+        raise ValueError(f"{name}={radius}: expected a number from 1e-100 to 1e100")
 
 
 def shortened(rows: Tensor, radius: float) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lightning_dpgen.data.lots import persons_of
@@ -89,9 +90,15 @@ class Workload:
             LedgerError: of a plan under replace-one: bounds are those of a record added or removed.
             Nothing has been spent then.
         """
-        self.check(statistics, records, account)
+        self.check(statistics, records, component, account)
         # All that takes long is done before the access, which an interrupt would lose.
         exact = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
+        for name, sums in exact.items():
+            if not sums.isfinite().all():
+                raise ValueError(
+                    f"statistic {name!r}: sums that are not finite, so its bound does not hold; what is not finite in a "
+                    "record has to become 0"
+                )
         found = {}
         with account.open(self.stage) as access:
             for name, sums in exact.items():
@@ -101,19 +108,29 @@ class Workload:
                 found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 
-    def check(self, statistics: Mapping[str, Statistic], records: Records, account: Account) -> None:
+    def check(
+        self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
+    ) -> None:
         """Refuse what the plan does not cover, before anything is spent; see `measure`."""
         if account.plan.relation != ADD_OR_REMOVE_ONE:
             raise LedgerError(
                 f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the bounds are"
             )
         persons_of(records, None, account.plan.max_rows)
+        if component.shape != (len(records),) or component.dtype != torch.int64:
+            # How many records there are is private, and is not said.
+            raise ValueError(f"component: {component.dim()} axes of {component.dtype}, expected int64, one for each record")
         if set(statistics) != set(self.weights):
             raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")
         for name, statistic in statistics.items():
-            bound = getattr(statistic, "bound", None)
-            if not (isinstance(bound, int | float) and 0.0 < bound < math.inf):
+            if (layout := getattr(statistic, "layout", None)) not in (None, records.schema.layout):
                 raise ValueError(
-                    f"statistic {name!r} has bound={bound}: expected a positive finite number, by how much one record "
+                    f"statistic {name!r} is of records of the layout {layout}, and its bound does not hold of others: "
+                    f"expected that of these records, {records.schema.layout}"
+                )
+            bound = getattr(statistic, "bound", None)
+            if not (isinstance(bound, numbers.Real) and 1e-200 <= bound <= 1e200):
+                raise ValueError(
+                    f"statistic {name!r} has bound={bound}: expected a number from 1e-200 to 1e200, by how much one record "
                     "moves its sums in L2 at most; shorten what a record adds"
                 )

@@ -37,18 +37,18 @@ class Basis:
         vectors = vectors.double()
         if vectors.dim() != 2 or vectors.shape[1] != layout.units:
             raise ValueError(f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units")
-        if len(vectors) and (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() > 1e-6:
+        if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
-        self.vectors, self.size, self._layout, self._look = vectors, len(vectors), layout, look
+        self.vectors, self.size, self.layout, self._look = vectors, len(vectors), layout, look
 
     def coordinates(self, records: Encoded) -> Tensor:
         """(B, size) float64, of the units as numbers from 0 to 1."""
         if self._look is not None:
-            return self._look(unit_values(records, self._layout)) @ self.vectors.T
+            return self._look(unit_values(records, self.layout)) @ self.vectors.T
         if scipy.sparse.issparse(records.units):
-            levels = self._layout.levels or 1
+            levels = self.layout.levels or 1
             return torch.from_numpy((records.units.astype(np.float64) @ self.vectors.numpy().T) / levels)
-        return unit_values(records, self._layout) @ self.vectors.T
+        return unit_values(records, self.layout) @ self.vectors.T
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:

@@ -22,7 +22,7 @@ _BOUGHT = {
     "feature moments": "where the search for groups of similar records begins, and in which directions it goes",
     "clustering": "groups of similar records, each of which gets a model of its own",
     "final pass": "how large the groups are, and what is typical of each",
-    "means": "how many records of each kind there are, and what is typical of them",
+    "means": "how many records of each kind there are, what is typical of them, and which values pictures have",
     "squares": "how records of a kind differ from what is typical, and what differs together",
     "tables": "how often values, and each two of them, occur",
     "columns": "how often each value occurs",

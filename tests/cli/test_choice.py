@@ -30,7 +30,7 @@ def test_the_nearest_strength_decides_and_of_those_the_nearest_width():
     table = [trial(40, 100, "vae"), trial(9000, 100, "rbm"), trial(40, 10_000, "wgan")]
     assert [choice.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
     first, *others = choice.ranked(schema, 300.0, table)
-    assert "strength 100; here 300" in first.why and "vae 0.90" in first.why and len(others) == 4
+    assert "100 records over their noise; here 300" in first.why and "vae 0.90" in first.why and len(others) == 4
 
 
 @pytest.fixture

@@ -120,6 +120,18 @@ def test_little_data_is_planned_without_the_label(dpgen, people, n, epsilon):
     assert status == 0 and "tables" in out and "labels" not in out
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["model.radius=1e6"], "the mean of a component is off by"),
+        (["data=retail", "privacy.epsilon=0.1"], "4.9 baskets an item, and what is measured of an item has noise"),
+    ],
+)
+def test_noise_that_hides_what_is_measured_is_said(dpgen, settings, said):
+    assert said in dpgen("budget", "model=measured", *settings)[2]
+    assert said not in dpgen("budget", "model=measured")[2]
+
+
 def test_cells_of_more_noise_than_records_are_said(dpgen):
     """By hand: 22 columns, 231 tables of two by the label, each a Gaussian of the plan's multiplier times sqrt 231."""
     status, out, err = dpgen("budget", "data=mushroom", "model=measured", "privacy.epsilon=0.5", "model.label_share=0")

@@ -72,6 +72,15 @@ def test_the_tables_that_tell_are_chosen(label, epsilon):
     assert set(access.kinds.values()) <= {PURE} and len(set(access.multipliers.values())) == 1
 
 
+def test_distances_from_what_has_another_shape_are_refused():
+    tables = Marginals(Layout(0, groups=(2, 3, 4), label=0), pairs_of([1, 2], 0))
+    for wrong in (torch.zeros(1000, 2, 3, 4), torch.full((2, 3, 4), torch.nan)):
+        with pytest.raises(ValueError, match="expected finite numbers of the tables' "):
+            Distances(tables, [wrong], [0.0], 1)
+    with pytest.raises(ValueError, match="count=2, 1 allowances: expected an allowance for each of 1 tables"):
+        Distances(tables, [torch.zeros(2, 3, 4)], [0.0], 2)
+
+
 def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):
     told = []
 

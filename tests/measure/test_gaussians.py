@@ -328,9 +328,65 @@ def test_a_statistic_without_a_bound_is_refused_before_anything_is_spent(bound):
     records, *_ = some_series(100)
     workload = Workload("counts", {"counts": 1.0}, 100)
     account = Account(make_plan([workload.draft(1.0)], epsilon=1.0, delta=1e-4))
-    with pytest.raises(ValueError, match=r"statistic 'counts' has bound=.*: expected a positive finite number"):
+    with pytest.raises(ValueError, match=r"statistic 'counts' has bound=.*: expected a number from 1e-200 to 1e200"):
         workload.measure({"counts": Unbounded(2)}, records, torch.zeros(100, dtype=torch.int64), account)
     assert not account.ledger.accesses
+
+
+class Amiss(Counts):
+    """Counts whose sums are what they are told to be."""
+
+    def __init__(self, sums):
+        super().__init__(2)
+        self._sums = torch.tensor(sums)
+
+    def sums(self, records, component):
+        return self._sums
+
+
+PIXELS = ImageSchema(3, 2, levels=255)
+NONE_EACH = torch.zeros(100, dtype=torch.int64)
+AMISS = {
+    "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound does not hold of others"),
+    "one number for two": (Amiss([1.0]), NONE_EACH, r"sums of shape \(1,\): expected \(2,\)"),
+    "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),
+    "too few components": (Counts(2), NONE_EACH[:99], "component: .* expected int64, one for each record"),
+    "components of another kind": (Counts(2), NONE_EACH.double(), "component: 1 axes of torch.float64"),
+}
+
+
+@pytest.mark.parametrize(("statistic", "component", "message"), AMISS.values(), ids=AMISS)
+def test_what_is_amiss_with_a_statistic_is_said_before_anything_is_spent(statistic, component, message):
+    records, *_ = some_series(100)
+    workload = Workload("amiss", {"amiss": 1.0}, 100)
+    account = Account(make_plan([workload.draft(1.0)], epsilon=1.0, delta=1e-4))
+    with pytest.raises(ValueError, match=message):
+        workload.measure({"amiss": statistic}, records, component, account)
+    assert not account.ledger.accesses
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"spread": 0.0}, r"spread=0\.0: expected a number from 1e-100 to 1e100"),
+        ({"radius": math.inf}, "radius=inf: expected"),
+        ({"k": 3}, "k=3: expected as many components for each of the 2 values of the label"),
+        ({"k": 0}, "k=0: expected as many components"),
+    ],
+)
+def test_numbers_that_make_no_recipe_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(recipe(100), **numbers)
+
+
+def test_a_large_picture_is_fitted_in_little_memory():
+    """Of 12,288 units as many are drawn as of small pictures: 325 records and not 4,000."""
+    schema = ImageSchema(64, 64, levels=255, channels=3)
+    network, asked = StackedGaussians(schema, 1, size=3, rank=1, pieces=16), Histogram(schema.layout, 3, 16)
+    drawn = []
+    network.before_curve = lambda offsets, generator: drawn.append(offsets[-1]) or torch.rand(offsets[-1], 64 * 64 * 3)
+    curve(asked, torch.ones(3, 18, dtype=torch.float64), 0.0, 18.0, network, torch.ones(1))
+    assert drawn == [325]
 
 
 def test_what_a_plan_does_not_cover_is_refused():

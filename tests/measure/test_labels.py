@@ -45,6 +45,17 @@ def sums(statistic, codes):
     return statistic.sums(Encoded(np.zeros((len(codes), 0), np.float32), codes), torch.zeros(len(codes), dtype=torch.int64))
 
 
+def test_errors_that_are_too_small_to_be_squared_add_nothing():
+    """A label that weights are sure of leaves errors of 1e-162, whose squares are 0; features of 1e180 would show them."""
+    layout = Layout(0, groups=(2, 1000), label=1)
+    features = torch.zeros(layout.width, 1, dtype=torch.float64)
+    features[0] = 1e180
+    weights = torch.full((1, 1000), -372.6 / 1e180, dtype=torch.float64)
+    weights[0, 0] = 0.0
+    one = Encoded(np.zeros((1, 0)), np.zeros((1, 2), np.int16))
+    assert float(Gradient(layout, features, weights, 1.0).sums(one, torch.zeros(1, dtype=torch.int64)).norm()) <= 1.0
+
+
 def test_a_gradient_is_that_of_the_loss():
     features, weights = public_numbers()
     codes = some_codes(40)
