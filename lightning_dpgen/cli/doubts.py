@@ -51,7 +51,7 @@ def _of_means(recipe: GaussianRecipe, plan: Plan) -> str | None:
     if off <= longest:
         return None
     return (
-        f"the mean of a component is off by {off:,.2g} for the noise, and records differ from it by {longest:,.2g} at most: "
+        f"the mean of a component is off by {off:,.2g} for the noise, and records differ by {longest:,.2g} at most: "
         "hardly anything is found; take fewer components (split.k), fewer model.waves, a smaller "
         "model.radius, or raise privacy.epsilon"
     )
