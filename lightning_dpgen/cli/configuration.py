@@ -335,9 +335,14 @@ def _explain(error: Exception) -> str:
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)
         return f"{asked}: there is none; expected one of {', '.join(error.options or [])}"
     if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
-        return f"there is no setting {text.removeprefix('Could not override').strip(' .')}; all are listed in {conf_dir()}"
+        return _no_setting(text.removeprefix("Could not override").strip(" .'"))
     if isinstance(error, MissingMandatoryValue):
         return f"{key}: must be given, as in {key}=..."
     if isinstance(error, ConfigKeyError):
-        return f"there is no setting {error.full_key!r}; all are listed in {conf_dir()}"
+        return _no_setting(str(error.full_key))
     return f"{key}: {text}" if key and key not in text else text
+
+
+def _no_setting(name: str) -> str:
+    chosen = " of the model that was chosen" if name.startswith("model.") else ""
+    return f"there is no setting {name!r}{chosen}; all are listed in {conf_dir()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.measured import recipe_of
+from lightning_dpgen.cli.measured import recipe_of, what_to_leave_out
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import ITEMS, BasketRecipe
@@ -78,10 +78,8 @@ def _of_tables(conf: Conf, schema: TableSchema, recipe: ProductRecipe, plan: Pla
     mean = conf.data.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
     if deviation <= mean:
         return None
-    sizes = {name: len(choices) for name, choices in schema.choices.items() if name != schema.label}
-    named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
     return (
         f"of the tables of two columns a cell holds {mean:,.1f} records on average, and noise of standard deviation "
-        f"{deviation:,.1f}: what goes together is found only where it is plain; cut numbers into fewer bins (data.bins), "
-        f"leave out columns of little use (type: drop), first those of most values: {named}; or raise privacy.epsilon"
+        f"{deviation:,.1f}: what goes together is found only where it is plain; {what_to_leave_out(schema)}; or raise "
+        "privacy.epsilon"
     )

@@ -57,7 +57,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     defaults: dict[str, Any]
     if isinstance(schema, ImageSchema | SeriesSchema):
         radius = default_radius(layout) if model.radius is None else model.radius
-        defaults = {"waves": chosen.waves, "radius": radius, "spread": radius / 2, "means_share": 0.15}
+        defaults = {"waves": chosen.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
     elif isinstance(schema, TableSchema):
         label_share = chosen.label_share if tells_of_labels(layout) else 0.0
         defaults = {"components": chosen.components, "pairs_share": 0.8, "label_share": label_share}
@@ -77,8 +77,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         if cells > _MOST_CELLS:
             raise Mistake(
                 f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
-                f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; cut columns of many categories or "
-                "bins, or leave some out (type: drop)"
+                f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
             )
     if isinstance(schema, BasketSchema) and layout.units < 2:
         raise Mistake("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
@@ -87,6 +86,10 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             f"model.label_sharpness={model.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
             "0 here; give it a share, as in model.label_share=0.3, or leave this out"
         )
+    for name in ("radius", "spread"):
+        value = getattr(model, name)
+        if value is not None and not 1e-6 <= value <= 1e6:
+            raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
     model.symmetries = _symmetries(model.symmetries, schema)
     for name in _OF_KINDS:
         value = getattr(model, name)
@@ -105,10 +108,6 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             f"model.waves={model.waves}: the second moments of {_components(conf, schema)} components are {numbers:.1g} "
             f"numbers: expected {_MOST_CELLS:.1g} or fewer; set fewer waves"
         )
-    for name in ("radius", "spread"):
-        value = getattr(model, name)
-        if value is not None and not 1e-6 <= value <= 1e6:
-            raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
     for name in ("means_share", "pairs_share"):
         value = getattr(model, name)
         if value is not None and not 0.0 < value < 1.0:
@@ -119,6 +118,16 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         raise Mistake(f"model.label_sharpness={model.label_sharpness:g}: expected a number from 0.1 to 100")
     if model.label_share and not tells_of_labels(layout):
         raise Mistake(f"model.label_share={model.label_share:g}: expected 0 where there is no label, or nothing besides it")
+
+
+def what_to_leave_out(schema: TableSchema) -> str:
+    """Of a table with too many cells."""
+    sizes = {name: len(choices) for name, choices in schema.choices.items() if name != schema.label}
+    named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
+    return (
+        "cut numbers into fewer bins (data.bins), or leave out columns of little use (type: drop), first those of most "
+        f"values: {named}"
+    )
 
 
 def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
