@@ -54,6 +54,7 @@ class BasketRecipe(Recipe):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.schema.layout.sizes or self.schema.layout.units < 2:
             raise ValueError("expected baskets over two items or more")
         if not 0.0 < self.pairs_share < 1.0:

@@ -62,13 +62,16 @@ class GaussianRecipe(Recipe):
     symmetries: Symmetries | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0.0 < self.means_share < 1.0:
             raise ValueError(f"means_share={self.means_share}: expected a number above 0, below 1")
         check_radius(self.radius)
         check_radius(self.spread, "spread")
         label = self.schema.layout.label
         classes = 1 if label is None else self.schema.layout.groups[label]
-        if self.k < 1 or self.k % classes:
+        if not isinstance(self.symmetries, Symmetries | None):
+            raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (models.symmetries.SETS has some) or None")
+        if self.k % classes:
             raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
 
     @property

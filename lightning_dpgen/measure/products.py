@@ -70,6 +70,7 @@ class ProductRecipe(Recipe):
     _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.schema.layout.units or not self.schema.layout.groups:
             raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
         if not 0.0 < self.pairs_share < 1.0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -16,7 +17,23 @@ from lightning_dpgen.privacy.calibration import Draft
 
 
 class Recipe(ABC):
-    """A few accesses, and a mixture that is fitted to them without another look at a record."""
+    """A few accesses, and a mixture that is fitted to them without another look at a record.
+
+    Attributes:
+        k: number of components.
+        n: the declared number of records; public.
+
+    Raises:
+        ValueError: for fewer than one of either.
+    """
+
+    k: int
+    n: int
+
+    def __post_init__(self) -> None:
+        for name in ("k", "n"):
+            if not 1 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
 
     @property
     @abstractmethod
@@ -53,7 +70,7 @@ class Recipe(ABC):
         Args:
             records: private.
             component: (N,) to which component each belongs; recipes that tell none apart do not look at it. Private.
-            account: its plan holds `drafts`; None where all has been measured.
+            account: its plan holds `drafts`; None where the state holds all of it.
             state: where an interrupted run goes on; None begins.
             save: called after each access with the state from which it could go on.
 
@@ -61,9 +78,12 @@ class Recipe(ABC):
             That of each statistic's bound (`Workload.measure`).
 
         Raises:
-            ValueError, BadRecords, LedgerError: as `Workload.measure`; ValueError for a state of another run.
+            ValueError, BadRecords, LedgerError: as `Workload.measure`; ValueError for a state of another run or recipe, or
+                one that lacks something that no account is there to pay for.
         """
         state = dict(state or {})
+        if state and not self.fits(state):
+            raise ValueError(f"state: holds {sorted(state)}, which is not what this recipe measures")
         runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
         if len(runs | ({account.ledger.run} if account is not None else set())) > 1:
             raise ValueError(
@@ -73,6 +93,10 @@ class Recipe(ABC):
         for workload in self.workloads:
             made = list(state.get(workload.stage, ()))
             # A run that goes on may have lost some accesses, and has fewer left then.
+            if account is None:
+                if not made:
+                    raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
+                continue
             while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
                 made.append(workload.measure(self.statistics(workload.stage, state), records, component, account))
                 state = {**state, workload.stage: tuple(made)}

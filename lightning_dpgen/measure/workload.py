@@ -51,7 +51,7 @@ class Workload:
         rounds: how many accesses; what is measured in one may depend on what came of those before it.
 
     Raises:
-        ValueError: for weights that are not positive, or none.
+        ValueError: for weights that are not positive, or none; no rounds, or none behind a number.
     """
 
     stage: str
@@ -63,6 +63,10 @@ class Workload:
     def __post_init__(self) -> None:
         if not self.weights or not all(0.0 < weight < float("inf") for weight in self.weights.values()):
             raise ValueError(f"stage {self.stage!r}: weights={dict(self.weights)}, expected a positive number a statistic")
+        if not 0.0 < self.largest < float("inf"):
+            raise ValueError(f"stage {self.stage!r}: largest={self.largest}, expected about how many records, above 0")
+        if self.rounds < 1:
+            raise ValueError(f"stage {self.stage!r}: rounds={self.rounds}, expected 1 or more")
 
     def draft(self, share: float) -> Draft:
         """The accesses as they are planned, for a recipe's share of the budget's mu^2."""

@@ -1,4 +1,4 @@
-"""Public bases in which the units of a record are described."""
+"""Public bases in which a record is described."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lightning_dpgen.data.layout import Encoded, Layout
 
 
 class Basis:
-    """Orthonormal vectors in the space of a record's units: its coordinates are no longer than the record.
+    """Orthonormal vectors in the space of a record's numbers: its coordinates are no longer than the record.
 
     Args:
         layout: of the records.
-        vectors: (size, units).
-        look: a public function of (B, units) numbers, row by row, whose coordinates are taken instead; of itself and not of
-            the rows beside it. What it gives may be longer than the record.
+        vectors: (size, units); or (size, width), of units and of choices as one-hot.
+        look: a public function of (B, units or width) numbers, row by row, whose coordinates are taken instead; of itself
+            and not of the rows beside it. What it gives may be longer than the record.
 
     Raises:
         ValueError: for vectors of another length, or that are not orthonormal.
@@ -31,24 +31,33 @@ class Basis:
         >>> halves = Basis(layout, torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]) / 2**0.5)
         >>> halves.coordinates(Encoded(np.array([[2, 2, 0, 1]], np.uint8), np.zeros((1, 0), np.uint8)))
         tensor([[1.4142, 0.3536]], dtype=torch.float64)
+        >>> table = Layout(units=0, groups=(2, 3))
+        >>> Basis(table, torch.eye(5)).coordinates(Encoded(np.zeros((1, 0), np.uint8), np.array([[1, 0]])))
+        tensor([[0., 1., 1., 0., 0.]], dtype=torch.float64)
     """
 
     def __init__(self, layout: Layout, vectors: Tensor, look: Callable[[Tensor], Tensor] | None = None) -> None:
-        vectors = vectors.double()
-        if vectors.dim() != 2 or vectors.shape[1] != layout.units:
-            raise ValueError(f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units")
+        vectors = torch.as_tensor(vectors, dtype=torch.float64)
+        if vectors.dim() != 2 or vectors.shape[1] not in (layout.units, layout.width):
+            raise ValueError(
+                f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units, or (size, "
+                f"{layout.width}), choices as one-hot besides"
+            )
         if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
         self.vectors, self.size, self.layout, self._look = vectors, len(vectors), layout, look
 
     def coordinates(self, records: Encoded) -> Tensor:
         """(B, size) float64, of the units as numbers from 0 to 1."""
-        if self._look is not None:
-            return self._look(unit_values(records, self.layout)) @ self.vectors.T
-        if scipy.sparse.issparse(records.units):
-            levels = self.layout.levels or 1
-            return torch.from_numpy((records.units.astype(np.float64) @ self.vectors.numpy().T) / levels)
-        return unit_values(records, self.layout) @ self.vectors.T
+        units, whole = self.layout.units, self.vectors.shape[1] > self.layout.units
+        if self._look is None and scipy.sparse.issparse(records.units):
+            of_units, levels = self.vectors[:, :units].numpy().T, self.layout.levels or 1
+            found = torch.from_numpy(records.units.astype(np.float64) @ of_units / levels)
+            return found + _one_hot(records, self.layout) @ self.vectors[:, units:].T if whole else found
+        values = unit_values(records, self.layout)
+        if whole:
+            values = torch.cat([values, _one_hot(records, self.layout)], dim=1)
+        return (values if self._look is None else self._look(values)) @ self.vectors.T
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:
@@ -56,6 +65,13 @@ def unit_values(records: Encoded, layout: Layout) -> Tensor:
     units = records.units
     dense = units.toarray() if scipy.sparse.issparse(units) else units
     return torch.from_numpy(dense.astype(np.float64)).div_(layout.levels or 1)
+
+
+def _one_hot(records: Encoded, layout: Layout) -> Tensor:
+    """(B, width - units) float64."""
+    found = torch.zeros(len(records), layout.width - layout.units, dtype=torch.float64)
+    places = records.codes.astype(np.int64) + np.array([span.start - layout.units for span in layout.spans], dtype=np.int64)
+    return found.scatter_(1, torch.from_numpy(places), 1.0)
 
 
 @functools.lru_cache(maxsize=8)  # asked for again by each part of a sample

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.durable import sync_files, sync_folder
+from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 
 
@@ -22,6 +23,35 @@ class Content(Protocol):
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         """Write report and card, which show the certificate and what `write` has written."""
+
+
+def release_from(
+    content: Content, account: Account, folder: str | Path, *, data: str, n: int, unit: str, declared: dict[str, Any]
+) -> dict[str, Any]:
+    """Write a release of what somebody else's program has learned on an account; gives its certificate.
+
+    Args:
+        content: what is released.
+        account: that all of it was paid from. Nothing can be drawn from it any more.
+        folder: must not exist; it appears complete, or not at all.
+        data: what the records are, in words.
+        n: their declared number.
+        unit: whose presence is protected.
+        declared: what else the certificate assumes to be public.
+
+    Raises:
+        FileExistsError: if the folder exists.
+        PlanMismatch: if nothing was drawn from the account.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
+    if not account.ledger.accesses:
+        raise PlanMismatch("nothing has been drawn from this account: learn from the records on it first")
+    account.ledger.close()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = folder.with_name(f".{folder.name}.part")
+    return write_release(folder, staging, content, account, unit=unit, declared={"data": data, "n": n, **declared})
 
 
 def write_release(

@@ -11,6 +11,8 @@ from typing import Any
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.curves import write_curves
@@ -83,3 +85,49 @@ class SyntheticContent:
             tasks=tasks(schema),
             figure=self.figure,
         )
+
+
+def release_mixture(
+    mixture: Mixture,
+    account: Account,
+    folder: str | Path,
+    *,
+    data: str,
+    n: int,
+    rows: int | None = None,
+    seed: int = 0,
+    unit: str = "one record",
+    declared: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write a release of a mixture that was learned on an account: model, synthetic records, certificate, report and card.
+
+    A run that was left early is charged what its plan says.
+
+    Args:
+        mixture: of networks of this package, such as `measure.recipe.Recipe.measure` and `PrivateMixture.mixture` give.
+        account: that all of it was paid from; nothing else that saw the records may have touched the mixture.
+        folder: must not exist; it appears complete, or not at all.
+        data: what the records are, in words.
+        n: their declared number.
+        rows: of synthetic records; as many as n if None.
+        seed: of the synthetic records; public.
+        unit: whose presence is protected.
+        declared: what else the certificate assumes to be public.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        FileExistsError: if the folder exists.
+        PlanMismatch: if nothing was drawn from the account.
+        ValueError: for rows below 1, or a mixture that is not finite.
+    """
+    rows = n if rows is None else rows
+    if rows < 1:
+        raise ValueError(f"rows={rows}: expected 1 or more")
+    if not all(tensor.isfinite().all() for tensor in (mixture.weights, *mixture.network.state_dict().values())):
+        raise ValueError("mixture: holds numbers that are not finite; what it was learned by has diverged")
+    everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
+    return release_from(
+        SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything
+    )

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
 
@@ -82,11 +81,6 @@ def release_weights(
         ValueError: if a parameter is not finite, or the network has a buffer or frozen parameter that is not named: whoever
             keeps statistics of records keeps them there.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
-    if not account.ledger.accesses:
-        raise PlanMismatch("nothing has been drawn from this account: train the network on it first")
     trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
     unknown = sorted(set(network.state_dict()) - trained - set(public))
     if unknown:
@@ -102,9 +96,5 @@ def release_weights(
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not torch.isfinite(tensor).all()]
     if bad:
         raise ValueError(f"parameters {bad[:5]} are not finite: the training has diverged, and there is nothing to release")
-    account.ledger.close()
-    staging = folder.with_name(f".{folder.name}.part")
     content = WeightsContent(tensors, f"{type(network).__module__}.{type(network).__qualname__}")
-    everything = {"data": data, "n": n, **(declared or {})}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return write_release(folder, staging, content, account, unit=unit, declared=everything)
+    return release_from(content, account, folder, data=data, n=n, unit=unit, declared=declared or {})

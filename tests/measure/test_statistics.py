@@ -22,6 +22,7 @@ TABLE = Layout(0, groups=(2, 3, 4), label=0)
 PICTURE = ImageSchema(4, 6, levels=255, classes=3)
 BASKETS = BasketSchema(range(7), max_items=6)
 LABELLED = BasketSchema(range(7), max_items=6, classes=("a", "b"))
+WRITTEN_OUT = Basis(TABLE, torch.eye(TABLE.width))
 CENTRES = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 SLOW = cosines(PICTURE.layout, (4, 6, 1), 10)
 FEATURES = FourierFeatures(torch.ones(PICTURE.layout.width), 20, 0.1, torch.Generator().manual_seed(0))
@@ -55,6 +56,9 @@ STATISTICS = {
     "tables": (Marginals(TABLE, [(0, 1), (0, 2), (1, 2), (0, 1, 2)]), a_row),
     "means": (Means(SLOW, 3, 1.5), a_picture),
     "means of whole pictures": (Means(Basis(PICTURE.layout, torch.eye(24)), 3, 4.0), a_picture),
+    "means of choices as one-hot": (Means(WRITTEN_OUT, 3, 3**0.5), a_row),
+    "squares of choices as one-hot": (Squares(WRITTEN_OUT, torch.zeros(3, 9), 3**0.5), a_row),
+    "means of labelled pictures": (Means(Basis(PICTURE.layout, torch.eye(27)), 3, 4.0), a_picture),
     "squares": (Squares(SLOW, CENTRES, 2.0), a_picture),
     "embeddings": (MeanEmbeddings(PICTURE, FEATURES, 3), a_picture),
     "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, 2]), a_basket),
