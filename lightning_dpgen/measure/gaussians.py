@@ -70,7 +70,7 @@ class GaussianRecipe(Recipe):
         label = self.schema.layout.label
         classes = 1 if label is None else self.schema.layout.groups[label]
         if not isinstance(self.symmetries, Symmetries | None):
-            raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (models.symmetries.SETS has some) or None")
+            raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (as in models.symmetries.SETS) or None")
         if self.k % classes:
             raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
 
@@ -236,22 +236,22 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
     if not varies.any():
         return centre, factor
     lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
-    own, mixing = centre.clone(), torch.diag(lengths)
+    own, root, asked = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
+    covariance = asked
     # Units are many: in half of the digits they take half of the time, and the draws are fewer than would tell.
     units = vectors.float()
     for _ in range(_ROUNDS):
-        made = (((own + z @ mixing @ directions).float() @ units).clamp_(0.0, 1.0) @ units.T).double()
+        made = (((own + z @ root @ directions).float() @ units).clamp_(0.0, 1.0) @ units.T).double()
         mean = made.mean(dim=0)
         around = (made - mean) @ directions.T
-        # By how much each direction is short, in units of what it should be; never more than doubled or halved in a turn.
-        scaled = around / lengths
-        values, turned = torch.linalg.eigh(scaled.T @ scaled / len(z))
-        grown = (turned * values.clamp(0.25, 4.0).rsqrt()) @ turned.T
-        mixing = mixing @ torch.diag(1.0 / lengths) @ (grown.lerp(torch.eye(len(lengths), dtype=z.dtype), 1.0 - _PART))
-        mixing = mixing @ torch.diag(lengths)
+        # Cutting never makes a difference larger, so adding part of what is missing goes past nothing. Where it takes
+        # more than there is, as where what is cut in wide directions comes out in narrow ones, there is nothing left.
+        values, turned = torch.linalg.eigh(covariance + _PART * (asked - around.T @ around / len(z)))
+        values = values.clamp(min=0.0)
+        covariance, root = (turned * values) @ turned.T, (turned * values.sqrt()) @ turned.T
         own = own + _PART * (centre - mean)
     out = torch.zeros_like(factor)
-    out[: len(lengths)] = mixing @ directions
+    out[: len(lengths)] = root @ directions
     return own, out
 
 

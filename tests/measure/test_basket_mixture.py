@@ -1,6 +1,5 @@
 """A mixture fitted to noisy sizes, items and pairs: what goes together comes back, with noise and without."""
 
-import functools
 import math
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.basket_mixture import BasketRecipe, fit_baskets, halves, strata
+from lightning_dpgen.measure.basket_mixture import BasketRecipe, halves, strata
 from lightning_dpgen.measure.baskets import PairsBySize
 from lightning_dpgen.models.successive import successive_sample
 from lightning_dpgen.privacy.account import Account
@@ -111,8 +110,7 @@ def test_each_label_has_its_own_items():
     assert np.abs(shares[0] - shares[1]).max() < 0.02
 
 
-def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.measure.basket_mixture.fit_baskets", functools.partial(fit_baskets, steps=40))
+def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     records = some_baskets(2000)
     recipe, mixture, state = fitted(records, 1.0)
     again = recipe.measure(None, None, None, state=state)
@@ -122,8 +120,7 @@ def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(monkeypatch):
 
 
 @pytest.mark.parametrize("epsilon", [0.05, math.inf])
-def test_few_and_empty_baskets_are_fitted_too(epsilon, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.measure.basket_mixture.fit_baskets", functools.partial(fit_baskets, steps=40))
+def test_few_and_empty_baskets_are_fitted_too(epsilon, short_fits):
     schema = BasketSchema(tuple(range(5)), max_items=5)
     units = scipy.sparse.csr_array(np.zeros((40, 5), np.uint8))
     records = Records(schema, schema.encode(units))
@@ -145,8 +142,7 @@ def test_whole_universes_are_held():
     assert np.mean(drawn.units.sum(axis=1) == 4) > 0.9
 
 
-def test_a_release_is_read_back_as_it_was_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.measure.basket_mixture.fit_baskets", functools.partial(fit_baskets, steps=40))
+def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
     _, mixture, _ = fitted(some_baskets(500, classes=("a", "b")), 2.0)
     write_model(tmp_path, mixture)
     mine, theirs = mixture.sample(40, torch.Generator().manual_seed(5)), load_release(tmp_path).encoded(40, 5)

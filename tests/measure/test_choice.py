@@ -1,6 +1,5 @@
 """Selection: distances change by one at most with a record, and the tables that tell are those that are chosen."""
 
-import functools
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ from lightning_dpgen.cli.fit import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.choice import Distances, independent, pairs_of
-from lightning_dpgen.measure.products import ProductRecipe, fit_products
+from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
@@ -19,12 +18,7 @@ from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import report_noisy_max
 
 COLUMNS, TOGETHER = 16, [(0, 1), (2, 3), (4, 5), (6, 7)]
-
-
-@pytest.fixture(autouse=True)
-def short_fits(monkeypatch):
-    """What is fitted in the end is of no interest here."""
-    monkeypatch.setattr("lightning_dpgen.measure.products.fit_products", functools.partial(fit_products, steps=3))
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 
 def some_records(n, label=False, seed=0):

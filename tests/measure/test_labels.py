@@ -180,7 +180,7 @@ def test_noise_alone_moves_nothing_much():
     assert float(moved.norm()) < noise * math.sqrt(moved.numel())
 
 
-def test_noise_is_that_of_the_plan():
+def test_noise_is_that_of_the_plan(short_fits):
     records, _ = some_records(2000)
     own, _, kept = measured(records, 2.0)
     plan = make_plan(own.drafts(1.0), epsilon=2.0, delta=1e-6)
@@ -192,7 +192,7 @@ def test_noise_is_that_of_the_plan():
     assert inverse[LABELS] / sum(inverse.values()) == pytest.approx(0.3)
 
 
-def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have():
+def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(short_fits):
     records, _ = some_records(1000)
     own, mixture, kept = measured(records, 3.0)
     assert [len(state.get(LABELS, ())) for state in kept] == [0, 1, 2, 3, 4]
@@ -209,7 +209,7 @@ def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have():
     assert not recipe(records, label_share=0.0).fits(kept[1])
 
 
-def test_a_release_is_read_back_with_its_classifier(tmp_path):
+def test_a_release_is_read_back_with_its_classifier(tmp_path, short_fits):
     records, _ = some_records(1000)
     _, mixture, _ = measured(records, 3.0)
     write_model(tmp_path, mixture)

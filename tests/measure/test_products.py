@@ -11,7 +11,8 @@ from lightning_dpgen.cli.fit import schema_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.products import ProductRecipe, fit_products
+from lightning_dpgen.measure import products
+from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.release.sampler import load_release, write_model
@@ -89,31 +90,31 @@ def test_noise_is_weighed_and_not_fitted():
     assert np.mean([distance(mixture, records, (group,)) for group in range(4)]) < 0.04
 
 
-def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed():
+def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     records = some_records(500)
     recipe, mixture, kept = measured(records, 1.0)
     layout, tables = records.schema.layout, (recipe.statistics("tables"), kept["tables"][0])
-    weights, shares = fit_products(layout, *tables, 6, 0)
+    weights, shares = products.fit_products(layout, *tables, 6, 0)
     assert torch.equal(shares, mixture.network.means) and torch.equal(weights, mixture.weights)
     again = recipe.measure(None, None, None, state=kept)
     assert torch.equal(again.network.means, shares)
-    assert not torch.equal(fit_products(layout, *tables, 6, 1)[1], shares)
+    assert not torch.equal(products.fit_products(layout, *tables, 6, 1)[1], shares)
 
 
-def test_a_release_is_read_back_as_it_was_written(tmp_path):
+def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
     _, mixture, _ = measured(some_records(500, "d"), 2.0)
     write_model(tmp_path, mixture)
     mine, theirs = mixture.sample(40, torch.Generator().manual_seed(5)), load_release(tmp_path).encoded(40, 5)
     assert np.array_equal(mine.codes, theirs.codes)
 
 
-def test_a_table_of_one_column_or_of_a_label_alone():
+def test_a_table_of_one_column_or_of_a_label_alone(short_fits):
     for fields in ({"columns": {"a": {"type": "boolean"}}}, {"columns": {"a": {"type": "boolean"}}, "label": "a"}):
         own = schema_of(fields).completed(5)
         codes = np.array([[0], [1], [1], [1]] * 100, np.uint8)
         recipe, mixture, _ = measured(Records(own, Encoded(np.zeros((400, 0), np.float32), codes)), math.inf)
         assert set(recipe.statistics("tables")) == {"singles"}
-        assert float((mixture.weights @ mixture.network.means)[1]) == pytest.approx(0.75, abs=0.01)
+        assert float((mixture.weights @ mixture.network.means)[1]) == pytest.approx(0.75, abs=0.02)
 
 
 def test_what_makes_no_sense_is_refused():
