@@ -27,8 +27,8 @@ _COUNTS, _VALUES = 0.02, 0.05
 _PIECES = 16
 # Numbers that are drawn to fit it, of so many records; and how many deviations apart shares are beyond doubt.
 _NUMBERS, _FEWEST, _MOST, _CERTAIN = 4_000_000, 200, 4000, 2.5
-# Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
-_DRAWS, _ROUNDS, _PART = 2000, 15, 0.7
+# Of a fit to moments of what is cut: draws and turns.
+_DRAWS, _ROUNDS = 2000, 25
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
 
     Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
     its mean. What is measured are moments of records, so those of what is generated are brought there: by turns of
-    generating from fixed draws, cutting, and moving centre and factor by most of what is missing.
+    generating from fixed draws, cutting, and adding what is missing to mean and covariance.
 
     Args:
         centre: (d,) coordinates of the mean.
@@ -244,12 +244,12 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
         made = (((own + z @ root @ directions).float() @ units).clamp_(0.0, 1.0) @ units.T).double()
         mean = made.mean(dim=0)
         around = (made - mean) @ directions.T
-        # Cutting never makes a difference larger, so adding part of what is missing goes past nothing. Where it takes
-        # more than there is, as where what is cut in wide directions comes out in narrow ones, there is nothing left.
-        values, turned = torch.linalg.eigh(covariance + _PART * (asked - around.T @ around / len(z)))
+        # Cutting never makes a difference larger, so adding what is missing goes past nothing. Where more than there is
+        # would be taken, as where what is cut in wide directions comes out in narrow ones, there is nothing left.
+        values, turned = torch.linalg.eigh(covariance + asked - around.T @ around / len(z))
         values = values.clamp(min=0.0)
         covariance, root = (turned * values) @ turned.T, (turned * values.sqrt()) @ turned.T
-        own = own + _PART * (centre - mean)
+        own = own + centre - mean
     out = torch.zeros_like(factor)
     out[: len(lengths)] = root @ directions
     return own, out
