@@ -140,6 +140,20 @@ def _mu(epsilon: float | None, delta: float) -> float:
     return gaussian_mu(100.0 if epsilon is None else epsilon, delta)
 
 
+def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:
+    """How many clusters of measured pictures and series, of which each label has its own Gaussians.
+
+    More shapes of a label are told apart, until second moments of each are lost in noise.
+
+    Example:
+        >>> mnist = Layout(units=784, levels=255, groups=(10,), label=0)
+        >>> [clusters_of_labels(60_000, mnist, epsilon, 1e-5) for epsilon in (0.5, 1.74, 10.0)]
+        [1, 1, 5]
+    """
+    strength = strength_of(n, epsilon, delta, max_rows)
+    return round(_between(strength / _components(layout, 1) / 2400, 1, 5))
+
+
 def _components(layout: Layout, k: int) -> int:
     """Of measured moments: one for each label and cluster."""
     return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])

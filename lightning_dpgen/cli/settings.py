@@ -13,7 +13,7 @@ import torch
 from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.choice import ranked
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, ModelConf, read_conf
-from lightning_dpgen.cli.defaults import default_bins, defaults, strength_of
+from lightning_dpgen.cli.defaults import clusters_of_labels, default_bins, defaults, strength_of
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
 from lightning_dpgen.cli.measured import complete_measured, measured_drafts, measures, needs_clusters, recipe_of
 from lightning_dpgen.cli.mistake import Mistake
@@ -23,6 +23,7 @@ from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -245,7 +246,9 @@ def fill(conf: Conf) -> Settings:
     _check_two_of_three(conf)
     trained = conf.model.name not in FAMILIES or FAMILIES[conf.model.name].trained
     if measures(conf) and conf.split.k is None and not needs_clusters(schema):
-        conf.split.k = 1
+        gaussians = conf.model.name == "measured" and isinstance(schema, ImageSchema | SeriesSchema)
+        budget = (_epsilon(conf), conf.privacy.delta, data.max_rows or 1)
+        conf.split.k = clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1
     chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     # Default shares are those of what is left when other things are bought.
