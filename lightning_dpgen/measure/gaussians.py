@@ -27,8 +27,8 @@ _COUNTS, _VALUES = 0.02, 0.05
 _PIECES = 16
 # Numbers that are drawn to fit it, of so many records; and how many deviations apart shares are beyond doubt.
 _NUMBERS, _FEWEST, _MOST, _CERTAIN = 4_000_000, 200, 4000, 2.5
-# Of a fit to moments of what is cut: draws and turns.
-_DRAWS, _ROUNDS = 2000, 25
+# Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
+_DRAWS, _ROUNDS, _PART = 2000, 25, 0.7
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
 
     Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
     its mean. What is measured are moments of records, so those of what is generated are brought there: by turns of
-    generating from fixed draws, cutting, and adding what is missing to mean and covariance.
+    generating from fixed draws, cutting, and adding most of what is missing to mean and covariance, for as long as that
+    brings them nearer: of these draws they are never farther than without any of it.
 
     Args:
         centre: (d,) coordinates of the mean.
@@ -237,19 +238,26 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
         return centre, factor
     lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
     own, root, asked = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
-    covariance = asked
+    covariance, best = asked, (math.inf, own, root)
     # Units are many: in half of the digits they take half of the time, and the draws are fewer than would tell.
     units = vectors.float()
     for _ in range(_ROUNDS):
         made = (((own + z @ root @ directions).float() @ units).clamp_(0.0, 1.0) @ units.T).double()
         mean = made.mean(dim=0)
         around = (made - mean) @ directions.T
-        # Cutting never makes a difference larger, so adding what is missing goes past nothing. Where more than there is
-        # would be taken, as where what is cut in wide directions comes out in narrow ones, there is nothing left.
-        values, turned = torch.linalg.eigh(covariance + asked - around.T @ around / len(z))
+        found = around.T @ around / len(z)
+        # Noisy moments may be none that there can be; then what is added to reach them only does harm.
+        far = float((centre - mean).square().sum() / asked.trace() + (asked - found).square().sum() / asked.square().sum())
+        if not far < best[0]:
+            break
+        best = (far, own, root)
+        # Where more than there is would be taken, as where what is cut in wide directions comes out in narrow ones, there
+        # is nothing left.
+        values, turned = torch.linalg.eigh(covariance + _PART * (asked - found))
         values = values.clamp(min=0.0)
         covariance, root = (turned * values) @ turned.T, (turned * values.sqrt()) @ turned.T
-        own = own + centre - mean
+        own = own + _PART * (centre - mean)
+    _, own, root = best
     out = torch.zeros_like(factor)
     out[: len(lengths)] = root @ directions
     return own, out
