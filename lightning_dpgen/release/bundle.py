@@ -42,16 +42,21 @@ def release_from(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
+        ValueError: for `declared` that says what is said already.
     """
     folder = Path(folder)
+    if said := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
+        raise ValueError(f"declared: holds {said}, of which arguments and the account's plan speak; leave them out")
     if folder.exists():
         raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
     if not account.ledger.accesses:
         raise PlanMismatch("nothing has been drawn from this account: learn from the records on it first")
+    per_person = {} if account.plan.max_rows == 1 else {"max_rows": account.plan.max_rows}
     account.ledger.close()
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = folder.with_name(f".{folder.name}.part")
-    return write_release(folder, staging, content, account, unit=unit, declared={"data": data, "n": n, **declared})
+    everything = {"data": data, "n": n, **per_person, **declared}
+    return write_release(folder, staging, content, account, unit=unit, declared=everything)
 
 
 def write_release(

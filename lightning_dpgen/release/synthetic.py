@@ -120,11 +120,14 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for rows below 1, or a mixture that is not finite.
+        ValueError: for n or rows below 1, `declared` that says what is said already, or a mixture that is not finite.
     """
     rows = n if rows is None else rows
-    if rows < 1:
-        raise ValueError(f"rows={rows}: expected 1 or more")
+    for name, value, least in (("n", n, 1), ("rows", rows, 1), ("seed", seed, 0)):
+        if type(value) is not int or not least <= value < 1 << 63:
+            raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
+    if said := sorted({"schema", "seed", "rows"} & set(declared or {})):
+        raise ValueError(f"declared: holds {said}, of which arguments and the mixture speak; leave them out")
     if not all(tensor.isfinite().all() for tensor in (mixture.weights, *mixture.network.state_dict().values())):
         raise ValueError("mixture: holds numbers that are not finite; what it was learned by has diverged")
     everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}

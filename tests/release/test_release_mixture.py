@@ -1,0 +1,51 @@
+"""A mixture is released from Python as `dpgen train` releases one; what makes no sense closes no account."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from lightning_dpgen import (
+    Account,
+    GaussianRecipe,
+    ImageSchema,
+    encode_images,
+    load_release,
+    make_plan,
+    release_mixture,
+    verify,
+)
+
+N = 1797
+
+
+@pytest.fixture
+def measured():
+    digits, schema = load_digits(), ImageSchema(height=8, width=8, levels=16, classes=10)
+    recipe = GaussianRecipe(schema, k=10, n=N, size=12, radius=4.0, spread=2.5)
+    account = Account(make_plan(recipe.drafts(1.0), epsilon=4.0, delta=1e-5))
+    records = encode_images(digits.images, digits.target, schema)
+    return recipe.measure(records, torch.from_numpy(digits.target), account), account
+
+
+def test_it_is_read_back_and_verified(measured, tmp_path):
+    certificate = release_mixture(*measured, tmp_path / "release", data="digits", n=N, rows=20)
+    assert certificate["epsilon"] <= 4.0 and certificate["declared"]["rows"] == 20
+    assert not verify(tmp_path / "release").problems
+    assert load_release(tmp_path / "release").sample(5, seed=1).shape == (5, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"n": 0}, "n=0: expected a whole number, 1 or more"),
+        ({"rows": 2.5}, r"rows=2\.5: expected a whole number"),
+        ({"seed": "a"}, "seed='a': expected a whole number, 0 or more"),
+        ({"declared": {"n": 7}}, r"declared: holds \['n'\]"),
+        ({"declared": {"max_rows": 1}}, r"declared: holds \['max_rows'\]"),
+        ({"declared": {"schema": {}, "rows": 9}}, r"declared: holds \['rows', 'schema'\]"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_the_account_stays_open(measured, tmp_path, changed, says):
+    with pytest.raises(ValueError, match=says):
+        release_mixture(*measured, tmp_path / "release", **({"data": "digits", "n": N, "rows": 5} | changed))
+    release_mixture(*measured, tmp_path / "release", data="digits", n=N, rows=5)
