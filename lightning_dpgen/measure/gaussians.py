@@ -94,7 +94,9 @@ class GaussianRecipe(Recipe):
         """The Gaussians of these moments."""
         counts, means = _counts_and_means(state)
         squares = state[SQUARES][0]["squares"]
-        network = self._network(means, factors_of(squares.sums, counts, squares.deviation))
+        deviations = state[MEANS][0]["means"].deviation, squares.deviation / math.sqrt(2.0)
+        noise = torch.tensor(deviations, dtype=counts.dtype) / counts[:, None]
+        network = self._network(means, factors_of(squares.sums, counts, squares.deviation), noise)
         if self._values is not None:
             values = state[MEANS][0]["values"]
             network.knots.copy_(curve(self._values, values.sums, values.deviation, float(counts.sum()), network, counts))
@@ -118,14 +120,14 @@ class GaussianRecipe(Recipe):
         # Between a few levels there is nothing to tell.
         return Histogram(self.schema.layout, self.schema.channels, _PIECES if levels >= 2 * _PIECES else 1)
 
-    def _network(self, means: Tensor, factors: Tensor) -> StackedGaussians:
+    def _network(self, means: Tensor, factors: Tensor, noise: Tensor) -> StackedGaussians:
         layout = self.schema.layout
         declared = None if self.symmetries is None else asdict(self.symmetries)
         pieces = 1 if self._values is None else self._values.shape[1] - 2
         sizes = {"size": self.size, "rank": factors.shape[1], "pieces": pieces}
         network = StackedGaussians(self.schema, self.k, **sizes, symmetries=declared)
         for c in range(self.k):
-            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors)
+            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist())
             network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
             # Components are those of the first label, then those of the next.
@@ -136,8 +138,29 @@ class GaussianRecipe(Recipe):
 
 def _counts_and_means(state: State) -> tuple[Tensor, Tensor]:
     first = state[MEANS][0]
-    counts = first["counts"].sums.clamp(min=1.0)
+    counts = likely_counts(first["counts"].sums, first["counts"].deviation)
     return counts, first["means"].sums / counts[:, None]
+
+
+def likely_counts(sums: Tensor, deviation: float) -> Tensor:
+    """(k,) counts, 1 or more, drawn to their mean by the share of noise in their differences (the linear Bayes estimate).
+
+    Post-processing. What is measured of a component is divided by its count, and a count that is small by chance makes all
+    of that large.
+
+    Args:
+        sums: (k,) noisy counts.
+        deviation: standard deviation of the noise of each.
+
+    Example:
+        >>> likely_counts(torch.tensor([90.0, 110.0], dtype=torch.float64), deviation=50.0)
+        tensor([100., 100.], dtype=torch.float64)
+    """
+    mean = sums.mean()
+    differences = sums - mean
+    spread = float(differences.square().sum()) / max(len(sums) - 1, 1)
+    own = max(0.0, 1.0 - deviation**2 / spread) if spread else 0.0
+    return (mean + own * differences).clamp(min=1.0)
 
 
 def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
@@ -209,18 +232,22 @@ def _in_common(moments: Tensor, counts: Tensor, noise: float) -> tuple[Tensor, T
     return factors.transpose(1, 2) @ factors, own.diagonal(dim1=1, dim2=2) @ variances / variances.sum()
 
 
-def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+def through_clipping(
+    centre: Tensor, factor: Tensor, vectors: Tensor, noise_of_mean: float = 0.0, noise_of_moments: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Centre and factor of a Gaussian that has these moments once its units are cut to what lies between 0 and 1.
 
     Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
     its mean. What is measured are moments of records, so those of what is generated are brought there: by turns of
     generating from fixed draws, cutting, and adding most of what is missing to mean and covariance, for as long as that
-    brings them nearer: of these draws they are never farther than without any of it.
+    brings them nearer. Cutting also takes away noise, of which nothing is to be put back: what is missing is asked for as
+    far as it is more than that.
 
     Args:
         centre: (d,) coordinates of the mean.
         factor: (r, d) F of the covariance ``F^T F``.
         vectors: (d, units), orthonormal rows.
+        noise_of_mean, noise_of_moments: standard deviation of that of a coordinate, and of a number of second moments.
 
     Example:
         >>> vectors, factor = torch.eye(1, dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64)
@@ -237,30 +264,61 @@ def through_clipping(centre: Tensor, factor: Tensor, vectors: Tensor) -> tuple[T
     if not varies.any():
         return centre, factor
     lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
-    own, root, asked = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
-    covariance, best = asked, (math.inf, own, root)
+    own, root, covariance = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
+    best = (math.inf, own, root)
     # Units are many: in half of the digits they take half of the time, and the draws are fewer than would tell.
     units = vectors.float()
-    for _ in range(_ROUNDS):
-        made = (((own + z @ root @ directions).float() @ units).clamp_(0.0, 1.0) @ units.T).double()
+    for turn in range(_ROUNDS):
+        values = (own + z @ root @ directions).float() @ units
+        if not turn:
+            left = (units * ((values > 0.0) & (values < 1.0)).float().mean(dim=0) @ units.T).double()
+        made = (values.clamp_(0.0, 1.0) @ units.T).double()
         mean = made.mean(dim=0)
         around = (made - mean) @ directions.T
         found = around.T @ around / len(z)
+        if not turn:
+            lost = _lost(left, directions)
+            asked = (
+                mean + _beyond(centre - mean, noise_of_mean**2 * lost[0]),
+                found + _beyond(covariance - found, noise_of_moments**2 * lost[1]),
+            )
+        missing = asked[0] - mean, asked[1] - found
+        far = float(missing[0].square().sum() / lengths.square().sum() + missing[1].square().sum() / lengths.pow(4).sum())
         # Noisy moments may be none that there can be; then what is added to reach them only does harm.
-        far = float((centre - mean).square().sum() / asked.trace() + (asked - found).square().sum() / asked.square().sum())
         if not far < best[0]:
             break
         best = (far, own, root)
         # Where more than there is would be taken, as where what is cut in wide directions comes out in narrow ones, there
         # is nothing left.
-        values, turned = torch.linalg.eigh(covariance + _PART * (asked - found))
-        values = values.clamp(min=0.0)
-        covariance, root = (turned * values) @ turned.T, (turned * values.sqrt()) @ turned.T
-        own = own + _PART * (centre - mean)
+        variances, turned = torch.linalg.eigh(covariance + _PART * missing[1])
+        variances = variances.clamp(min=0.0)
+        covariance, root = (turned * variances) @ turned.T, (turned * variances.sqrt()) @ turned.T
+        own = own + _PART * missing[0]
     _, own, root = best
     out = torch.zeros_like(factor)
     out[: len(lengths)] = root @ directions
     return own, out
+
+
+def _lost(left: Tensor, directions: Tensor) -> tuple[float, float]:
+    """Of white noise of variance 1 on mean and moments, the expected squared length of what cutting takes away.
+
+    Args:
+        left: (d, d) J, what cutting leaves of a small change of the mean; of a small change E of the covariance it leaves
+            about ``J E J``.
+        directions: (r, d) in which the covariance is.
+    """
+    of_mean = torch.eye(len(left), dtype=left.dtype) - left
+    left = directions @ left @ directions.T
+    of_moments = len(left) ** 2 - 2.0 * left.trace().square() + left.square().sum().square()
+    return float(of_mean.square().sum()), float(of_moments)
+
+
+def _beyond(missing: Tensor, noise: float) -> Tensor:
+    """What is believed of numbers that may as well be 0, with noise of this expected squared length: they are shortened by
+    its share in their own (James and Stein 1961, positive part)."""
+    length = float(missing.square().sum())
+    return missing * max(0.0, 1.0 - noise / length) if length else missing
 
 
 def curve(
