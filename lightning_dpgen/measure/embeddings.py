@@ -10,6 +10,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.models.networks import check_sizes
 
 
 class MeanEmbeddings(Statistic):
@@ -37,7 +38,8 @@ class MeanEmbeddings(Statistic):
     bound = FEATURE_NORM
 
     def __init__(self, schema: Schema, features: Features, k: int) -> None:
-        self._schema, self._features, self.shape = schema, features, (k, features.d)
+        check_sizes(k=k)
+        self._schema, self._features, self.k, self.shape = schema, features, k, (k, features.d)
         self.layout = schema.layout
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 
@@ -24,16 +25,14 @@ class Recipe(ABC):
         n: the declared number of records; public.
 
     Raises:
-        ValueError: for fewer than one of either.
+        ValueError: for what is no whole number from 1 of either.
     """
 
     k: int
     n: int
 
     def __post_init__(self) -> None:
-        for name in ("k", "n"):
-            if not 1 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        check_sizes(k=self.k, n=self.n)
 
     @property
     @abstractmethod
@@ -65,7 +64,7 @@ class Recipe(ABC):
         state: State | None = None,
         save: Callable[[State], None] = lambda _: None,
     ) -> Mixture:
-        """The mixture.
+        """The mixture, which remembers the run that has paid for it.
 
         Args:
             records: private.
@@ -81,11 +80,13 @@ class Recipe(ABC):
             ValueError, BadRecords, LedgerError: as `Workload.measure`; ValueError for a state of another run or recipe, or
                 one that lacks something that no account is there to pay for.
         """
+        if state is not None and not self.fits(state):
+            holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
         state = dict(state or {})
-        if state and not self.fits(state):
-            raise ValueError(f"state: holds {sorted(state)}, which is not what this recipe measures")
         runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
-        if len(runs | ({account.ledger.run} if account is not None else set())) > 1:
+        runs |= {account.ledger.run} if account is not None else set()
+        if len(runs) > 1:
             raise ValueError(
                 "state: holds measurements of another run than that of the account: what was measured of two data sets, or "
                 "twice of one, makes no model together; hand over the state that this run has saved"
@@ -101,10 +102,17 @@ class Recipe(ABC):
                 made.append(workload.measure(self.statistics(workload.stage, state), records, component, account))
                 state = {**state, workload.stage: tuple(made)}
                 save(state)
-        return self.fitted(state)
+        mixture = self.fitted(state)
+        return Mixture(mixture.network, mixture.weights, *runs)
 
     def fits(self, state: State) -> bool:
         """Whether this is what these accesses could have measured."""
+        try:
+            return self._fits(state)
+        except (AttributeError, LookupError, TypeError, ValueError):  # no state at all
+            return False
+
+    def _fits(self, state: State) -> bool:
         before: dict[str, tuple[Mapping[str, Measured], ...]] = {}
         for workload in self.workloads:
             made = state.get(workload.stage, ())
@@ -115,6 +123,8 @@ class Recipe(ABC):
                 if set(found) != set(due):
                     return False
                 if any(tuple(found[name].sums.shape) != tuple(due[name].shape) for name in due):
+                    return False
+                if not all(own.sums.isfinite().all() and 0.0 <= own.deviation < math.inf for own in found.values()):
                     return False
                 before[workload.stage] = (*before.get(workload.stage, ()), found)
             if not made:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.bases import Basis, unit_values
+from lightning_dpgen.models.networks import check_sizes
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 20
@@ -29,11 +31,13 @@ class Statistic(ABC):
         shape: of the sums.
         bound: how much one record, added or removed, changes them in L2; public.
         layout: of the records of which this holds; None where it holds of any.
+        k: number of components that it tells apart; None where it does not look at them.
     """
 
     shape: tuple[int, ...]
     bound: float
     layout: Layout | None = None
+    k: int | None = None
 
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -41,7 +45,7 @@ class Statistic(ABC):
 
         Args:
             records: as they are encoded.
-            component: (B,) int64, to which component each belongs. Private.
+            component: (B,) int64 from 0 to k - 1, to which component each belongs. Private.
         """
 
     def of_all(self, records: Records, component: Tensor) -> Tensor:
@@ -68,7 +72,8 @@ class Counts(Statistic):
     bound = 1.0
 
     def __init__(self, k: int) -> None:
-        self.shape = (k,)
+        check_sizes(k=k)
+        self.k, self.shape = k, (k,)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         return torch.bincount(component, minlength=self.shape[0]).double()
@@ -95,10 +100,9 @@ class Histogram(Statistic):
     """
 
     def __init__(self, layout: Layout, channels: int, bins: int) -> None:
-        if channels < 1 or layout.units < 1 or layout.units % channels:
+        check_sizes(channels=channels, bins=bins)
+        if layout.units < 1 or layout.units % channels:
             raise ValueError(f"channels={channels}: expected a number that divides the {layout.units} units of a record")
-        if bins < 1:
-            raise ValueError(f"bins={bins}: expected 1 or more")
         self.layout, self._channels, self._bins = layout, channels, bins
         self.shape, self.bound = (channels, bins + 2), math.sqrt(channels)
 
@@ -123,7 +127,7 @@ class Marginals(Statistic):
         tables: for each, which groups it crosses.
 
     Raises:
-        ValueError: for no table, or one of other groups than the layout has, or of one twice.
+        ValueError: for no table, one of other groups than the layout has, or one twice, be it in another order.
 
     Example:
         >>> pairs = Marginals(Layout(0, groups=(2, 3)), [(0,), (0, 1)])
@@ -136,8 +140,8 @@ class Marginals(Statistic):
         for table in tables:
             if not table or len(set(table)) < len(table) or not set(table) <= set(range(len(layout.groups))):
                 raise ValueError(f"table {table}: expected distinct groups from 0 to {len(layout.groups) - 1}")
-        if not tables:
-            raise ValueError("tables: expected at least one")
+        if not tables or len({frozenset(table) for table in tables}) < len(tables):
+            raise ValueError("tables: expected at least one, and none twice, in whatever order its groups are")
         self.layout, self.tables = layout, [tuple(table) for table in tables]
         self.sizes = [tuple(layout.groups[group] for group in table) for table in self.tables]
         self._starts = [0, *itertools.accumulate(math.prod(size) for size in self.sizes)]
@@ -166,8 +170,9 @@ class Means(Statistic):
     """
 
     def __init__(self, basis: Basis, k: int, radius: float) -> None:
+        check_sizes(k=k)
         check_radius(radius)
-        self.basis, self.layout, self.bound, self.shape = basis, basis.layout, radius, (k, basis.size)
+        self.basis, self.layout, self.bound, self.k, self.shape = basis, basis.layout, radius, k, (k, basis.size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         within = shortened(self.basis.coordinates(records), self.bound)
@@ -190,7 +195,7 @@ class Squares(Statistic):
             raise ValueError(f"centres of shape {tuple(centres.shape)}: expected (k, {basis.size}) finite numbers")
         check_radius(radius)
         self.basis, self.layout, self._centres, self._radius = basis, basis.layout, centres.double(), radius
-        self.bound, self.shape = radius**2, (len(centres), basis.size, basis.size)
+        self.bound, self.k, self.shape = radius**2, len(centres), (len(centres), basis.size, basis.size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rest = shortened(self.basis.coordinates(records) - self._centres[component], self._radius)
@@ -202,13 +207,13 @@ class Squares(Statistic):
 
 
 def check_radius(radius: float, name: str = "radius") -> None:
-    """Refuse what squares of float64 numbers do not hold: lengths could not be told from 0 then.
+    """Refuse what is far from the lengths that records have: what is fitted to such sums would overflow.
 
     Raises:
         ValueError: naming the number.
     """
-    if not 1e-100 <= radius <= 1e100:
-        raise ValueError(f"{name}={radius}: expected a number from 1e-100 to 1e100")
+    if not (isinstance(radius, numbers.Real) and 1e-6 <= radius <= 1e6):
+        raise ValueError(f"{name}={radius!r}: expected a number from 1e-06 to 1e+06")
 
 
 def shortened(rows: Tensor, radius: float) -> Tensor:

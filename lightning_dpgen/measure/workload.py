@@ -51,7 +51,7 @@ class Workload:
         rounds: how many accesses; what is measured in one may depend on what came of those before it.
 
     Raises:
-        ValueError: for weights that are not positive, or none; no rounds, or none behind a number.
+        ValueError: for weights or a share that are not positive, or none; no rounds, or none behind a number.
     """
 
     stage: str
@@ -61,12 +61,15 @@ class Workload:
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        if not self.weights or not all(0.0 < weight < float("inf") for weight in self.weights.values()):
-            raise ValueError(f"stage {self.stage!r}: weights={dict(self.weights)}, expected a positive number a statistic")
-        if not 0.0 < self.largest < float("inf"):
-            raise ValueError(f"stage {self.stage!r}: largest={self.largest}, expected about how many records, above 0")
-        if self.rounds < 1:
-            raise ValueError(f"stage {self.stage!r}: rounds={self.rounds}, expected 1 or more")
+        weighed = isinstance(self.weights, Mapping) and self.weights and all(map(_positive, self.weights.values()))
+        if not weighed:
+            raise ValueError(f"stage {self.stage!r}: weights={self.weights}, expected a positive number a statistic")
+        if not _positive(self.largest):
+            raise ValueError(f"stage {self.stage!r}: largest={self.largest!r}, expected about how many records, above 0")
+        if not _positive(self.share):
+            raise ValueError(f"stage {self.stage!r}: share={self.share!r}, expected a number above 0")
+        if type(self.rounds) is not int or self.rounds < 1:
+            raise ValueError(f"stage {self.stage!r}: rounds={self.rounds!r}, expected a whole number, 1 or more")
 
     def draft(self, share: float) -> Draft:
         """The accesses as they are planned, for a recipe's share of the budget's mu^2."""
@@ -80,7 +83,7 @@ class Workload:
         Args:
             statistics: by the names of the weights.
             records: private.
-            component: (N,) to which component each belongs. Private.
+            component: (N,) int64 from 0, to which component each belongs. Private.
             account: its plan holds the draft.
 
         Guarantee:
@@ -121,6 +124,8 @@ class Workload:
                 f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the bounds are"
             )
         persons_of(records, None, account.plan.max_rows)
+        if not isinstance(component, Tensor):
+            raise ValueError(f"component: {type(component).__name__}, expected a tensor of int64, one for each record")
         if component.shape != (len(records),) or component.dtype != torch.int64:
             # How many records there are is private, and is not said.
             raise ValueError(f"component: {component.dim()} axes of {component.dtype}, expected int64, one for each record")
@@ -132,9 +137,16 @@ class Workload:
                     f"statistic {name!r} is of records of the layout {layout}, and its bound does not hold of others: "
                     f"expected that of these records, {records.schema.layout}"
                 )
+            k = getattr(statistic, "k", None)
+            if k is not None and len(component) and not (component.min() >= 0 and component.max() < k):
+                raise ValueError(f"component: statistic {name!r} tells {k} apart, expected numbers from 0 to {k - 1}")
             bound = getattr(statistic, "bound", None)
             if not (isinstance(bound, numbers.Real) and 1e-200 <= bound <= 1e200):
                 raise ValueError(
                     f"statistic {name!r} has bound={bound}: expected a number from 1e-200 to 1e200, by how much one record "
                     "moves its sums in L2 at most; shorten what a record adds"
                 )
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, numbers.Real) and 0.0 < value < float("inf")

@@ -24,7 +24,8 @@ class Basis:
             and not of the rows beside it. What it gives may be longer than the record.
 
     Raises:
-        ValueError: for vectors of another length, or that are not orthonormal.
+        ValueError: for vectors of another length, or that are not orthonormal; a `look` that gives anything but as many
+            finite numbers as it is given, row by row.
 
     Example:
         >>> layout = Layout(units=4, levels=2)
@@ -46,6 +47,21 @@ class Basis:
         if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
         self.vectors, self.size, self.layout, self._look = vectors, len(vectors), layout, look
+        if look is not None:
+            rows = torch.rand(3, vectors.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            together, alone = self._seen(rows.clone()), self._seen(rows[1:2].clone())
+            if not together.isfinite().all() or not torch.allclose(together[1:2], alone):
+                raise ValueError("look: made of a row what is not finite, or depends on the rows beside it")
+
+    def _seen(self, values: Tensor) -> Tensor:
+        """What is taken instead of these rows."""
+        if self._look is None:
+            return values
+        found = self._look(values)
+        # How many records there are is private, and is not said.
+        if not isinstance(found, Tensor) or found.shape != values.shape or found.dtype != values.dtype:
+            raise ValueError(f"look: expected (B, {values.shape[1]}) numbers of {values.dtype}, a row for each row")
+        return found
 
     def coordinates(self, records: Encoded) -> Tensor:
         """(B, size) float64, of the units as numbers from 0 to 1."""
@@ -57,7 +73,7 @@ class Basis:
         values = unit_values(records, self.layout)
         if whole:
             values = torch.cat([values, _one_hot(records, self.layout)], dim=1)
-        return (values if self._look is None else self._look(values)) @ self.vectors.T
+        return self._seen(values) @ self.vectors.T
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:

@@ -39,10 +39,11 @@ class Mixture:
     Args:
         network: one generative network a component.
         weights: (k,) probabilities, public.
+        run: in whose ledger stands what it was learned by (`Ledger.run`); empty where that is not known.
     """
 
-    def __init__(self, network: GenerativeNetwork, weights: Tensor) -> None:
-        self.network, self.weights = network, weights
+    def __init__(self, network: GenerativeNetwork, weights: Tensor, run: str = "") -> None:
+        self.network, self.weights, self.run = network, weights, run
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Encoded:

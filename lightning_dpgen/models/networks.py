@@ -20,13 +20,13 @@ _CHANNELS = (16, 32)
 
 
 def check_sizes(**sizes: int) -> None:
-    """Whether these sizes of networks are whole numbers from 1.
+    """Whether these sizes are whole numbers from 1.
 
     Raises:
         ValueError: naming the size.
     """
     for name, size in sizes.items():
-        if type(size) is not int or size < 1:
+        if type(size) is not int or not 1 <= size < 1 << 62:
             raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
 
 

@@ -182,7 +182,7 @@ class PrivateMixture(pl.LightningModule):
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)
-        return Mixture(network, weights)
+        return Mixture(network, weights, self.account.ledger.run)
 
 
 def _flat(bound) -> list[float]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.durable import sync_files, sync_folder
 from lightning_dpgen.privacy.errors import PlanMismatch
@@ -26,7 +28,7 @@ class Content(Protocol):
 
 
 def release_from(
-    content: Content, account: Account, folder: str | Path, *, data: str, n: int, unit: str, declared: dict[str, Any]
+    content: Content, account: Account, folder: str | Path, *, data: str, n: int, unit: str | None, declared: dict[str, Any]
 ) -> dict[str, Any]:
     """Write a release of what somebody else's program has learned on an account; gives its certificate.
 
@@ -36,15 +38,17 @@ def release_from(
         folder: must not exist; it appears complete, or not at all.
         data: what the records are, in words.
         n: their declared number.
-        unit: whose presence is protected.
+        unit: whose presence is protected; None says a person where the plan is about persons with several records, else
+            one record.
         declared: what else the certificate assumes to be public.
 
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for `declared` that says what is said already.
+        ValueError: for `declared` that says what is said already, or an n that is no whole number from 1.
     """
     folder = Path(folder)
+    check_sizes(n=n)
     if said := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
         raise ValueError(f"declared: holds {said}, of which arguments and the account's plan speak; leave them out")
     if folder.exists():
@@ -52,11 +56,19 @@ def release_from(
     if not account.ledger.accesses:
         raise PlanMismatch("nothing has been drawn from this account: learn from the records on it first")
     per_person = {} if account.plan.max_rows == 1 else {"max_rows": account.plan.max_rows}
+    if unit is None:
+        unit = "one person" if per_person else "one record"
     account.ledger.close()
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = folder.with_name(f".{folder.name}.part")
+    # What an earlier call left when it was killed.
+    shutil.rmtree(staging, ignore_errors=True)
     everything = {"data": data, "n": n, **per_person, **declared}
-    return write_release(folder, staging, content, account, unit=unit, declared=everything)
+    try:
+        return write_release(folder, staging, content, account, unit=unit, declared=everything)
+    finally:
+        # Of a release that was not completed; it can be asked for again.
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def write_release(

@@ -11,6 +11,7 @@ from typing import Any
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
@@ -96,7 +97,7 @@ def release_mixture(
     n: int,
     rows: int | None = None,
     seed: int = 0,
-    unit: str = "one record",
+    unit: str | None = None,
     declared: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write a release of a mixture that was learned on an account: model, synthetic records, certificate, report and card.
@@ -111,7 +112,8 @@ def release_mixture(
         n: their declared number.
         rows: of synthetic records; as many as n if None.
         seed: of the synthetic records; public.
-        unit: whose presence is protected.
+        unit: whose presence is protected; None says a person where the plan is about persons with several records, else
+            one record.
         declared: what else the certificate assumes to be public.
 
     Returns:
@@ -120,12 +122,18 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n or rows below 1, `declared` that says what is said already, or a mixture that is not finite.
+        ValueError: for n or rows below 1, a mixture of another account, `declared` that says what is said already, or a
+            mixture that is not finite.
     """
     rows = n if rows is None else rows
-    for name, value, least in (("n", n, 1), ("rows", rows, 1), ("seed", seed, 0)):
-        if type(value) is not int or not least <= value < 1 << 63:
-            raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
+    check_sizes(n=n, rows=rows)
+    if type(seed) is not int or not 0 <= seed < 1 << 62:
+        raise ValueError(f"seed={seed!r}: expected a whole number, 0 or more")
+    if mixture.run not in ("", account.ledger.run):
+        raise ValueError(
+            "mixture: was learned on another account than this one, whose certificate would not speak of what it has cost; "
+            "hand over the account that it was measured or trained on"
+        )
     if said := sorted({"schema", "seed", "rows"} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, of which arguments and the mixture speak; leave them out")
     if not all(tensor.isfinite().all() for tensor in (mixture.weights, *mixture.network.state_dict().values())):

@@ -54,7 +54,7 @@ def release_weights(
     *,
     data: str,
     n: int,
-    unit: str = "one record",
+    unit: str | None = None,
     declared: dict[str, Any] | None = None,
     public: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -68,7 +68,8 @@ def release_weights(
         folder: must not exist; it appears complete, or not at all.
         data: what the records are, in words.
         n: their declared number.
-        unit: whose presence is protected.
+        unit: whose presence is protected; None says a person where the plan is about persons with several records, else
+            one record.
         declared: what else the certificate assumes to be public.
         public: names of buffers and frozen parameters that are no function of the records.
 
@@ -78,8 +79,8 @@ def release_weights(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: if a parameter is not finite, or the network has a buffer or frozen parameter that is not named: whoever
-            keeps statistics of records keeps them there.
+        ValueError: for n below 1; if a parameter is not finite, or the network has a buffer or frozen parameter that is not
+            named: whoever keeps statistics of records keeps them there.
     """
     trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
     unknown = sorted(set(network.state_dict()) - trained - set(public))

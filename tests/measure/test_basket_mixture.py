@@ -162,8 +162,8 @@ def test_halves_are_of_whole_strata():
     [
         ({"pairs_share": 1.0}, r"pairs_share=1\.0"),
         ({"schema": BasketSchema((1,), max_items=1)}, "two items or more"),
-        ({"k": 0}, "k=0: expected 1 or more"),
-        ({"n": 0}, "n=0: expected 1 or more"),
+        ({"k": 0}, "k=0: expected a whole number, 1 or more"),
+        ({"n": 0}, "n=0: expected a whole number, 1 or more"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changed, says):

@@ -360,6 +360,12 @@ def test_a_state_is_known_for_what_it_is():
     assert not own.fits({"squares": both["squares"]}) and not own.fits({**both, "more": first["means"]})
     assert not own.fits({"means": first["means"] * 2})
     assert not recipe(100, size=5).fits(first)
+    broken = dataclasses.replace(first["means"][0]["counts"], deviation=math.nan)
+    for state in ({"means": 3}, {"means": ({"counts": 1.0},)}, [], {"means": ({**first["means"][0], "counts": broken},)}):
+        assert not own.fits(state) or state == []
+    for state in ("means", {"means": 3}):
+        with pytest.raises(ValueError, match="which is not what this recipe measures"):
+            own.measure(None, None, None, state=state)
 
 
 @pytest.mark.parametrize("changed", ["a stage of nobody's", "another size"])
@@ -433,6 +439,10 @@ AMISS = {
     "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),
     "too few components": (Counts(2), NONE_EACH[:99], "component: .* expected int64, one for each record"),
     "components of another kind": (Counts(2), NONE_EACH.double(), "component: 1 axes of torch.float64"),
+    "components of NumPy": (Counts(2), NONE_EACH.numpy(), "component: ndarray, expected a tensor of int64"),
+    "no components": (Counts(2), None, "component: NoneType, expected a tensor of int64"),
+    "a component too many": (Counts(2), NONE_EACH + 2, r"tells 2 apart, expected numbers from 0 to 1$"),
+    "a component from behind": (Counts(2), NONE_EACH - 1, r"tells 2 apart, expected numbers from 0 to 1$"),
 }
 
 
@@ -449,12 +459,15 @@ def test_what_is_amiss_with_a_statistic_is_said_before_anything_is_spent(statist
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"spread": 0.0}, r"spread=0\.0: expected a number from 1e-100 to 1e100"),
+        ({"spread": 0.0}, r"spread=0\.0: expected a number from 1e-06 to 1e\+06"),
+        ({"spread": 1e90}, r"spread=1e\+90: expected a number from"),
+        ({"spread": "wide"}, "spread='wide': expected a number from"),
         ({"radius": math.inf}, "radius=inf: expected"),
         ({"k": 3}, "k=3: expected as many components for each of the 2 values of the label"),
-        ({"k": 0}, "k=0: expected 1 or more"),
-        ({"n": 0}, "n=0: expected 1 or more"),
-        ({"n": math.nan}, "n=nan: expected 1 or more"),
+        ({"k": 0}, "k=0: expected a whole number, 1 or more"),
+        ({"k": "10"}, "k='10': expected a whole number"),
+        ({"n": 0}, "n=0: expected a whole number, 1 or more"),
+        ({"n": 1e300}, r"n=1e\+300: expected a whole number"),
         ({"symmetries": "small"}, "symmetries='small': expected Symmetries"),
     ],
 )
@@ -469,8 +482,13 @@ def test_numbers_that_make_no_recipe_are_refused(numbers, message):
         ({"weights": {}}, "weights={}, expected a positive number a statistic"),
         ({"weights": {"a": 0.0, "b": 0.0}}, "expected a positive number a statistic"),
         ({"weights": {"a": math.nan}}, "expected a positive number a statistic"),
+        ({"weights": {"a": "much"}}, "weights={'a': 'much'}, expected a positive number a statistic"),
+        ({"weights": "a"}, "weights=a, expected a positive number a statistic"),
         ({"largest": 0}, "largest=0, expected about how many records, above 0"),
-        ({"rounds": 0}, "rounds=0, expected 1 or more"),
+        ({"largest": "100"}, "largest='100', expected about how many records"),
+        ({"share": -1.0}, r"share=-1\.0, expected a number above 0"),
+        ({"rounds": 0}, "rounds=0, expected a whole number, 1 or more"),
+        ({"rounds": 1.5}, r"rounds=1\.5, expected a whole number"),
     ],
 )
 def test_a_workload_that_makes_no_sense_is_refused(numbers, message):

@@ -175,10 +175,13 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
         (lambda: Marginals(TABLE, []), "expected at least one"),
         (lambda: Marginals(TABLE, [(0, 3)]), "expected distinct groups from 0 to 2"),
         (lambda: Marginals(TABLE, [(1, 1)]), "expected distinct groups"),
-        (lambda: Means(SLOW, 3, float("inf")), "radius=inf: expected a number from 1e-100 to 1e100"),
-        (lambda: Means(SLOW, 3, 1e-162), "radius=1e-162: expected a number from 1e-100 to 1e100"),
+        (lambda: Marginals(TABLE, [(0, 1), (1, 0)]), "none twice, in whatever order"),
+        (lambda: Means(SLOW, 3, float("inf")), r"radius=inf: expected a number from 1e-06 to 1e\+06"),
+        (lambda: Means(SLOW, 3, 1e-162), r"radius=1e-162: expected a number from 1e-06 to 1e\+06"),
+        (lambda: Means(SLOW, 2.5, 1.0), r"k=2\.5: expected a whole number"),
+        (lambda: Counts("3"), "k='3': expected a whole number"),
         (lambda: Histogram(PICTURE.layout, 5, 4), "channels=5: expected a number that divides the 24 units"),
-        (lambda: Histogram(PICTURE.layout, 1, 0), "bins=0: expected 1 or more"),
+        (lambda: Histogram(PICTURE.layout, 1, 0), "bins=0: expected a whole number, 1 or more"),
         (lambda: Squares(SLOW, CENTRES[:, :9], 1.0), "expected \\(k, 10\\) finite numbers"),
         (lambda: Squares(SLOW, CENTRES * torch.nan, 1.0), "finite numbers"),
         (lambda: ItemsBySize(TABLE, [0]), "records without sizes"),
@@ -189,3 +192,19 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
 def test_what_makes_no_sense_is_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize(
+    ("look", "says"),
+    [
+        (lambda rows: rows - rows.mean(dim=0), "depends on the rows beside it"),
+        (lambda rows: rows / 0.0, "not finite, or depends"),
+        (lambda rows: rows[:, :5], r"expected \(B, 24\) numbers of torch.float64, a row for each row"),
+        (lambda rows: rows.sum(dim=0), r"expected \(B, 24\) numbers"),
+        (lambda rows: rows.float(), r"expected \(B, 24\) numbers of torch.float64"),
+        (lambda rows: rows.numpy(), r"expected \(B, 24\) numbers"),
+    ],
+)
+def test_a_look_at_more_than_its_own_row_is_refused(look, says):
+    with pytest.raises(ValueError, match=says):
+        Basis(PICTURE.layout, SLOW.vectors, look)
