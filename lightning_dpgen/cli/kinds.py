@@ -271,6 +271,11 @@ def _varied_pictures(conf: DataConf, schema: ImageSchema) -> ImageSchema:
 def _pictures(conf: DataConf) -> ImageSchema:
     _needed(conf, "height", "width")
     names = tuple(conf.classes) if isinstance(conf.classes, list) else ()
+    if any(type(name) is int for name in names):
+        raise Mistake(
+            f"data.classes={list(names[:5])}: expected names as text, as in data.classes=[cats,dogs], or data.classes="
+            f"{len(names)} for labels that are the whole numbers from 0 to {len(names) - 1}"
+        )
     classes = len(names) if names else conf.classes or 0
     given = _given(conf, "height", "width", "channels", "threshold")
     return ImageSchema(**{"levels": 255, "classes": classes, "names": names} | given)

@@ -255,9 +255,13 @@ def fill(conf: Conf) -> Settings:
     others = (data.n_share, data.discovery_share, conf.privacy.fidelity_share, conf.model.measured_share)
     left = 1.0 - sum(share or 0.0 for share in others)
     for field in dataclasses.fields(conf.split):
-        if getattr(conf.split, field.name) is None and hasattr(chosen, field.name):
+        share, given = field.name.endswith("_share"), getattr(conf.split, field.name)
+        if share and chosen.k == 1 and not trained:
+            if given is not None:
+                raise Mistake(f"split.{field.name}={given:g}: there is one cluster, and nothing to split; leave it out")
+        elif given is None and hasattr(chosen, field.name):
             value = getattr(chosen, field.name)
-            setattr(conf.split, field.name, value * left if field.name.endswith("_share") else value)
+            setattr(conf.split, field.name, value * left if share else value)
     rate = chosen.rate if conf.model.rate is None else conf.model.rate
     complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
     if measures(conf):
@@ -290,6 +294,7 @@ def fill(conf: Conf) -> Settings:
             asked["start"] = "public"
         elif asked["start"] not in ("mean", "random"):
             raise Mistake(f"split.start={conf.split.start}: expected mean, random, or a FILE{ENDING} of public records")
+        asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
         split = SplitSettings(**asked).fitted(schema.layout)
     except ValueError as error:
         raise Mistake(str(error)) from None

@@ -412,8 +412,10 @@ def _too_small(draft: Draft, drafts, shares, target: float, delta: float) -> Bud
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
     share = shares[list(drafts).index(draft)]
     fits = _most(lambda count: count < draft.count and _worthwhile(replace(draft, count=count), share, target, delta), 0)
-    hint += f", or {fits} of the {draft.count} accesses" if fits else ", and not even one access fits"
+    if draft.count > 1:
+        hint += f", or {fits} of the {draft.count} accesses" if fits else ", and not even one access fits"
+    accesses = "the access" if draft.count == 1 else f"the {draft.count} accesses"
     return BudgetTooSmall(
-        f"epsilon={target:g} at delta={delta:g} is too small for the {draft.count} accesses of stage {draft.stage!r}: each "
-        f"noisy number would outweigh all that the about {draft.largest:.0f} records behind it can add up to; {hint}"
+        f"epsilon={target:g} at delta={delta:g} is too small for {accesses} of stage {draft.stage!r}: each noisy number "
+        f"would outweigh all that the about {draft.largest:.3g} records behind it can add up to; {hint}"
     )

@@ -1,10 +1,13 @@
 """One quick training on the bundled digits, shared by the tests of the program; and a way to call it."""
 
+import contextlib
 import shutil
 
 import pytest
 
+from lightning_dpgen.cli import measured_run
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.privacy import durable
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
 
@@ -34,3 +37,24 @@ def dpgen(capsys):
         return status, out, err
 
     return call
+
+
+@pytest.fixture
+def interrupted_when_kept(monkeypatch):
+    """A context in which a run is interrupted when what it has measured was kept so many times; gives what was kept."""
+
+    @contextlib.contextmanager
+    def within(times):
+        saves = []
+
+        def save(path, value):
+            durable.save(path, value)
+            saves.append(value)
+            if len(saves) == times:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(save), "load": durable.load}))
+            yield saves
+
+    return within

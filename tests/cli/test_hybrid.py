@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightning_dpgen import load_release
-from lightning_dpgen.cli import measured_run
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import gaussian_mu
 
@@ -56,14 +55,9 @@ def test_it_begins_at_what_the_measured_model_makes(dpgen, tmp_path):
     assert alike["hybrid"] > 0.9 and alike["alone"] < 0.5
 
 
-def test_a_run_goes_on_after_what_was_measured(dpgen, tmp_path, monkeypatch):
-    def stopped(path, value):
-        durable.save(path, value)
-        raise KeyboardInterrupt
-
+def test_a_run_goes_on_after_what_was_measured(dpgen, tmp_path, interrupted_when_kept):
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(stopped), "load": durable.load}))
+    with interrupted_when_kept(1):
         assert dpgen("train", *HYBRID, f"run_dir={run}")[0] == 130
     kept = durable.load(run / "private" / "measured.pt", "made")["made"]
     assert set(kept) == {"means"}

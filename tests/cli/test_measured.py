@@ -94,18 +94,9 @@ def test_a_table_is_measured_in_a_few_accesses(dpgen, tmp_path, people, share):
     assert made.age[made.sex == "M"].mean() == pytest.approx(64.5, abs=3)
 
 
-def test_a_table_goes_on_between_accesses_of_its_label(dpgen, tmp_path, people, monkeypatch):
-    saves = []
-
-    def stopped(path, value):
-        durable.save(path, value)
-        saves.append(value)
-        if len(saves) == 3:
-            raise KeyboardInterrupt
-
+def test_a_table_goes_on_between_accesses_of_its_label(dpgen, tmp_path, people, interrupted_when_kept):
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(stopped), "load": durable.load}))
+    with interrupted_when_kept(3) as saves:
         assert dpgen("train", *people, f"run_dir={run}")[0] == 130
     assert dpgen("train", *people, f"run_dir={run}")[0] == 0 and dpgen("verify", run)[0] == 0
     again = durable.load(run / "private" / "measured.pt", "made")["made"]
@@ -180,16 +171,10 @@ def test_baskets_are_measured_in_two(dpgen, tmp_path, label):
 
 
 @pytest.fixture
-def after_the_means(dpgen, tmp_path, monkeypatch):
+def after_the_means(dpgen, tmp_path, interrupted_when_kept):
     """A run that was interrupted when the means were measured and kept."""
-
-    def stopped(path, value):
-        durable.save(path, value)
-        raise KeyboardInterrupt
-
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(stopped), "load": durable.load}))
+    with interrupted_when_kept(1):
         assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
     return run
 
@@ -316,6 +301,11 @@ BAD = {
     "a bound": (["clipping.c_max=3"], "leave settings of clipping out"),
     "shares that leave nothing": (
         ["data.classes=0", "split.k=4", "split.lloyd_share=0.6", "privacy.fidelity_share=0.4"], "leave -",
+    ),
+    "a share of no split": (["split.k=1", "split.moments_share=0.2"], "split.moments_share=0.2: there is one cluster"),
+    "classes that are numbers": (
+        ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[1,0]"],
+        "data.classes=[1, 0]: expected names as text, as in data.classes=[cats,dogs], or data.classes=2",
     ),
     "beyond any budget": (["privacy.epsilon=1e300"], "expected 1e-06 to 1e+06"),
     "too little": (["privacy.epsilon=0.01"], "epsilon=0.01"),
