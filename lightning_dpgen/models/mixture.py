@@ -48,10 +48,19 @@ class Mixture:
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Encoded:
         """n synthetic records: a component by its weight, then what its network draws, then units and choices (`draw`)."""
-        component = torch.multinomial(self.weights, n, replacement=True, generator=generator) if n else (
-            torch.zeros(0, dtype=torch.long)
-        )
-        return self.sample_components(component, generator)
+        return self.sample_components(self._components(n, generator), generator)
+
+    def _components(self, n: int, generator: torch.Generator) -> Tensor:
+        """(n,) components in random order, each as often as its weight says, give or take one (systematic sampling).
+
+        Every record is of a component with the chance that is its weight. That all of them have their share takes a part of
+        chance out of whatever is counted in them.
+        """
+        edges = self.weights.double().cumsum(dim=0)
+        places = (torch.arange(n) + torch.rand(1, generator=generator, dtype=torch.float64)) / max(n, 1)
+        # The last one may be rounded up to 1; right of an edge there is weight.
+        component = torch.searchsorted(edges / edges[-1], places.clamp(max=1.0 - 2.0**-53), right=True)
+        return component[torch.randperm(n, generator=generator)]
 
     @torch.no_grad()
     def sample_components(self, component: Tensor, generator: torch.Generator) -> Encoded:

@@ -144,7 +144,7 @@ class Release:
             yield self._mixture.sample(min(step, n - start), generator)
 
     def _fitting(self, n: int, step: int, where: Mapping[str, Any], generator: torch.Generator) -> Iterator[Encoded]:
-        """The first n records that fit, of as many as it takes; as they are drawn independently, by rejection."""
+        """The first n records that fit, of as many as it takes; by rejection, as each is drawn like all others."""
         conditions = [self.schema.where(column, value) for column, value in where.items()]
         found = drawn = waiting = 0
         parts = [self._mixture.sample(0, generator)]
