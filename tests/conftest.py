@@ -1,5 +1,6 @@
 """One thread, so that tests which run beside others do not wait for each other."""
 
+import functools
 import os
 import random
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from lightning_dpgen.measure import basket_mixture, products
 from lightning_dpgen.privacy.noise import PrivateStream
 
 torch.set_num_threads(1)
@@ -40,3 +42,10 @@ def account_of():
     from contracts import laws
 
     return laws.account_of
+
+
+@pytest.fixture
+def short_fits(monkeypatch):
+    """For tests that do not ask how good a fit is."""
+    for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
+        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), steps=30))

@@ -42,7 +42,7 @@ def test_it_begins_at_what_the_measured_model_makes(dpgen, tmp_path):
     means = {}
     for name, more in {
         "measured": ["model=measured"],
-        "hybrid": ["model.measured_share=0.9", "model.measured_steps=600", "model.steps=1"],
+        "hybrid": ["model.measured_share=0.9", "model.measured_steps=300", "model.steps=1"],
         "alone": ["model.steps=1"],
     }.items():
         run = tmp_path / name

@@ -159,7 +159,7 @@ def test_noise_that_cutting_takes_from_a_mean_is_not_put_back():
     factor, noise = 0.1 * torch.eye(60, dtype=torch.float64), 0.4
     z = torch.from_numpy(random.normal(size=(2000, 60)))
     gains = []
-    for _ in range(20):
+    for _ in range(8):
         centre = truth + noise * torch.from_numpy(random.normal(size=60))
         far = []
         for known in (0.0, noise):
@@ -167,7 +167,7 @@ def test_noise_that_cutting_takes_from_a_mean_is_not_put_back():
             made = ((own + z @ wider) @ vectors).clamp(0.0, 1.0) @ vectors.T
             far.append(float((made.mean(dim=0) - truth).norm()))
         gains.append(1.0 - far[1] / far[0])
-    # It is .04, with a standard error of .004.
+    # It is .04, with a standard error of .006.
     assert np.mean(gains) > 0.02
 
 
