@@ -92,10 +92,9 @@ class GaussianRecipe(Recipe):
 
     def fitted(self, state: State) -> Mixture:
         """The Gaussians of these moments."""
-        counts, means = _counts_and_means(state)
+        counts, means, noise = _counts_and_means(state)
         squares = state[SQUARES][0]["squares"]
-        deviations = state[MEANS][0]["means"].deviation, squares.deviation / math.sqrt(2.0)
-        noise = torch.tensor(deviations, dtype=counts.dtype) / counts[:, None]
+        noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / counts], dim=1)
         network = self._network(means, factors_of(squares.sums, counts, squares.deviation), noise)
         if self._values is not None:
             values = state[MEANS][0]["values"]
@@ -136,10 +135,11 @@ class GaussianRecipe(Recipe):
         return network
 
 
-def _counts_and_means(state: State) -> tuple[Tensor, Tensor]:
+def _counts_and_means(state: State) -> tuple[Tensor, Tensor, Tensor]:
     first = state[MEANS][0]
     counts = likely_counts(first["counts"].sums, first["counts"].deviation)
-    return counts, first["means"].sums / counts[:, None]
+    means, noise = likely_means(first["means"].sums, counts, first["means"].deviation)
+    return counts, means, noise
 
 
 def likely_counts(sums: Tensor, deviation: float) -> Tensor:
@@ -161,6 +161,31 @@ def likely_counts(sums: Tensor, deviation: float) -> Tensor:
     spread = float(differences.square().sum()) / max(len(sums) - 1, 1)
     own = max(0.0, 1.0 - deviation**2 / spread) if spread else 0.0
     return (mean + own * differences).clamp(min=1.0)
+
+
+def likely_means(sums: Tensor, counts: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
+    """(k, d) means, drawn to their common mean by the share of noise in differences; and (k,) about what noise is left.
+
+    Post-processing: the linear Bayes estimate, in each direction by how far components differ in it. One of hardly any
+    records is the common mean.
+
+    Args:
+        sums: (k, d) noisy sums.
+        counts: (k,) counts, 1 or more.
+        deviation: standard deviation of the noise of each number of the sums.
+
+    Returns:
+        The means, and the standard deviation of the noise of a coordinate of each, the root of its mean square.
+    """
+    k, means = len(sums), sums / counts[:, None]
+    noise = (deviation / counts).square()[:, None].expand_as(means)
+    if k == 1 or not deviation:
+        return means, noise.mean(dim=1).sqrt()
+    common = (means / noise).sum(dim=0) / (1.0 / noise).sum(dim=0)
+    differences, weight = means - common, 1.0 / noise.square()
+    spread = ((differences.square() * k / (k - 1) - noise) * weight).sum(dim=0) / weight.sum(dim=0)
+    own = spread.clamp(min=0.0) / (spread.clamp(min=0.0) + noise)
+    return common + own * differences, (own * noise).mean(dim=1).sqrt()
 
 
 def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
