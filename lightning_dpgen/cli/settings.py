@@ -250,6 +250,9 @@ def fill(conf: Conf) -> Settings:
         budget = (_epsilon(conf), conf.privacy.delta, data.max_rows or 1)
         conf.split.k = clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1
     chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
+    if conf.model.name == "measured":
+        # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
+        chosen = dataclasses.replace(chosen, label_weight=0.0)
     solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
     # Default shares are those of what is left when other things are bought.
     others = (data.n_share, data.discovery_share, conf.privacy.fidelity_share, conf.model.measured_share)

@@ -67,6 +67,18 @@ def test_digits_are_told_apart_by_whoever_has_seen_the_synthetic_ones(dpgen, tmp
     assert (nearest == labels).mean() > 0.75
 
 
+def test_clusters_tell_shapes_of_a_label_apart(dpgen, tmp_path):
+    """Most labels have records in several clusters; where clusters follow labels, each is in one."""
+    largest = {}
+    for name, weight in (("default", []), ("by labels", ["split.label_weight=2"])):
+        run = tmp_path / name
+        assert dpgen("train", *LABELLED, "privacy=off", "split.k=3", *weight, f"run_dir={run}")[0] == 0
+        weights = json.loads((run / "release" / "model.json").read_text(encoding="utf-8"))["mixture_weights"]
+        of_label = np.array(weights).reshape(10, 3)
+        largest[name] = np.median(of_label.max(axis=1) / of_label.sum(axis=1))
+    assert largest["default"] < 0.93 < largest["by labels"]
+
+
 @pytest.fixture
 def people(tmp_path):
     """Settings of a table of 2,000 rows."""
