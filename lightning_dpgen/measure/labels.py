@@ -21,7 +21,7 @@ _RIDGE, _LEAST = 140.0, 2e-4
 # The bound is what this share of the made-up records' gradients keep to.
 _KEPT = 0.9
 # How much labels may follow their components, and what is expected of that before anything is known.
-_CLOSEST, _EXPECTED = 8.0, 1.0
+_CLOSEST, _EXPECTED = 8.0, 4.0
 
 
 class Gradient(Statistic):
@@ -133,9 +133,8 @@ class LabelRegression:
         later = range(len(rounds) // 2, len(rounds))
         gaps = [self._gap(rounds[i]["agreement"], self._corrected(rounds[:i])) for i in later]
         wanted = float(made.square().sum(dim=1).mean()) + sum(gaps) / max(len(gaps), 1)
-        # Of their noise, and of chance in the records that are made up.
-        noise = sum((rounds[i]["agreement"].deviation / self._n) ** 2 for i in later) / max(len(gaps), 1) ** 2
-        doubt = noise + 1.0 / _MADE
+        # Without noise a thousandth is level.
+        doubt = sum((rounds[i]["agreement"].deviation / self._n) ** 2 for i in later) / max(len(gaps), 1) ** 2 + 1e-6
         logits = added_up(self._made, self._layout, self._features) @ weights
 
         def with_offsets(closeness: float, sharpness: float = 1.0) -> tuple[float, Tensor]:
@@ -153,7 +152,8 @@ class LabelRegression:
             middle = (low + high) / 2
             low, high = (middle, high) if with_offsets(middle)[0] < wanted else (low, middle)
         if high > _EXPECTED / 10.0:
-            # Where agreement hardly grows any more, its noise would tie labels to components as if there was nothing else.
+            # Agreement grows less and less, and then falls: what noise asks for beyond it would tie labels to components as
+            # if there was nothing else.
             high = minimize_scalar(
                 lambda closeness: (with_offsets(closeness)[0] - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED,
                 bounds=(0.0, high), method="bounded", options={"xatol": 0.02 * high},
