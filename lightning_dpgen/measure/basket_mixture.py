@@ -15,6 +15,7 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.products import StackedProducts
 
 ITEMS, PAIRS = "items", "pairs"
@@ -57,6 +58,9 @@ class BasketRecipe(Recipe):
         super().__post_init__()
         if not self.schema.layout.sizes or self.schema.layout.units < 2:
             raise ValueError("expected baskets over two items or more")
+        check_seed(self.seed)
+        if type(self.most) is not int or self.most < 2:
+            raise ValueError(f"most={self.most!r}: expected a whole number, 2 or more")
         if not 0.0 < self.pairs_share < 1.0:
             raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
 
@@ -77,7 +81,7 @@ class BasketRecipe(Recipe):
         often = items.topk(min(self.most, len(items))).indices.sort().values
         return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
 
-    def fitted(self, state: State) -> Mixture:
+    def _mixture(self, state: State) -> Mixture:
         """The mixture of these sizes, items and pairs."""
         often = torch.from_numpy(self.statistics(PAIRS, state)["pairs"].of)
         first, pairs = state[ITEMS][0], state[PAIRS][0]["pairs"]

@@ -9,15 +9,17 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
 from lightning_dpgen.measure.workload import State, Workload
-from lightning_dpgen.models.bases import Basis, cosines
+from lightning_dpgen.models.bases import Basis, cosines, unit_values
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.symmetries import Symmetries, upright
 
 MEANS, SQUARES = "means", "squares"
@@ -29,6 +31,18 @@ _PIECES = 16
 _NUMBERS, _FEWEST, _MOST, _CERTAIN = 4_000_000, 200, 4000, 2.5
 # Of a fit to moments of what is cut: draws, turns, and the part of what is missing that is made up for in each.
 _DRAWS, _ROUNDS, _PART = 2000, 25, 0.7
+
+
+class _Upright(Basis):
+    """Coordinates of pictures without their slant, which is a function of each picture alone."""
+
+    def __init__(self, layout: Layout, vectors: Tensor, axes: tuple[int, ...]) -> None:
+        super().__init__(layout, vectors)
+        self._axes = axes
+
+    def coordinates(self, records: Encoded) -> Tensor:
+        units = unit_values(records, self.layout)
+        return upright(units.view(-1, *self._axes)).reshape(units.shape) @ self.vectors.T
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,9 @@ class GaussianRecipe(Recipe):
             raise ValueError(f"means_share={self.means_share}: expected a number above 0, below 1")
         check_radius(self.radius)
         check_radius(self.spread, "spread")
+        check_sizes(size=self.size)
+        if self.size > self.schema.layout.units:
+            raise ValueError(f"size={self.size}: expected a whole number from 1 to {self.schema.layout.units}, the units")
         label = self.schema.layout.label
         classes = 1 if label is None else self.schema.layout.groups[label]
         if not isinstance(self.symmetries, Symmetries | None):
@@ -90,7 +107,7 @@ class GaussianRecipe(Recipe):
             return found if self._values is None else found | {"values": self._values}
         return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
 
-    def fitted(self, state: State) -> Mixture:
+    def _mixture(self, state: State) -> Mixture:
         """The Gaussians of these moments."""
         counts, means, noise = _counts_and_means(state)
         squares = state[SQUARES][0]["squares"]
@@ -108,7 +125,7 @@ class GaussianRecipe(Recipe):
         waves = cosines(layout, axes, self.size)
         if self.symmetries is None or not self.symmetries.upright:
             return waves
-        return Basis(layout, waves.vectors, lambda units: upright(units.view(-1, *axes)).reshape(units.shape))
+        return _Upright(layout, waves.vectors, axes)
 
     @property
     def _values(self) -> Histogram | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
 
@@ -75,8 +77,11 @@ class ProductRecipe(Recipe):
             raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
         if not 0.0 < self.pairs_share < 1.0:
             raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
-        if self.pairs is not None and self.pairs < 1:
-            raise ValueError(f"pairs={self.pairs}: expected 1 or more, or None for all")
+        if self.pairs is not None:
+            check_sizes(pairs=self.pairs)
+        check_seed(self.seed)
+        if not (isinstance(self.label_sharpness, numbers.Real) and 0.1 <= self.label_sharpness <= 100.0):
+            raise ValueError(f"label_sharpness={self.label_sharpness!r}: expected a number from 0.1 to 100")
         if not 0.0 <= self.label_share < 1.0:
             raise ValueError(f"label_share={self.label_share}: expected a number from 0, below 1")
         if self.label_share and not tells_of_labels(self.schema.layout):
@@ -115,7 +120,7 @@ class ProductRecipe(Recipe):
             return {"distances": self._distances(state[COLUMNS][0]["singles"])}
         return {"pairs": self._chosen(state)["pairs"]}
 
-    def fitted(self, state: State) -> Mixture:
+    def _mixture(self, state: State) -> Mixture:
         """The mixture of these tables, with the classifier that the accesses of the label have given."""
         mixture, regression = self._fitted(state)
         if regression is None:

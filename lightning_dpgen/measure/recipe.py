@@ -16,6 +16,11 @@ from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
 
+_OF_SEVERAL = (
+    "state: holds measurements of another run than that of the account: what was measured of two data sets, or twice of "
+    "one, makes no model together; hand over the state that this run has saved"
+)
+
 
 class Recipe(ABC):
     """A few accesses, and a mixture that is fitted to them without another look at a record.
@@ -44,12 +49,23 @@ class Recipe(ABC):
         """What the next access of a stage measures, where so much has been measured already."""
 
     @abstractmethod
+    def _mixture(self, state: State) -> Mixture:
+        """The mixture of a state that holds at least one access of every stage. Post-processing."""
+
     def fitted(self, state: State) -> Mixture:
-        """The mixture. Post-processing.
+        """The mixture, which remembers the run that has paid for it. Post-processing.
 
         Args:
             state: of every stage at least one access.
+
+        Raises:
+            ValueError: for measurements of several runs.
         """
+        runs = _runs(state)
+        if len(runs) > 1:
+            raise ValueError(_OF_SEVERAL)
+        mixture = self._mixture(state)
+        return Mixture(mixture.network, mixture.weights, *runs)
 
     def drafts(self, share: float) -> list[Draft]:
         """All accesses as they are planned, for a share of the budget's mu^2."""
@@ -84,13 +100,8 @@ class Recipe(ABC):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
         state = dict(state or {})
-        runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
-        runs |= {account.ledger.run} if account is not None else set()
-        if len(runs) > 1:
-            raise ValueError(
-                "state: holds measurements of another run than that of the account: what was measured of two data sets, or "
-                "twice of one, makes no model together; hand over the state that this run has saved"
-            )
+        if len(_runs(state) | ({account.ledger.run} if account is not None else set())) > 1:
+            raise ValueError(_OF_SEVERAL)
         for workload in self.workloads:
             made = list(state.get(workload.stage, ()))
             # A run that goes on may have lost some accesses, and has fewer left then.
@@ -102,8 +113,7 @@ class Recipe(ABC):
                 made.append(workload.measure(self.statistics(workload.stage, state), records, component, account))
                 state = {**state, workload.stage: tuple(made)}
                 save(state)
-        mixture = self.fitted(state)
-        return Mixture(mixture.network, mixture.weights, *runs)
+        return self.fitted(state)
 
     def fits(self, state: State) -> bool:
         """Whether this is what these accesses could have measured."""
@@ -130,3 +140,8 @@ class Recipe(ABC):
             if not made:
                 break
         return set(before) == set(state)
+
+
+def _runs(state: State) -> set[str]:
+    """In whose ledgers it stands."""
+    return {own.run for rounds in state.values() for found in rounds for own in found.values()}

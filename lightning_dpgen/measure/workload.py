@@ -83,7 +83,9 @@ class Workload:
         Args:
             statistics: by the names of the weights.
             records: private.
-            component: (N,) int64 from 0, to which component each belongs. Private.
+            component: (N,) int64 from 0, to which component each belongs: a function of the record itself and of what is
+                public, such as centres that were released. One that follows from the other records, as k-means without
+                noise gives it, moves with them, and no bound holds. Private.
             account: its plan holds the draft.
 
         Guarantee:
@@ -99,8 +101,15 @@ class Workload:
         """
         self.check(statistics, records, component, account)
         # All that takes long is done before the access, which an interrupt would lose.
-        exact = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
+        sums_of = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
+        exact = {name: torch.as_tensor(sums).detach().clone() for name, sums in sums_of.items()}
         for name, sums in exact.items():
+            shape = tuple(statistics[name].shape)
+            if (tuple(sums.shape), sums.dtype) != (shape, torch.float64):
+                raise ValueError(
+                    f"statistic {name!r}: sums over all records of shape {tuple(sums.shape)} and {sums.dtype}, expected "
+                    f"{shape}, that of the statistic, and torch.float64"
+                )
             if not sums.isfinite().all():
                 raise ValueError(
                     f"statistic {name!r}: sums that are not finite, so its bound does not hold; what is not finite in a "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 import scipy.fft
@@ -20,12 +19,9 @@ class Basis:
     Args:
         layout: of the records.
         vectors: (size, units); or (size, width), of units and of choices as one-hot.
-        look: a public function of (B, units or width) numbers, row by row, whose coordinates are taken instead; of itself
-            and not of the rows beside it. What it gives may be longer than the record.
 
     Raises:
-        ValueError: for vectors of another length, or that are not orthonormal; a `look` that gives anything but as many
-            finite numbers as it is given, row by row.
+        ValueError: for vectors of another length, or that are not orthonormal.
 
     Example:
         >>> layout = Layout(units=4, levels=2)
@@ -37,7 +33,7 @@ class Basis:
         tensor([[0., 1., 1., 0., 0.]], dtype=torch.float64)
     """
 
-    def __init__(self, layout: Layout, vectors: Tensor, look: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(self, layout: Layout, vectors: Tensor) -> None:
         vectors = torch.as_tensor(vectors, dtype=torch.float64)
         if vectors.dim() != 2 or vectors.shape[1] not in (layout.units, layout.width):
             raise ValueError(
@@ -46,34 +42,19 @@ class Basis:
             )
         if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
-        self.vectors, self.size, self.layout, self._look = vectors, len(vectors), layout, look
-        if look is not None:
-            rows = torch.rand(3, vectors.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            together, alone = self._seen(rows.clone()), self._seen(rows[1:2].clone())
-            if not together.isfinite().all() or not torch.allclose(together[1:2], alone):
-                raise ValueError("look: made of a row what is not finite, or depends on the rows beside it")
-
-    def _seen(self, values: Tensor) -> Tensor:
-        """What is taken instead of these rows."""
-        if self._look is None:
-            return values
-        found = self._look(values)
-        # How many records there are is private, and is not said.
-        if not isinstance(found, Tensor) or found.shape != values.shape or found.dtype != values.dtype:
-            raise ValueError(f"look: expected (B, {values.shape[1]}) numbers of {values.dtype}, a row for each row")
-        return found
+        self.vectors, self.size, self.layout = vectors, len(vectors), layout
 
     def coordinates(self, records: Encoded) -> Tensor:
         """(B, size) float64, of the units as numbers from 0 to 1."""
         units, whole = self.layout.units, self.vectors.shape[1] > self.layout.units
-        if self._look is None and scipy.sparse.issparse(records.units):
+        if scipy.sparse.issparse(records.units):
             of_units, levels = self.vectors[:, :units].numpy().T, self.layout.levels or 1
             found = torch.from_numpy(records.units.astype(np.float64) @ of_units / levels)
             return found + _one_hot(records, self.layout) @ self.vectors[:, units:].T if whole else found
         values = unit_values(records, self.layout)
         if whole:
             values = torch.cat([values, _one_hot(records, self.layout)], dim=1)
-        return self._seen(values) @ self.vectors.T
+        return values @ self.vectors.T
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:

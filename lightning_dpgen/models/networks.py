@@ -30,6 +30,16 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
 
 
+def check_seed(seed: int) -> None:
+    """Refuse what is no seed, before anything is spent on a fit that asks for one.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if type(seed) is not int or not 0 <= seed < 1 << 62:
+        raise ValueError(f"seed={seed!r}: expected a whole number, 0 or more")
+
+
 class StackedMLP(nn.Module):
     """k fully connected networks with rectifiers between their layers.
 

@@ -28,10 +28,14 @@ class MadeLots:
         k: number of the network's components.
         size: of a lot.
         seed: public.
+
+    Attributes:
+        run: in whose ledger stands what the mixture was learned by; empty where that is public already.
     """
 
     def __init__(self, mixture: Mixture, clusters: Tensor, k: int, *, size: int, seed: int) -> None:
         self._public, self._k, self._size = torch.Generator().manual_seed(seed), k, size
+        self.run = mixture.run
         component = torch.multinomial(mixture.weights, _POOL, replacement=True, generator=self._public)
         self._clusters = clusters[component]
         self._records = Records(mixture.network.schema, mixture.sample_components(component, self._public))

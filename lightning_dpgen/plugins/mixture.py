@@ -73,7 +73,15 @@ class PrivateMixture(pl.LightningModule):
             made: of the same schema and number of components.
             steps: before the first private one, at the same learning rate.
             weight: of its loss in each private step, beside that of the records; 0 for none.
+
+        Raises:
+            ValueError: where another account has paid for what that model knows.
         """
+        if made.run not in ("", self.account.ledger.run):
+            raise ValueError(
+                "made: of a mixture that another account has paid for, of which this one's certificate would not speak; "
+                "measure it on this one, or release it first and hand over what load_release reads"
+            )
         self._made, self._made_steps, self._made_weight = made, steps, weight
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.networks import check_sizes
+from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
@@ -127,12 +127,12 @@ def release_mixture(
     """
     rows = n if rows is None else rows
     check_sizes(n=n, rows=rows)
-    if type(seed) is not int or not 0 <= seed < 1 << 62:
-        raise ValueError(f"seed={seed!r}: expected a whole number, 0 or more")
-    if mixture.run not in ("", account.ledger.run):
+    check_seed(seed)
+    if mixture.run != account.ledger.run:
         raise ValueError(
-            "mixture: was learned on another account than this one, whose certificate would not speak of what it has cost; "
-            "hand over the account that it was measured or trained on"
+            "mixture: was learned on another account than this one, or nobody says on which, and the certificate would be "
+            "silent on what it has cost; hand over the account that it was measured or trained on, and of one of your "
+            "own say Mixture(network, weights, run=account.ledger.run)"
         )
     if said := sorted({"schema", "seed", "rows"} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, of which arguments and the mixture speak; leave them out")

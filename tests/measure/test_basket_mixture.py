@@ -164,6 +164,9 @@ def test_halves_are_of_whole_strata():
         ({"schema": BasketSchema((1,), max_items=1)}, "two items or more"),
         ({"k": 0}, "k=0: expected a whole number, 1 or more"),
         ({"n": 0}, "n=0: expected a whole number, 1 or more"),
+        ({"most": 1}, "most=1: expected a whole number, 2 or more"),
+        ({"most": 2.5}, r"most=2\.5: expected a whole number"),
+        ({"seed": "x"}, "seed='x': expected a whole number"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changed, says):

@@ -118,5 +118,5 @@ def test_a_run_goes_on_after_the_choice():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="pairs=0: expected 1 or more"):
+    with pytest.raises(ValueError, match="pairs=0: expected a whole number, 1 or more"):
         ProductRecipe(some_records(3).schema, 2, 3, pairs=0)

@@ -456,11 +456,19 @@ class Amiss(Counts):
         return self._sums
 
 
+class Whole(Counts):
+    """Counts that nobody has made float64."""
+
+    def of_all(self, records, component):
+        return super().of_all(records, component).long()
+
+
 PIXELS = ImageSchema(3, 2, levels=255)
 NONE_EACH = torch.zeros(100, dtype=torch.int64)
 AMISS = {
     "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound does not hold of others"),
     "one number for two": (Amiss([1.0]), NONE_EACH, r"sums of shape \(1,\): expected \(2,\)"),
+    "whole numbers": (Whole(2), NONE_EACH, r"of shape \(2,\) and torch.int64, expected \(2,\).* and torch.float64"),
     "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),
     "too few components": (Counts(2), NONE_EACH[:99], "component: .* expected int64, one for each record"),
     "components of another kind": (Counts(2), NONE_EACH.double(), "component: 1 axes of torch.float64"),
@@ -493,6 +501,9 @@ def test_what_is_amiss_with_a_statistic_is_said_before_anything_is_spent(statist
         ({"k": "10"}, "k='10': expected a whole number"),
         ({"n": 0}, "n=0: expected a whole number, 1 or more"),
         ({"n": 1e300}, r"n=1e\+300: expected a whole number"),
+        ({"size": 0}, "size=0: expected a whole number"),
+        ({"size": 2.5}, r"size=2\.5: expected a whole number"),
+        ({"size": 100}, r"size=100: expected a whole number from 1 to"),
         ({"symmetries": "small"}, "symmetries='small': expected Symmetries"),
     ],
 )

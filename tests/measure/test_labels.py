@@ -153,8 +153,10 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     own, mixture, kept = measured(records, 5.0)
 
     def offsets(share):
-        said = {"agreement": Measured(torch.tensor([2000.0 * share], dtype=torch.float64), 0.0)}
-        rounds = [{**found, **said} for found in kept[-1][LABELS]]
+        agreement = torch.tensor([2000.0 * share], dtype=torch.float64)
+        rounds = [
+            {**found, "agreement": Measured(agreement, 0.0, found["agreement"].run)} for found in kept[-1][LABELS]
+        ]
         return own.fitted({**kept[-1], LABELS: rounds}).network.label_offsets
 
     assert float(offsets(0.0).std(dim=0).max()) < 1e-6

@@ -122,3 +122,9 @@ def test_what_makes_no_sense_is_refused():
         ProductRecipe(ImageSchema(2, 2, levels=1), 3, 100)
     with pytest.raises(ValueError, match="pairs_share=0: expected"):
         ProductRecipe(schema(), 3, 100, pairs_share=0)
+    for seed in ("x", None, -1, 2**70):
+        with pytest.raises(ValueError, match=r"seed=.*: expected a whole number, 0 or more"):
+            ProductRecipe(schema(), 3, 100, seed=seed)
+    for sharpness in ("2", float("nan"), 0.0, -1.0):
+        with pytest.raises(ValueError, match=r"label_sharpness=.*: expected a number from 0\.1 to 100"):
+            ProductRecipe(schema(), 3, 100, label_sharpness=sharpness)

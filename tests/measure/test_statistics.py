@@ -192,19 +192,3 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
 def test_what_makes_no_sense_is_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make()
-
-
-@pytest.mark.parametrize(
-    ("look", "says"),
-    [
-        (lambda rows: rows - rows.mean(dim=0), "depends on the rows beside it"),
-        (lambda rows: rows / 0.0, "not finite, or depends"),
-        (lambda rows: rows[:, :5], r"expected \(B, 24\) numbers of torch.float64, a row for each row"),
-        (lambda rows: rows.sum(dim=0), r"expected \(B, 24\) numbers"),
-        (lambda rows: rows.float(), r"expected \(B, 24\) numbers of torch.float64"),
-        (lambda rows: rows.numpy(), r"expected \(B, 24\) numbers"),
-    ],
-)
-def test_a_look_at_more_than_its_own_row_is_refused(look, says):
-    with pytest.raises(ValueError, match=says):
-        Basis(PICTURE.layout, SLOW.vectors, look)

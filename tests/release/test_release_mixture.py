@@ -17,6 +17,7 @@ from lightning_dpgen import (
     release_mixture,
     verify,
 )
+from lightning_dpgen.models.mixture import Mixture
 
 N = 1797
 
@@ -61,7 +62,21 @@ def test_a_mixture_of_another_account_is_not_signed(measured, tmp_path):
     cheap = Account(make_plan(recipe.drafts(1.0), epsilon=1.0, delta=1e-5))
     with pytest.raises(ValueError, match="learned on another account"):
         release_mixture(mixture, cheap, tmp_path / "release", data="digits", n=N, rows=5)
+    with pytest.raises(ValueError, match="or nobody says on which"):
+        release_mixture(Mixture(mixture.network, mixture.weights), account, tmp_path / "r", data="digits", n=N, rows=5)
     release_mixture(mixture, account, tmp_path / "release", data="digits", n=N, rows=5)
+
+
+def test_a_fit_to_a_state_remembers_who_paid(tmp_path):
+    digits, schema = load_digits(), ImageSchema(height=8, width=8, levels=16, classes=10)
+    recipe = GaussianRecipe(schema, k=10, n=N, size=12, radius=4.0, spread=2.5)
+    dear, cheap = (Account(make_plan(recipe.drafts(1.0), epsilon=epsilon, delta=1e-5)) for epsilon in (100.0, 1.0))
+    states = []
+    records = encode_images(digits.images, digits.target, schema)
+    recipe.measure(records, torch.from_numpy(digits.target), dear, save=states.append)
+    recipe.measure(records, torch.from_numpy(digits.target), cheap)
+    with pytest.raises(ValueError, match="learned on another account"):
+        release_mixture(recipe.fitted(states[-1]), cheap, tmp_path / "r", data="digits", n=N, rows=5)
 
 
 def test_the_unit_of_a_plan_about_persons_is_a_person(tmp_path):
