@@ -20,8 +20,9 @@ from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import BadRecords, MissingData
-from lightning_dpgen.data.names import is_name
+from lightning_dpgen.data.names import is_name, public_names
 from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.pictures.form import MOST_CLASSES
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
@@ -276,6 +277,8 @@ def _pictures(conf: DataConf) -> ImageSchema:
             f"data.classes={list(names[:5])}: expected names as text, as in data.classes=[cats,dogs], or data.classes="
             f"{len(names)} for labels that are the whole numbers from 0 to {len(names) - 1}"
         )
+    if names:
+        public_names("classes", names, 2, MOST_CLASSES)
     classes = len(names) if names else conf.classes or 0
     given = _given(conf, "height", "width", "channels", "threshold")
     return ImageSchema(**{"levels": 255, "classes": classes, "names": names} | given)

@@ -319,6 +319,14 @@ BAD = {
         ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[1,0]"],
         "data.classes=[1, 0]: expected names as text, as in data.classes=[cats,dogs], or data.classes=2",
     ),
+    "a class twice": (
+        ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[a,a]"],
+        "data.classes: 'a' stands twice",
+    ),
+    "classes that are true or false": (
+        ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[true,false]"],
+        "data.classes: ",
+    ),
     "beyond any budget": (["privacy.epsilon=1e300"], "expected 1e-06 to 1e+06"),
     "too little": (["privacy.epsilon=0.01"], "epsilon=0.01"),
 }

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from lightning_dpgen.data.names import public_names, shown
 
 FITS = ("stretch", "pad", "crop")
-_MOST_CLASSES = 10_000
+MOST_CLASSES = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class PictureForm:
             raise ValueError(f"fit={shown(self.fit)}: expected one of {', '.join(FITS)} (data.fit)")
         classes = self.classes
         if type(classes) is int:
-            if not 0 <= classes <= _MOST_CLASSES:
-                raise ValueError(f"classes={shown(classes)}: expected 0 to {_MOST_CLASSES:,} (data.classes)")
+            if not 0 <= classes <= MOST_CLASSES:
+                raise ValueError(f"classes={shown(classes)}: expected 0 to {MOST_CLASSES:,} (data.classes)")
             classes = [str(i) for i in range(classes)]
-        classes = public_names("classes", classes, 0, _MOST_CLASSES)
+        classes = public_names("classes", classes, 0, MOST_CLASSES)
         if len(classes) == 1 or (classes and type(classes[0]) is not str):
             raise ValueError(f"classes={shown(list(classes))}: expected none (no labels), or the names of two and more")
         object.__setattr__(self, "classes", classes)
