@@ -47,8 +47,19 @@ class Mixture:
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Encoded:
-        """n synthetic records: a component by its weight, then what its network draws, then units and choices (`draw`)."""
+        """n synthetic records: a component by its weight, then what its network draws, then units and choices (`draw`).
+
+        Of every component there are as many as its weight says, give or take one.
+        """
         return self.sample_components(self._components(n, generator), generator)
+
+    def sample_independent(self, n: int, generator: torch.Generator) -> Encoded:
+        """The same, each record drawn without regard to all others: for who picks some of them.
+
+        The first that fit a condition have exactly the conditional distribution only so.
+        """
+        component = torch.multinomial(self.weights.double(), max(n, 1), replacement=True, generator=generator)[:n]
+        return self.sample_components(component, generator)
 
     def _components(self, n: int, generator: torch.Generator) -> Tensor:
         """(n,) components in random order, each as often as its weight says, give or take one (systematic sampling).

@@ -147,12 +147,12 @@ class Release:
         """The first n records that fit, of as many as it takes; by rejection, as each is drawn like all others."""
         conditions = [self.schema.where(column, value) for column, value in where.items()]
         found = drawn = waiting = 0
-        parts = [self._mixture.sample(0, generator)]
+        parts = [self._mixture.sample(0, torch.Generator())]
         # On a terminal alone.
         with tqdm(total=n, desc="records that fit", disable=None, leave=False, dynamic_ncols=True) as bar:
             while found < n:
                 check_rate(where, n, found, drawn)
-                part = self._mixture.sample(step, generator)
+                part = self._mixture.sample_independent(step, generator)
                 drawn += step
                 fits = np.ones(step, bool)
                 for group, choices in conditions:

@@ -53,21 +53,25 @@ class Chances(torch.nn.Module):
         return self.shares.repeat_interleave(torch.tensor(offsets).diff(), dim=0)
 
 
+def mixture_of(schema, seed=0):
+    return Mixture(Chances(schema, seed), torch.tensor([0.3, 0.7]))
+
+
 def release_of(schema, seed=0):
-    return Release(Mixture(Chances(schema, seed), torch.tensor([0.3, 0.7])))
+    return Release(mixture_of(schema, seed))
 
 
 @pytest.mark.parametrize(("schema", "column", "value"), SCHEMAS.values(), ids=SCHEMAS.keys())
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**31), n=st.integers(0, 40))
 def test_conditions_pick_from_what_is_drawn_without_them(schema, column, value, seed, n):
-    """The records are the first that fit of an unconditional draw: rejection, so the distribution is exact."""
+    """The records are the first that fit of independent draws: rejection, so the distribution is exact."""
     release = release_of(schema, seed)
     group, choices = schema.where(column, value)
     (choice,) = choices
     assert schema.choices[column][choice] == str(value)
     found = release.encoded(n, seed, where={column: value})
-    drawn = release.encoded(10_000, seed)
+    drawn = mixture_of(schema, seed).sample_independent(10_000, torch.Generator().manual_seed(seed))
     fit = np.flatnonzero(drawn.codes[:, group] == choice)[:n]
     assert (found.codes[: len(fit)] == drawn.codes[fit]).all() and len(found) == n
     units = [part.units.toarray() if issparse(part.units) else part.units for part in (found, drawn)]
