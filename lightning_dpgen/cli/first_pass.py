@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +60,10 @@ def for_any_find(conf: Conf) -> Settings:
     """
     # Whatever is read for the schema is read once.
     make_schema(conf)
-    return with_bought(conf, Bought(max(1, int(0.1 / conf.privacy.delta)) if conf.data.n is None else None, {}))
+    settings = with_bought(conf, Bought(max(1, int(0.1 / conf.privacy.delta)) if conf.data.n is None else None, {}))
+    with suppress(BudgetTooSmall):  # of another number of records it may be enough
+        settings.plan()
+    return settings
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -17,7 +17,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
-from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels
+from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import Draft
@@ -99,14 +99,16 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             setattr(model, name, defaults[name])
     others = len(layout.groups) - (layout.label is not None)
     limits = {"waves": layout.units, "components": _MOST_COMPONENTS, "pairs": math.comb(others, 2)}
+    if model.pairs is not None and not limits["pairs"]:
+        raise Mistake(f"model.pairs={model.pairs}: there are no two columns besides the label to look at; leave it out")
     for name, most in limits.items():
         value = getattr(model, name)
         if value is not None and not 1 <= value <= most:
             raise Mistake(f"model.{name}={value}: expected a whole number from 1 to {most:,}")
     if model.waves is not None and (numbers := _components(conf, schema) * model.waves**2) > _MOST_CELLS:
         raise Mistake(
-            f"model.waves={model.waves}: the second moments of {_components(conf, schema)} components are {numbers:.1g} "
-            f"numbers: expected {_MOST_CELLS:.1g} or fewer; set fewer waves"
+            f"split.k={conf.split.k}, model.waves={model.waves}: the second moments of {_components(conf, schema):,} "
+            f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
         )
     for name in ("means_share", "pairs_share"):
         value = getattr(model, name)
@@ -120,21 +122,13 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         raise Mistake(f"model.label_share={model.label_share:g}: expected 0 where there is no label, or nothing besides it")
 
 
-def what_to_leave_out(schema: TableSchema) -> str:
-    """Of a table with too many cells."""
-    sizes = {name: len(choices) for name, choices in schema.choices.items() if name != schema.label}
-    named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
-    return (
-        "cut numbers into fewer bins (data.bins), or leave out columns of little use (type: drop), first those of most "
-        f"values: {named}"
-    )
-
-
 def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     """What was declared by name or by numbers, as all of its numbers; None for none."""
     expected = f"{', '.join(SETS)}, null for none, or numbers, as in model.symmetries={{turn: 5, shear: 0.1}}"
     if asked is None:
         return None
+    if asked == {}:
+        raise Mistake(f"model.symmetries={{}}: expected {expected}")
     if not isinstance(schema, ImageSchema):
         raise Mistake(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
     try:

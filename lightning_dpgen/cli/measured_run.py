@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -17,6 +18,7 @@ from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
+from lightning_dpgen.measure.recipe import Doubtful
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -91,7 +93,9 @@ def measure(
         interrupts.stop_here()
 
     component = label_components(records, clusters, settings.split.k)
-    return recipe.measure(records, component, account, state=state, save=save)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Doubtful)  # it was said with the plan
+        return recipe.measure(records, component, account, state=state, save=save)
 
 
 def accesses(state: State) -> dict[str, int]:
@@ -113,7 +117,8 @@ def kept(settings: Settings, account: Account, folder: RunFolder) -> State:
         raise LedgerError(f"{folder.measured}: knows of lines that the ledger does not hold; some of it is missing")
     try:
         state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
-        sound = recipe_of(settings.conf, settings.schema).fits(state)
+        runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
+        sound = recipe_of(settings.conf, settings.schema).fits(state) and runs <= {account.ledger.run}
     except (AttributeError, LookupError, TypeError, ValueError):
         sound = False
     if not sound:

@@ -95,14 +95,15 @@ class Settings:
         first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
         share = self.conf.privacy.fidelity_share
         last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
-        if self.clipping is None:
-            others = [*first, *last]
-            learning = measured_drafts(self.conf, self.schema, self.split, 1.0 - sum(draft.share for draft in others))
-        else:
-            besides = [] if model.measured_share is None else recipe_of(self.conf, self.schema).drafts(model.measured_share)
-            split = self.split.drafts(n, means=model.bias != "zero")
-            learning = [*split, *besides, training_of(self.conf, self.clipping)]
+        share_left = 1.0 - sum(draft.share for draft in [*first, *last])
         try:
+            if self.clipping is None:
+                learning = measured_drafts(self.conf, self.schema, self.split, share_left)
+            else:
+                measured = model.measured_share
+                besides = [] if measured is None else recipe_of(self.conf, self.schema).drafts(measured)
+                split = self.split.drafts(n, means=model.bias != "zero")
+                learning = [*split, *besides, training_of(self.conf, self.clipping)]
             return make_plan(
                 [*first, *learning, *last],
                 epsilon=epsilon,

@@ -86,12 +86,6 @@ class SplitSettings:
         for name in ("moments_share", "lloyd_share", "means_share"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"split.{name}={getattr(self, name)}: expected a number between 0 and 1")
-        together = self._moments_share + self.lloyd_share + self.means_share
-        if together >= 1.0:
-            raise ValueError(
-                f"split.moments_share, split.lloyd_share and split.means_share add up to {together:g}: expected less than "
-                "1, since training takes what is left"
-            )
         for name in ("gamma", "radius"):
             value = getattr(self, name)
             if value is not None and not 1.0 / _LARGEST <= value <= _LARGEST:
@@ -160,7 +154,8 @@ class SplitSettings:
         multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
 
         Raises:
-            ValueError: without a kernel, of settings that are not `fitted`: how many features there are is not known yet.
+            ValueError: without a kernel, of settings that are not `fitted`: how many features there are is not known yet;
+                where nothing of the budget is left.
         """
         if self.kernel == "identity" and self.radius is None:
             raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
@@ -174,17 +169,15 @@ class SplitSettings:
         if self.projects or self.start == "mean":
             weights = {"sum": _MEAN, "moments": 1.0 - _MEAN} if self.projects else {"sum": 1.0}
             moments = [Draft(MOMENTS, weights, 1, largest=n, share=self._moments_share)]
-        return [
-            *moments,
-            Draft(
-                LLOYD,
-                {"counts": counts, "sums": 1.0 - counts},
-                self.iterations,
-                largest=n / self.k,
-                share=self.lloyd_share,
-            ),
-            final,
-        ]
+        weights = {"counts": counts, "sums": 1.0 - counts}
+        lloyd = Draft(LLOYD, weights, self.iterations, largest=n / self.k, share=self.lloyd_share)
+        drafts = [*moments, lloyd, final]
+        if (together := math.fsum(draft.share for draft in drafts)) >= 1.0:
+            raise ValueError(
+                f"split.moments_share, split.lloyd_share and split.means_share use {together:.3g} of the budget: expected "
+                "less than 1, since what is learned takes what is left"
+            )
+        return drafts
 
 
 def default_radius(layout: Layout) -> float:

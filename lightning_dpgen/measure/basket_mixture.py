@@ -17,6 +17,7 @@ from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.privacy.plan import Plan
 
 ITEMS, PAIRS = "items", "pairs"
 # Of the first access, the sizes' part of the inverse squared noise.
@@ -80,6 +81,18 @@ class BasketRecipe(Recipe):
         items = state[ITEMS][0]["items"].sums.sum(dim=0)
         often = items.topk(min(self.most, len(items))).indices.sort().values
         return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
+
+    def doubt(self, plan: Plan) -> str | None:
+        """How noisy the number of an item's baskets is, where that is more than there are."""
+        deviation = plan.stage(ITEMS).access.multipliers["items"] * plan.max_rows
+        mean = self.n / self.schema.layout.units
+        if deviation <= mean:
+            return None
+        return (
+            f"there are {mean:,.1f} baskets an item, and what is measured of an item has noise of standard deviation "
+            f"{deviation:,.1f}: those that are rare are not told apart; declare fewer (data.items), or raise "
+            "privacy.epsilon"
+        )
 
     def _mixture(self, state: State) -> Mixture:
         """The mixture of these sizes, items and pairs."""

@@ -100,7 +100,7 @@ class Choice(Workload):
         if scores.ndim != 1 or len(scores) < self.count or not np.isfinite(scores).all():
             raise ValueError(f"scores of shape {scores.shape}: expected {self.count} finite numbers or more")
         chosen: list[int] = []
-        with account.open(self.stage) as access:
+        with account.open(self.stage, of=records) as access:
             for noise in self._names:
                 left = np.setdiff1d(np.arange(len(scores)), chosen)
                 chosen.append(int(left[report_noisy_max(access, noise, scores[left], sensitivity=statistic.bound)]))

@@ -21,6 +21,7 @@ from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.symmetries import Symmetries, upright
+from lightning_dpgen.privacy.plan import Plan
 
 MEANS, SQUARES = "means", "squares"
 # Of the access that measures means, the parts of the inverse squared noise for counts and for how values are spread.
@@ -106,6 +107,20 @@ class GaussianRecipe(Recipe):
             found = {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
             return found if self._values is None else found | {"values": self._values}
         return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
+
+    def doubt(self, plan: Plan) -> str | None:
+        """How far noise has the mean of a component off, where that is more than records differ by."""
+        deviation = plan.stage(MEANS).access.multipliers["means"] * self.radius * plan.max_rows
+        off = deviation * math.sqrt(self.size) * self.k / self.n
+        # Units are numbers from 0 to 1.
+        longest = min(self.spread, math.sqrt(self.schema.layout.units))
+        if off <= longest:
+            return None
+        return (
+            f"the mean of a component is off by {off:,.2g} for the noise, and records differ by {longest:,.2g} at most: "
+            "hardly anything is found; take fewer components (split.k), fewer model.waves, a smaller "
+            "model.radius, or raise privacy.epsilon"
+        )
 
     def _mixture(self, state: State) -> Mixture:
         """The Gaussians of these moments."""

@@ -22,6 +22,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.privacy.plan import Plan
 
 COLUMNS, CHOSEN, TABLES, LABELS = "columns", "choice", "tables", "labels"
 # Of what tables are measured with, the part that chooses some of them.
@@ -120,6 +121,22 @@ class ProductRecipe(Recipe):
             return {"distances": self._distances(state[COLUMNS][0]["singles"])}
         return {"pairs": self._chosen(state)["pairs"]}
 
+    def doubt(self, plan: Plan) -> str | None:
+        """How noisy a cell of the tables of two columns is, where that is more than there are records in it."""
+        tables = self.tables.get("pairs")
+        if tables is None:
+            return None
+        measured = self.pairs if self._chooses else len(tables.tables)
+        deviation = plan.stage(TABLES).access.multipliers["pairs"] * math.sqrt(measured) * plan.max_rows
+        mean = self.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
+        if deviation <= mean:
+            return None
+        return (
+            f"of the tables of two columns a cell holds {mean:,.1f} records on average, and noise of standard deviation "
+            f"{deviation:,.1f}: what goes together is found only where it is plain; {what_to_leave_out(self.schema)}; or "
+            "raise privacy.epsilon"
+        )
+
     def _mixture(self, state: State) -> Mixture:
         """The mixture of these tables, with the classifier that the accesses of the label have given."""
         mixture, regression = self._fitted(state)
@@ -184,6 +201,17 @@ class ProductRecipe(Recipe):
             # What was measured is kept with it, so that no other can have its place in memory.
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
         return self._last["fitted"]
+
+
+def what_to_leave_out(schema: Schema) -> str:
+    """Of a table with too many cells: the columns of most values."""
+    named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
+    sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
+    named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
+    return (
+        "cut numbers into fewer bins (data.bins), or leave out columns of little use (type: drop), first those of most "
+        f"values: {named}"
+    )
 
 
 def tells_of_labels(layout: Layout) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -15,11 +16,16 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.plan import Plan
 
 _OF_SEVERAL = (
     "state: holds measurements of another run than that of the account: what was measured of two data sets, or twice of "
     "one, makes no model together; hand over the state that this run has saved"
 )
+
+
+class Doubtful(UserWarning):
+    """Of measurements that hold more noise than records."""
 
 
 class Recipe(ABC):
@@ -47,6 +53,10 @@ class Recipe(ABC):
     @abstractmethod
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
         """What the next access of a stage measures, where so much has been measured already."""
+
+    @abstractmethod
+    def doubt(self, plan: Plan) -> str | None:
+        """What is to be expected where the numbers of a plan hold more noise than records; None where they do not."""
 
     @abstractmethod
     def _mixture(self, state: State) -> Mixture:
@@ -99,6 +109,8 @@ class Recipe(ABC):
         if state is not None and not self.fits(state):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
+        if account is not None and not state and (doubt := self.doubt(account.plan)) is not None:
+            warnings.warn(doubt, Doubtful, stacklevel=2)
         state = dict(state or {})
         if len(_runs(state) | ({account.ledger.run} if account is not None else set())) > 1:
             raise ValueError(_OF_SEVERAL)

@@ -96,7 +96,8 @@ class Workload:
             ValueError: for other statistics than were planned, one without a bound, or where nobody says whose a record
                 is and the plan is about persons.
             BadRecords: for a person with more records than the plan says.
-            LedgerError: of a plan under replace-one: bounds are those of a record added or removed.
+            LedgerError: of a plan under replace-one: bounds are those of a record added or removed; where the account has
+                measured other records before.
             Nothing has been spent then.
         """
         self.check(statistics, records, component, account)
@@ -116,7 +117,7 @@ class Workload:
                     "record has to become 0"
                 )
         found = {}
-        with account.open(self.stage) as access:
+        with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
                 bound = statistics[name].bound
                 deviation = access.access.multipliers[name] * bound * access.max_rows

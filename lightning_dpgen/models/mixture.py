@@ -40,9 +40,18 @@ class Mixture:
         network: one generative network a component.
         weights: (k,) probabilities, public.
         run: in whose ledger stands what it was learned by (`Ledger.run`); empty where that is not known.
+
+    Raises:
+        ValueError: for weights of another number, negative ones, or none above 0.
     """
 
     def __init__(self, network: GenerativeNetwork, weights: Tensor, run: str = "") -> None:
+        # What has diverged is said where it is released.
+        if weights.shape != (network.k,) or (weights < 0.0).any() or weights.sum() <= 0.0:
+            raise ValueError(
+                f"weights: {tuple(weights.shape)} numbers that sum to {float(weights.sum()):g}, expected ({network.k},), "
+                "one a component, 0 or more, and one above 0"
+            )
         self.network, self.weights, self.run = network, weights, run
 
     @torch.no_grad()

@@ -149,6 +149,7 @@ class Account:
         self.resumed = self._waits = False
         self._done: Counter[str] = Counter()
         self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
+        self._of: weakref.ref | None = None
         self._process, self._lock = os.getpid(), threading.Lock()
 
     @property
@@ -208,13 +209,17 @@ class Account:
         self._done.update(done)
 
     @contextmanager
-    def open(self, stage: str) -> Iterator[OpenAccess]:
+    def open(self, stage: str, *, of: object | None = None) -> Iterator[OpenAccess]:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
+
+        Args:
+            stage: of the plan.
+            of: the records that are looked at, by identity; None where nobody asks whether they are those of before.
 
         Raises:
             PlanMismatch: if the plan does not hold this access next.
-            LedgerError: in a forked child, after the end of the run, or on leaving, if a noise that was paid for was not
-                drawn.
+            LedgerError: in a forked child, after the end of the run, of other records than before, or on leaving, if a
+                noise that was paid for was not drawn.
         """
         if os.getpid() != self._process:
             raise LedgerError(
@@ -223,6 +228,11 @@ class Account:
             )
         if self._waits:
             raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
+        if None not in (of, self._of) and self._of() is not of:
+            raise LedgerError(
+                f"stage {stage!r}: this account has paid for measurements of other records, and what comes of two data "
+                "sets makes no model: hand over the same Records, or begin another run"
+            )
         with self._lock:
             access, remaining = self._next(stage)
             if access.private:
@@ -233,6 +243,7 @@ class Account:
                 self.ledger.write(access)
             opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage], self.plan.max_rows)
             self._done[stage] += 1
+            self._of = self._of if of is None else weakref.ref(of)
         try:
             yield opened
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,12 +46,20 @@ def release_from(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for `declared` that says what is said already, or an n that is no whole number from 1.
+        ValueError: for `declared` that says what is said already or that JSON does not hold, empty words, or an n that
+            is no whole number from 1.
     """
     folder = Path(folder)
     check_sizes(n=n)
     if said := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
         raise ValueError(f"declared: holds {said}, of which arguments and the account's plan speak; leave them out")
+    for name, words in {"data": data, "unit": unit}.items():
+        if words is not None and not (isinstance(words, str) and words.strip()):
+            raise ValueError(f"{name}={words!r}: expected words")
+    try:
+        json.dumps(declared, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"declared: {error}; expected what JSON holds, since it stands in the certificate") from None
     if folder.exists():
         raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
     if not account.ledger.accesses:
@@ -60,9 +69,8 @@ def release_from(
         unit = "one person" if per_person else "one record"
     account.ledger.close()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = folder.with_name(f".{folder.name}.part")
-    # What an earlier call left when it was killed.
-    shutil.rmtree(staging, ignore_errors=True)
+    # A name of its own: what stands there may be somebody else's.
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     everything = {"data": data, "n": n, **per_person, **declared}
     try:
         return write_release(folder, staging, content, account, unit=unit, declared=everything)

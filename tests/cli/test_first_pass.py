@@ -132,6 +132,16 @@ def test_a_setting_of_the_model_may_be_corrected_after_it(dpgen, tmp_path):
     assert dpgen("verify", tmp_path / "run/release")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "model", [["model=vae"], ["model=measured", "data.classes=0", "split.k=4", "split.moments_share=0.5"]]
+)
+def test_shares_that_leave_nothing_are_refused_before_it(dpgen, tmp_path, model):
+    run = tmp_path / "run"
+    status, _, err = dpgen("train", *model, "data=digits", "data.n=null", "data.n_share=0.1", "split.lloyd_share=0.9",
+                           f"run_dir={run}")  # fmt: skip
+    assert status == 2 and "of the budget" in _one_line(err) and not list(run.glob("private/ledger*"))
+
+
 def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):
     arguments = [*_cities(tmp_path), *QUICK, f"run_dir={tmp_path / 'run'}"]
     buy = train.first_pass.buy

@@ -127,6 +127,7 @@ def test_little_data_is_planned_without_the_label(dpgen, people, n, epsilon):
     ("settings", "said"),
     [
         (["model.radius=1e6"], "the mean of a component is off by"),
+        (["model=vae", "data=mushroom", "model.measured_share=0.5", "privacy.epsilon=0.5"], "records on average, and"),
         (["data=retail", "privacy.epsilon=0.1"], "4.9 baskets an item, and what is measured of an item has noise"),
     ],
 )
@@ -239,6 +240,7 @@ CHANGES = {
     "no counts": lambda first: first.pop("counts"),
     "another shape": lambda first: first.update(means=(first["means"][0][:3], *first["means"][1:])),
     "no numbers": lambda first: first.update(means=("many", 1.0, "run")),
+    "another run": lambda first: first.update(counts=(*first["counts"][:2], "0" * 32)),
     "not finite": lambda first: first["means"][0].fill_(float("nan")),
     "no deviation": lambda first: first.update(means=(first["means"][0], None, "run")),
     "a stranger": lambda first: first.update(more=first["means"]),
@@ -305,6 +307,10 @@ BAD = {
     "no radius": (["model.radius=0"], "model.radius=0"),
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
+    "more clusters than fit anywhere": (
+        ["split.k=100000", "model.waves=64"], "split.k=100000, model.waves=64: the second moments",
+    ),
+    "symmetries of nothing": (["model.symmetries={}"], "model.symmetries={}: expected handwriting"),
     "more moments than fit anywhere": (
         ["data=images", "data.path=x", "data.n=5000", "data.height=99", "data.width=99", "model.waves=9000"],
         "model.waves=9000: the second moments",
@@ -313,6 +319,9 @@ BAD = {
     "a bound": (["clipping.c_max=3"], "leave settings of clipping out"),
     "shares that leave nothing": (
         ["data.classes=0", "split.k=4", "split.lloyd_share=0.6", "privacy.fidelity_share=0.4"], "leave -",
+    ),
+    "a split that takes all": (
+        ["data.classes=0", "split.k=4", "split.moments_share=0.5", "split.lloyd_share=0.5"], "use 1.03 of the budget",
     ),
     "a share of no split": (["split.k=1", "split.moments_share=0.2"], "split.moments_share=0.2: there is one cluster"),
     "classes that are numbers": (

@@ -119,6 +119,7 @@ def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     assert not torch.equal(other.network.means, mixture.network.means)
 
 
+@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.Doubtful")
 @pytest.mark.parametrize("epsilon", [0.05, math.inf])
 def test_few_and_empty_baskets_are_fitted_too(epsilon, short_fits):
     schema = BasketSchema(tuple(range(5)), max_items=5)

@@ -94,6 +94,7 @@ def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):
     assert told == [1.0] * 4
 
 
+@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.Doubtful")
 def test_noise_decides_where_it_is_all_there_is():
     tables, _, _ = chosen(some_records(400), 0.05)
     assert sorted(tables) != TOGETHER

@@ -22,6 +22,7 @@ from lightning_dpgen.measure.gaussians import (
     likely_means,
     through_clipping,
 )
+from lightning_dpgen.measure.recipe import Doubtful
 from lightning_dpgen.measure.statistics import Counts, Histogram
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
@@ -429,6 +430,26 @@ def test_measurements_of_two_runs_make_no_model():
     with pytest.raises(ValueError, match="of two data sets"):
         own.measure(records, component, None, state=kept[0][0] | {"squares": kept[1][1]["squares"]})
     assert not fresh.ledger.accesses
+
+
+def test_other_records_on_the_same_account_are_refused_before_anything_is_spent():
+    own, component = recipe(200), torch.zeros(200, dtype=torch.int64)
+    first, second = (some_series(200, seed)[0] for seed in (0, 1))
+    account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+    means, _ = own.workloads
+    state = {"means": (means.measure(own.statistics("means", {}), first, component, account),)}
+    with pytest.raises(LedgerError, match="measurements of other records"):
+        own.measure(second, component, account, state=state)
+    assert account.remaining("squares") == 1
+    own.measure(first, component, account, state=state)
+
+
+def test_noise_that_hides_what_is_measured_is_said_from_python():
+    records, *_ = some_series(100)
+    own, component = recipe(100, radius=1e4), torch.zeros(100, dtype=torch.int64)
+    account = Account(make_plan(own.drafts(1.0), epsilon=0.5, delta=1e-4))
+    with pytest.warns(Doubtful, match="the mean of a component is off by"):
+        own.measure(records, component, account)
 
 
 @pytest.mark.parametrize("bound", [None, math.inf, 0.0, math.nan])

@@ -172,6 +172,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     assert made == pytest.approx(real, abs=0.03)
 
 
+@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.Doubtful")
 def test_noise_alone_moves_nothing_much():
     """Gradients of a budget that buys nothing: their mean is drawn to the start by what noise explains."""
     records, _ = some_records(2000)

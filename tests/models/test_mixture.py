@@ -24,6 +24,13 @@ def components(n, seed, weights=WEIGHTS):
     return units.argmax(axis=1)
 
 
+@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6, -0.1], [0.0, 0.0, 0.0], [[0.2, 0.3, 0.5]]])
+def test_weights_that_are_none_are_refused(weights):
+    network = StackedProducts(ImageSchema(1, 3, levels=1), k=3)
+    with pytest.raises(ValueError, match=r"weights: .*expected \(3,\), one a component"):
+        Mixture(network, torch.tensor(weights))
+
+
 @pytest.mark.parametrize("n", [0, 1, 7, 100, 12_345])
 def test_each_component_has_its_share_give_or_take_one(n):
     """Independent draws of 12,345 would be off by 50 and more."""

@@ -47,6 +47,10 @@ def test_it_is_read_back_and_verified(measured, tmp_path):
         ({"n": 2.0}, r"n=2\.0: expected a whole number, 1 or more"),
         ({"declared": {"n": 7}}, r"declared: holds \['n'\]"),
         ({"declared": {"max_rows": 1}}, r"declared: holds \['max_rows'\]"),
+        ({"declared": {"by": object()}}, "declared: Object of type object is not JSON"),
+        ({"declared": {"by": float("nan")}}, "declared: .*expected what JSON holds"),
+        ({"unit": " "}, "unit=' ': expected words"),
+        ({"data": ""}, "data='': expected words"),
         ({"declared": {"schema": {}, "rows": 9}}, r"declared: holds \['rows', 'schema'\]"),
     ],
 )
