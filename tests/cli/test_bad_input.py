@@ -42,7 +42,7 @@ MISTAKES = {
     "bad bias": (["model.bias=foo"], "model.bias=foo"),
     "bad bound": (["clipping=fixed", "clipping.c=0"], "clipping.c=0"),
     "bad share": (["split.lloyd_share=nan"], "split.lloyd_share=nan"),
-    "too large shares": (["split.lloyd_share=0.9"], "split.means_share use 1.15 of the budget"),
+    "too large shares": (["split.lloyd_share=0.9"], "split.means_share use 1.31 of the budget"),
     "epsilon null is not off": (["privacy.epsilon=null"], "or privacy=off"),
     "off with an epsilon": (["privacy=off", "privacy.epsilon=2"], "takes no epsilon"),
     "no noise, half said": (["privacy.noise=off"], "takes no epsilon"),
