@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import jinja2
@@ -9,6 +10,7 @@ import jinja2
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
+@functools.cache
 def environment(*, autoescape: bool) -> jinja2.Environment:
     """What renders the templates; a name that is not given is an error."""
     return jinja2.Environment(
