@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,12 +13,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 import lightning_dpgen
 from lightning_dpgen.cli.defaults import default_delta
 from lightning_dpgen.cli.mistake import Mistake
 
+_NOT_OF_TYPE = r"Value '(?P<value>.*)' of type '\w+' could not be converted to (?P<type>Integer|Float)"
+_TYPES = {"Integer": "a whole number", "Float": "a number"}
 _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
 # Sources of records that a network learns, and of rows that a projection releases.
 RECORDS = (
@@ -164,6 +167,9 @@ class SplitConf:
 @dataclass
 class TrainerConf:
     accelerator: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    precision: str = "32-true"
     threads: int | None = None
     log_every: int = 50
     previews_every: int = 200
@@ -340,9 +346,12 @@ def _explain(error: Exception) -> str:
         return f"{key}: must be given, as in {key}=..."
     if isinstance(error, ConfigKeyError):
         return _no_setting(str(error.full_key))
+    if isinstance(error, ValidationError) and (found := re.fullmatch(_NOT_OF_TYPE, text)):
+        return f"{key}={found['value']}: expected {_TYPES[found['type']]}"
     return f"{key}: {text}" if key and key not in text else text
 
 
 def _no_setting(name: str) -> str:
-    chosen = " of the model that was chosen" if name.startswith("model.") else ""
-    return f"there is no setting {name!r}{chosen}; all are listed in {conf_dir()}"
+    if name.startswith("model."):
+        return f"there is no setting {name!r} of the model that was chosen; all are listed in {conf_dir() / 'model'}"
+    return f"there is no setting {name!r}; all are listed in {conf_dir()}"

@@ -28,9 +28,9 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerE
 
 
 def split_module(
-    settings: Settings, records: Records, account: Account, folder: RunFolder, interrupts: Interrupts
+    settings: Settings, records: Records, account: Account, folder: RunFolder | None, interrupts: Interrupts
 ) -> PrivateSplitDataModule:
-    """The datamodule of a run, which makes its split."""
+    """The datamodule of a run, which makes its split, and keeps it in the folder if it is to."""
     return PrivateSplitDataModule(
         records,
         settings.split,
@@ -39,7 +39,7 @@ def split_module(
         centres=settings.centres,
         room=settings.conf.split.room,
         seed=settings.conf.seed,
-        keep=folder.split,
+        keep=None if folder is None else folder.split,
         after_access=interrupts.stop_here,
     )
 
@@ -53,6 +53,7 @@ def measured_mixture(
     if account.resumed:
         shutil.rmtree(folder.staging, ignore_errors=True)
         state = kept(settings, account, folder)
+        _refuse_lost(settings, account, folder, state)
         account.go_on(paid_once(account) | ({} if data is None else data.load()) | accesses(state))
         telling.say(f"going on with the run in {folder.root}; its plan is now:")
         telling.say(budget_table(account.plan))
@@ -79,13 +80,8 @@ def measure(
     Raises:
         BudgetTooSmall: if something was paid for and lost before it was kept.
     """
+    _refuse_lost(settings, account, folder, state)
     recipe = recipe_of(settings.conf, settings.schema)
-    stages = [workload.stage for workload in recipe.workloads]
-    if lost := [stage for stage in stages if stage not in state and not account.remaining(stage)]:
-        raise BudgetTooSmall(
-            f"run_dir={folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
-            "there is nothing to release; start a new run, whose cost adds to what this one has spent"
-        )
 
     def save(state: State) -> None:
         made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
@@ -96,6 +92,15 @@ def measure(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Doubtful)  # it was said with the plan
         return recipe.measure(records, component, account, state=state, save=save)
+
+
+def _refuse_lost(settings: Settings, account: Account, folder: RunFolder, state: State) -> None:
+    stages = [workload.stage for workload in recipe_of(settings.conf, settings.schema).workloads]
+    if lost := [stage for stage in stages if stage not in state and not account.remaining(stage)]:
+        raise BudgetTooSmall(
+            f"run_dir={folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
+            "there is nothing to release; start a new run, whose cost adds to what this one has spent"
+        )
 
 
 def accesses(state: State) -> dict[str, int]:

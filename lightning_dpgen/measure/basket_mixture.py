@@ -13,7 +13,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
-from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.products import StackedProducts
@@ -62,8 +62,7 @@ class BasketRecipe(Recipe):
         check_seed(self.seed)
         if type(self.most) is not int or self.most < 2:
             raise ValueError(f"most={self.most!r}: expected a whole number, 2 or more")
-        if not 0.0 < self.pairs_share < 1.0:
-            raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
+        check_share("pairs_share", self.pairs_share)
 
     @property
     def workloads(self) -> tuple[Workload, Workload]:

@@ -15,7 +15,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
-from lightning_dpgen.measure.workload import State, Workload
+from lightning_dpgen.measure.workload import State, Workload, check_share
 from lightning_dpgen.models.bases import Basis, cosines, unit_values
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
@@ -78,8 +78,7 @@ class GaussianRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.means_share < 1.0:
-            raise ValueError(f"means_share={self.means_share}: expected a number above 0, below 1")
+        check_share("means_share", self.means_share)
         check_radius(self.radius)
         check_radius(self.spread, "spread")
         check_sizes(size=self.size)

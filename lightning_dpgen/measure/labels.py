@@ -105,11 +105,13 @@ class LabelRegression:
         curvature = (1.0 - p.square().sum(dim=1)) / (classes - 1)
         values, vectors = torch.linalg.eigh((x * curvature[:, None]).T @ x / len(x))
         roots = (values.clamp(min=0.0) + ridge / 4).sqrt()
-        self._features = written @ (vectors / roots)
-        self._start = roots[:, None] * (vectors.T @ weights)
+        # The symmetric root: a run that goes on finds the same features though the signs of vectors come out otherwise.
+        whitened = (vectors / roots) @ vectors.T
+        self._features = written @ whitened
+        self._start = (vectors * roots) @ (vectors.T @ weights)
         errors = p.clone()
         errors[torch.arange(len(p)), labels_of(self._made, self._layout)] -= 1.0
-        lengths = torch.linalg.vector_norm(x @ (vectors / roots), dim=1) * torch.linalg.vector_norm(errors, dim=1)
+        lengths = torch.linalg.vector_norm(x @ whitened, dim=1) * torch.linalg.vector_norm(errors, dim=1)
         self._bound = max(float(torch.quantile(lengths, _KEPT)), 1e-3)
 
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:

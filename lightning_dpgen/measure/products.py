@@ -17,7 +17,7 @@ from lightning_dpgen.measure.choice import Choice, Distances, independent, pairs
 from lightning_dpgen.measure.labels import LabelRegression
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
-from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.models.outputs import means
@@ -76,15 +76,13 @@ class ProductRecipe(Recipe):
         super().__post_init__()
         if self.schema.layout.units or not self.schema.layout.groups:
             raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
-        if not 0.0 < self.pairs_share < 1.0:
-            raise ValueError(f"pairs_share={self.pairs_share}: expected a number above 0, below 1")
+        check_share("pairs_share", self.pairs_share)
         if self.pairs is not None:
             check_sizes(pairs=self.pairs)
         check_seed(self.seed)
         if not (isinstance(self.label_sharpness, numbers.Real) and 0.1 <= self.label_sharpness <= 100.0):
             raise ValueError(f"label_sharpness={self.label_sharpness!r}: expected a number from 0.1 to 100")
-        if not 0.0 <= self.label_share < 1.0:
-            raise ValueError(f"label_share={self.label_share}: expected a number from 0, below 1")
+        check_share("label_share", self.label_share, none=True)
         if self.label_share and not tells_of_labels(self.schema.layout):
             raise ValueError(f"label_share={self.label_share}: expected 0 where there is no label, or nothing besides it")
 

@@ -72,7 +72,13 @@ class Workload:
             raise ValueError(f"stage {self.stage!r}: rounds={self.rounds!r}, expected a whole number, 1 or more")
 
     def draft(self, share: float) -> Draft:
-        """The accesses as they are planned, for a recipe's share of the budget's mu^2."""
+        """The accesses as they are planned, for a recipe's share of the budget's mu^2.
+
+        Raises:
+            ValueError: for a share that is not positive.
+        """
+        if not _positive(share):
+            raise ValueError(f"stage {self.stage!r}: share={share!r}, expected a number above 0")
         return Draft(self.stage, self.weights, self.rounds, largest=self.largest, share=share * self.share)
 
     def measure(
@@ -159,4 +165,20 @@ class Workload:
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, numbers.Real) and 0.0 < value < float("inf")
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0.0 < value < float("inf")
+
+
+def check_share(name: str, share: object, *, none: bool = False) -> None:
+    """Refuse what is no share.
+
+    Args:
+        name: of the argument.
+        share: expected above 0 and below 1.
+        none: whether it may be 0.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if not (_positive(share) and share < 1.0) and not (none and share == 0 and not isinstance(share, bool)):
+        expected = "a number from 0, below 1" if none else "a number above 0, below 1"
+        raise ValueError(f"{name}={share!r}: expected {expected}")

@@ -63,6 +63,8 @@ MISTAKES = {
     "two of a group": (["data=[digits,mnist]"], "expected one name"),
     "lots without a record": (["model.rate=1e-300"], "model.rate=1e-300"),
     "delta beyond computing": (["privacy.delta=1e-300"], "privacy.delta=1e-300"),
+    "a part of a component": (["model=measured", "model.components=1.5"], r"model\.components=1\.5: expected a whole number"),
+    "no number": (["model.lr=fast"], r"model\.lr=fast: expected a number"),
     "an added setting": (["+nosuch=1"], "no setting 'nosuch'"),
     "data not declared": (["data=images"], "data.n: must be given"),
     "bad rows": (["rows=-1"], "rows=-1"),

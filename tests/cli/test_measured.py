@@ -229,6 +229,20 @@ def test_second_moments_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch)
     assert status == 3 and "squares had been measured" in err and "Traceback" not in err
 
 
+def test_tables_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
+    """Killed between the first access and its save, when others are still to come."""
+    run = tmp_path / "run"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(killed), "load": durable.load}))
+        assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
+    status, _, err = dpgen("train", *LABELLED, f"run_dir={run}")
+    assert status == 3 and "means had been measured and were lost" in err
+
+
 def test_a_ledger_that_is_gone_is_missed(dpgen, after_the_means):
     for path in (after_the_means / "private").glob("ledger*"):
         path.unlink()

@@ -544,6 +544,7 @@ def test_numbers_that_make_no_recipe_are_refused(numbers, message):
         ({"largest": 0}, "largest=0, expected about how many records, above 0"),
         ({"largest": "100"}, "largest='100', expected about how many records"),
         ({"share": -1.0}, r"share=-1\.0, expected a number above 0"),
+        ({"share": True}, "share=True, expected a number above 0"),
         ({"rounds": 0}, "rounds=0, expected a whole number, 1 or more"),
         ({"rounds": 1.5}, r"rounds=1\.5, expected a whole number"),
     ],

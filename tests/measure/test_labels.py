@@ -212,6 +212,22 @@ def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(short_fits)
     assert not recipe(records, label_share=0.0).fits(kept[1])
 
 
+def test_eigenvectors_of_other_signs_change_nothing(short_fits, monkeypatch):
+    """Another machine, or another number of threads, finds them so: gradients that were paid for must still point there."""
+    records, _ = some_records(1000)
+    own, mixture, kept = measured(records, 3.0)
+    eigh = torch.linalg.eigh
+
+    def turned(matrix):
+        values, vectors = eigh(matrix)
+        return values, vectors * torch.where(torch.arange(len(values)) % 2 == 0, -1.0, 1.0)
+
+    monkeypatch.setattr(torch.linalg, "eigh", turned)
+    again = recipe(records).fitted(kept[-1])
+    torch.testing.assert_close(again.network.label_weights, mixture.network.label_weights)
+    torch.testing.assert_close(again.network.label_offsets, mixture.network.label_offsets)
+
+
 def test_a_release_is_read_back_with_its_classifier(tmp_path, short_fits):
     records, _ = some_records(1000)
     _, mixture, _ = measured(records, 3.0)
@@ -228,8 +244,9 @@ def test_without_a_label_there_is_nothing_to_tell():
         ProductRecipe(plain, 3, 100, label_share=0.3)
     with pytest.raises(ValueError, match="classifier=True: expected none"):
         StackedProducts(plain, 3, classifier=True)
-    with pytest.raises(ValueError, match=r"label_share=1\.0: expected a number from 0, below 1"):
-        ProductRecipe(schema(), 3, 100, label_share=1.0)
+    for share in (1.0, "much", True):
+        with pytest.raises(ValueError, match=rf"label_share={share!r}: expected a number from 0, below 1"):
+            ProductRecipe(schema(), 3, 100, label_share=share)
     with pytest.raises(ValueError, match=r"bound=0\.0: expected"):
         Gradient(LAYOUT, *public_numbers(), 0.0)
     assert TABLES in ProductRecipe(schema(), 3, 100).workloads[0].stage
