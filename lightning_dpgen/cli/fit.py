@@ -170,6 +170,11 @@ def fit(
     words = [f"{name}={_number(name.rpartition('.')[2], value)}" for name, value in given.items()]
     try:
         conf = read_conf(["data=table", "data.path=given", "data.schema=given", *words, *_checked(overrides)])
+        if conf.trainer.devices != 1 or conf.trainer.num_nodes != 1:
+            raise ValueError(
+                f"overrides: trainer.devices={conf.trainer.devices}, trainer.num_nodes={conf.trainer.num_nodes}: fit is "
+                "one process; dpgen train data=table starts one for each device"
+            )
         if person is not None and not isinstance(person, str):
             raise ValueError(f"person={shortened(person)}: expected the name of a column")
         in_file = isinstance(frame, str | Path)

@@ -7,8 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake, describe_os_error
+from lightning_dpgen.cli.mistake import INTERRUPTED, RANK_LOST, Mistake, describe_os_error
 from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.privacy.errors import RankLost
+
+
+def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
+    """The line that says how to go on with the run of that folder."""
+    words = [word for word in argv if not word.startswith("run_dir=")]
+    return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
 
 
 def guarded(
@@ -25,10 +32,7 @@ def guarded(
         Mistake: on an interrupt, or an error of the system.
     """
 
-    def how_to_go_on() -> str:
-        words = [word for word in argv if not word.startswith("run_dir=")]
-        return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
-
+    on = how_to_go_on(command, argv, folder)
     interrupts = Interrupts()
     with interrupts.caught():
         try:
@@ -37,10 +41,14 @@ def guarded(
             if folder.release.exists():
                 text = f"interrupted after the release was complete: {folder.release}"
             elif folder.unfinished:
-                text = f"interrupted; nothing was released. {how_to_go_on()}"
+                text = f"interrupted; nothing was released. {on}"
             else:
                 text = "interrupted; nothing was released, and nothing was spent"
             raise Mistake(text, INTERRUPTED) from None
+        except RankLost as error:
+            hint = f" {on}" if folder.unfinished else ""
+            text = f"{error}; nothing was released, and the ledger holds all that was drawn.{hint}"
+            raise Mistake(text, RANK_LOST) from None
         except OSError as error:
-            hint = f"; {how_to_go_on()}" if folder.unfinished else ""
+            hint = f"; {on}" if folder.unfinished else ""
             raise Mistake(f"{describe_os_error(error)}{hint}") from None

@@ -1,6 +1,7 @@
 """`dpgen`: picks the subcommand, and turns every mistake into one line and an exit status.
 
-Exit status: 0 done, 1 a fault of ours, 2 a mistake of the user's, 3 the budget does not suffice, 130 interrupted.
+Exit status: 0 done, 1 a fault of ours, 2 a mistake of the user's, 3 the budget does not suffice, 75 one of several
+devices was lost, 130 interrupted.
 Nothing heavy is imported before the subcommand is known.
 """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 OK, FAULT, MISTAKE, OVERSPENT, INTERRUPTED = 0, 1, 2, 3, 130
+# Of several devices one is gone; of sysexits.h, "try again".
+RANK_LOST = 75
 
 
 class Mistake(Exception):

@@ -61,9 +61,37 @@ def check_settings(about: Mapping[str, Any], asked: Mapping[str, Any], folder: R
     _refuse_others(about["settings"], _flat(asked), folder)
 
 
+def check_rank(about: Mapping[str, Any], records: Iterable[np.ndarray], read_as: Mapping[str, Any], rank: int) -> None:
+    """Refuse to take part in a run of rank 0 on other records, or with the same read in another way; see `about_records`.
+
+    Raises:
+        Mistake: naming the rank.
+    """
+    if _different(about["read_as"], _flat(read_as)) or about["records"] != _fingerprint(records, about["key"]):
+        raise Mistake(
+            f"rank {rank}: reads other records than rank 0, or reads them otherwise: give all nodes the same files and the "
+            "same command"
+        )
+
+
+def check_rank_settings(about: Mapping[str, Any], asked: Mapping[str, Any], rank: int) -> None:
+    """Refuse to take part with other settings; see `about_settings`.
+
+    Raises:
+        Mistake: naming the rank and what is different.
+    """
+    if different := _different(about["settings"], _flat(asked)):
+        raise Mistake(
+            f"rank {rank}: has other settings than rank 0 ({', '.join(different[:3])}): give all nodes the same command"
+        )
+
+
+def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
 def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
-    different = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if different:
+    if different := _different(before, now):
         told = ((name, shown(before.get(name)), shown(now.get(name))) for name in different[:3])
         changes = "; ".join(f"{name} was {was} and is {now_is}" for name, was, now_is in told)
         raise Mistake(

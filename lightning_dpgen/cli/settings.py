@@ -29,6 +29,7 @@ from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.metrics.fidelity import fidelity_draft
+from lightning_dpgen.plugins.guard import PRECISIONS
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
 
@@ -281,6 +282,14 @@ def fill(conf: Conf) -> Settings:
     if conf.rows is not None:
         _within("rows", conf.rows, 0, _MOST)
     _check_accelerator(conf.trainer.accelerator)
+    if conf.trainer.precision not in PRECISIONS:
+        raise Mistake(
+            f"trainer.precision={conf.trainer.precision}: expected one of {', '.join(PRECISIONS)}, in which parameters and "
+            "noise stay in full precision"
+        )
+    ranks = conf.trainer.devices * conf.trainer.num_nodes
+    if ranks > 0 and (conf.model.groups or 0) % ranks:
+        raise Mistake(f"model.groups={conf.model.groups}: {ranks} devices share them; expected a multiple of {ranks}")
     _check_seed("seed", conf.seed)
     if conf.debug.private_seed is not None:
         _check_seed("debug.private_seed", conf.debug.private_seed)

@@ -40,6 +40,18 @@ class Terminal:
         warn(text)
 
 
+class Nobody:
+    """Of all ranks but the first: they say the same."""
+
+    bar = False
+
+    def say(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str | None) -> None:
+        pass
+
+
 class Program:
     """Logs to ``lightning_dpgen``, and warns as Python does; prints nothing.
 

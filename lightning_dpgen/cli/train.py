@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import TensorBoardLogger
 
-from lightning_dpgen.cli import first_pass, kinds, resume, run_folder, same_run
+from lightning_dpgen.cli import first_pass, kinds, launch, resume, run_folder, same_run
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.families import FAMILIES, make_module
+from lightning_dpgen.cli.follow import follow, nothing_to_follow
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured_run import accesses, kept, measure, measured_mixture, split_module
-from lightning_dpgen.cli.mistake import INTERRUPTED, Mistake
+from lightning_dpgen.cli.measured_run import measured_mixture
+from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, fill, read_as
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
+from lightning_dpgen.cli.trained_run import trained_mixture
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.workload import State
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.plugins.accountant import MomentsAccountant
-from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
-from lightning_dpgen.plugins.made import MadeLots
-from lightning_dpgen.plugins.previews import Previews
-from lightning_dpgen.plugins.progress import PrivateProgress
-from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.5
-# Records at most in a lot of what a measured model makes.
-_MADE = 256
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
 Learns a generative model from private records and writes a release with a privacy certificate.
@@ -74,13 +63,28 @@ def run(argv: Sequence[str]) -> int:
         print(HELP)
         return 0
     conf = read_conf(argv)
+    several = launch.to_launch(conf.trainer)
     folder = run_folder.choose(conf.run_dir)
-    certificate = guarded("train", argv, folder, lambda interrupts: train(conf, folder, interrupts, Terminal()))
+    if several:
+        # Whatever is wrong with the settings is said before processes are started.
+        _settled(conf)
+        return launch.launch(argv, folder, conf.trainer.devices)
+    with launch.together(conf.trainer) as ranks:
+        if not ranks.leads:
+            return follow(conf, folder, ranks)
+        try:
+            certificate = guarded("train", argv, folder, lambda asked: train(conf, folder, asked, Terminal(), ranks))
+        except Mistake as mistake:
+            if mistake.status == RANK_LOST and launch.watched():
+                return RANK_LOST
+            raise
     _tell(certificate, folder)
-    return 0
+    return OK
 
 
-def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling) -> dict:
+def train(
+    conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling, ranks: Ranks | None = None
+) -> dict:
     """Train, or go on with the training of that folder, and write its release; gives the certificate.
 
     Args:
@@ -88,19 +92,17 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
         folder: of the run.
         interrupts: what the user has asked for by signals.
         telling: hears what there is to say.
+        ranks: those that train together with this one, which leads; None for this process alone.
 
     Raises:
         Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
         OSError: from the disk.
     """
-    kinds.check(conf.data)
-    # Where something is to be bought first, that is all that can be planned before.
-    settings, plan = (None, first_pass.first_plan(conf)) if _buys(conf) else (fill(conf), None)
-    kinds.KINDS[conf.data.source].find(conf.data, False)
+    settings, plan = _settled(conf)
     telling.warn(seed_warning(conf))
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     if folder.unfinished:
-        return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts, telling)
+        return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts, telling, ranks)
     if plan is None:
         plan = _planned(settings, telling)
     if conf.model.name == "own":
@@ -117,9 +119,17 @@ def train(conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, tell
             bought = _bought(conf, seen, account, folder, interrupts)
             settings = _extended(conf, bought, account, folder, telling)
             seen = _records(settings, telling)
-        return _train(settings, seen, account, folder, interrupts, telling)
+        return _train(settings, seen, account, folder, interrupts, telling, ranks)
     finally:
         account.ledger.close()
+
+
+def _settled(conf: Conf) -> tuple[Settings | None, Plan | None]:
+    """The settings, checked; where something is to be bought first, the plan of that alone can be made."""
+    kinds.check(conf.data)
+    settled = (None, first_pass.first_plan(conf)) if _buys(conf) else (fill(conf), None)
+    kinds.KINDS[conf.data.source].find(conf.data, False)
+    return settled
 
 
 def _bought(
@@ -148,7 +158,12 @@ def _rehearse(settings: Settings, plan: Plan) -> None:
 
 
 def _go_on(
-    conf: Conf, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling
+    conf: Conf,
+    account: Account,
+    folder: run_folder.RunFolder,
+    interrupts: Interrupts,
+    telling: Telling,
+    ranks: Ranks | None,
 ) -> dict:
     try:
         same_run.check_records(account.ledger.about, kinds.contents(conf.data), read_as(conf), folder)
@@ -156,7 +171,7 @@ def _go_on(
             _extended(conf, resume.bought(account, folder), account, folder, telling)
         settings = resume.settings_of(conf, account.ledger.about)
         same_run.check_settings(account.ledger.about, settings.asked(), folder)
-        return _train(settings, _records(settings, telling), account, folder, interrupts, telling)
+        return _train(settings, _records(settings, telling), account, folder, interrupts, telling, ranks)
     finally:
         account.ledger.close()
 
@@ -217,64 +232,23 @@ def _train(
     folder: run_folder.RunFolder,
     interrupts: Interrupts,
     telling: Telling,
+    ranks: Ranks | None,
 ) -> dict:
-    conf = settings.conf
+    conf, ranks = settings.conf, ranks or Ranks()
     if conf.trainer.threads is not None:
         torch.set_num_threads(conf.trainer.threads)
-    learned = _trained if FAMILIES[conf.model.name].trained else measured_mixture
-    mixture = learned(settings, records, account, folder, interrupts, telling)
+    if FAMILIES[conf.model.name].trained:
+        mixture = trained_mixture(settings, records, account, folder, interrupts, telling, ranks)
+    else:
+        if ranks.size > 1:
+            telling.warn(f"model={conf.model.name} makes no steps that {ranks.size} devices could share: one does it all")
+        nothing_to_follow(ranks)
+        mixture = measured_mixture(settings, records, account, folder, interrupts, telling)
     figure = _fidelity(settings, mixture, records, account, folder, telling)
     content = SyntheticContent(mixture, settings.rows, conf.seed, figure)
     return write_release(
         folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
     )
-
-
-def _trained(
-    settings: Settings,
-    records: Records,
-    account: Account,
-    folder: run_folder.RunFolder,
-    interrupts: Interrupts,
-    telling: Telling,
-) -> Mixture:
-    """The mixture of networks that DP-SGD has trained."""
-    conf = settings.conf
-    data = split_module(settings, records, account, folder, interrupts)
-    module = make_module(conf, settings.schema, settings.clipping, account)
-    hybrid, state, checkpoint = conf.model.measured_share is not None, {}, None
-    if account.resumed:
-        state = kept(settings, account, folder) if hybrid else {}
-        checkpoint = resume.restore(account, data, module, folder, telling, accesses(state))
-    if account.remaining("training"):
-        with interrupts.patient(), _quiet_lightning():
-            if hybrid:
-                module.learn_from(
-                    _made(settings, records, data, account, folder, interrupts, state),
-                    steps=conf.model.measured_steps,
-                    weight=conf.model.measured_weight,
-                )
-            _fit(settings, module, data, account, folder, interrupts, telling.bar, checkpoint)
-        interrupts.stop_here()
-    elif account.finished:
-        account.settle()
-    return module.mixture()
-
-
-def _made(
-    settings: Settings,
-    records: Records,
-    data: PrivateSplitDataModule,
-    account: Account,
-    folder: run_folder.RunFolder,
-    interrupts: Interrupts,
-    state: State,
-) -> MadeLots:
-    """What a network learns from besides records: lots of what a model of measurements makes."""
-    k, conf = settings.split.k, settings.conf
-    mixture = measure(settings, records, data.make_split().clusters, account, folder, interrupts, state)
-    size = min(_MADE, max(1, round(conf.model.rate * conf.data.n)))
-    return MadeLots(mixture, torch.arange(mixture.network.k) % k, k, size=size, seed=conf.seed)
 
 
 def _fidelity(
@@ -298,54 +272,6 @@ def _fidelity(
     durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
     account.settle()
     return figure
-
-
-def _fit(settings: Settings, module, data, account, folder, interrupts: Interrupts, bar: bool, checkpoint) -> None:
-    options = settings.conf.trainer
-    accountant = MomentsAccountant(account)
-    every = options.checkpoint_every or max(1, account.plan.stage("training").count // 50)
-    callbacks = [
-        accountant,
-        *([PrivateProgress(accountant)] if bar else []),
-        Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: interrupts.asked),
-    ]
-    if options.previews_every:
-        callbacks.append(Previews(options.previews_every))
-    trainer = pl.Trainer(
-        accelerator=options.accelerator,
-        devices=1,
-        max_epochs=1,
-        logger=TensorBoardLogger(folder.private, name="", version="tensorboard"),
-        callbacks=callbacks,
-        plugins=[DurableCheckpointIO()],
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=bar,
-    )
-    try:
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
-    except SystemExit:
-        # Lightning turns an interrupt into an exit of its own.
-        raise KeyboardInterrupt from None
-
-
-@contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's banner and its advice on dataloaders and logging, none of which concerns this program."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="pytorch_lightning")
-            warnings.filterwarnings("ignore", module="lightning_fabric")
-            # Said before anything was spent.
-            warnings.filterwarnings("ignore", message="split.k=")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _tell(certificate: dict, folder: run_folder.RunFolder) -> None:

@@ -23,10 +23,12 @@ class Draw:
     Args:
         rate: the Poisson rate at which the records were drawn, if this software drew them.
         size: how many they are, if it did; private.
+        parts: among how many processes the lot is divided, of which each has a part.
     """
 
     rate: float | None = None
     size: int | None = field(default=None, repr=False)
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,10 @@ class PoissonLots:
     """An endless source of Poisson lots.
 
     Sampling is a random size and distinct positions, whose records are fetched at once; an empty lot is a lot like any
-    other, since skipping it would tell that it was empty. Records stay where they are: no copy of them is made.
+    other, since skipping it would tell that it was empty. Records stay where they are: no copy of them is made. Where
+    several processes share the account, each record (or person) belongs to one of them, by an independent draw that rank 0
+    makes when the first lot is asked for and that stays among them; all are given the same records, and a lot is the part
+    of one that falls to this process.
 
     Args:
         records: what `store_of` takes: a tensor or array in memory or memory-mapped, a CSR matrix, a tuple or dict of
@@ -132,7 +137,7 @@ class PoissonLots:
         persons: np.ndarray | None = None,
     ) -> None:
         self._store = store_of(records)
-        self._persons = persons_of(self._store, persons, account.plan.max_rows)
+        self._person_of = persons_of(self._store, persons, account.plan.max_rows)
         # Positions are drawn in the order of components; `order` says which record is at each, None if all are in place.
         if clusters is None:
             self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
@@ -140,10 +145,28 @@ class PoissonLots:
             clusters = _checked(np.asarray(clusters), len(self._store), k)
             self._order = np.argsort(clusters, kind="stable")
             self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
-        if self._persons is not None:
-            self._persons = _Persons.of(self._persons, self._order)
+        self._persons: _Persons | None = None
+        self._divided = False
         self.rate = account.plan.stage(stage).access.rate
-        self._stream = account.stream
+        self._account = account
+
+    def _divide(self) -> None:
+        """Leave out the records of other processes, once it is known how many there are."""
+        ranks = self._account.ranks
+        if ranks.size > 1:
+            ranks.same("number of records", len(self._store))
+            units, of_unit = np.arange(len(self._store)), None
+            if self._person_of is not None:
+                units = np.unique(self._person_of, return_inverse=True)[1]
+            if ranks.leads:
+                of_unit = self._account.stream.integers(int(units.max(initial=-1)) + 1, ranks.size).astype(np.uint16)
+            mine = ranks.told(of_unit)[units] == ranks.rank
+            order = np.arange(len(self._store)) if self._order is None else self._order
+            mine = mine[order]
+            self._order, self._bounds = order[mine], np.concatenate([[0], mine.cumsum()])[self._bounds]
+        if self._person_of is not None:
+            self._persons = _Persons.of(self._person_of, self._order)
+        self._divided = True
 
     @property
     def empty(self) -> Any:
@@ -151,13 +174,17 @@ class PoissonLots:
         return self._store.take(np.zeros(0, dtype=np.int64))
 
     def draw(self) -> Lot:
-        """One Poisson lot."""
+        """One Poisson lot, or this process's part of it."""
+        if not self._divided:
+            self._divide()
+        stream = self._account.stream
         if self._persons is None:
-            taken = self._stream.poisson_sample(len(self._store), self.rate)
+            population = len(self._store) if self._order is None else len(self._order)
+            taken = stream.poisson_sample(population, self.rate)
         else:
-            taken = self._persons.records(self._stream.poisson_sample(len(self._persons), self.rate))
+            taken = self._persons.records(stream.poisson_sample(len(self._persons), self.rate))
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
-        draw = Draw(self.rate, len(taken))
+        draw = Draw(self.rate, len(taken), self._account.ranks.size)
         return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, draw)
 
 

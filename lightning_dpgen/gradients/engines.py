@@ -59,8 +59,13 @@ def term_gradients(
         noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
     groups = None
     if isinstance(term, PerGroup):
-        index = torch.from_numpy(stream.integers(len(lot), term.groups)).to(some.device)
-        groups = Groups(index, term.groups)
+        # Of several processes, each has as many of the groups, and its records are in these.
+        count, left = divmod(term.groups, lot.draw.parts)
+        if left:
+            raise ValueError(
+                f"groups={term.groups}: {lot.draw.parts} processes share them, so expected a multiple of {lot.draw.parts}"
+            )
+        groups = Groups(torch.from_numpy(stream.integers(len(lot), count)).to(some.device), count)
     if len(lot) and not (engine == "ghost" and term.forms is not None):
         known, code = _checked.setdefault(network, set()), (engine, code_of(term.loss))
         if code not in known:

@@ -20,6 +20,9 @@ the parameters of one component.
 Records outside the lot, and records with a non-finite gradient, add exact zeros. A lot of no records is noised like
 any other, and so is the block of a component that no record of the lot belongs to. The histograms behind C and the
 gradient come from one access, which is one merged, once subsampled Gaussian (docs/PRIVACY.md, "One lot, one event").
+
+Where several processes share the access, each has its part of the lot, adds its part of the noise, and one sum over all of
+them ends each mechanism (docs/PRIVACY.md, "Several devices").
 """
 
 from __future__ import annotations
@@ -87,7 +90,9 @@ def privatize(
         for i, (gradients, rule) in enumerate(terms):
             if isinstance(gradients, Deferred):
                 gradients = gradients.given(access, expected_lot)
-            divisor, reach = (expected_lot, 1.0) if gradients.groups is None else (gradients.groups, 2.0)
+            divisor, reach = expected_lot, 1.0
+            if gradients.groups is not None:
+                divisor, reach = gradients.groups * access.ranks.size, 2.0
             norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)
             if access.private:
                 bounds = rule.bounds(access, norms, before and before[i])

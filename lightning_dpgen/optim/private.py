@@ -133,7 +133,7 @@ class PrivateOptimizer(DPOptimizer):
             return
         multiplier = stage.access.multipliers["gradient"]
         alone = Stage(Access(self._stage, {"gradient": multiplier}, stage.access.rate), 1, 1.0)
-        scratch = Account(Plan((alone,), self._account.plan.target_epsilon, 1e-5), stream=self._account.stream)
+        scratch = self._account.aside(Plan((alone,), self._account.plan.target_epsilon, 1e-5))
         none = materialised({p: p.new_zeros(0, *p.shape) for p in self.params})
         with scratch.open(self._stage) as access:
             privatize([(none, Fixed(1.0))], access, self.expected_batch_size, self._buffer)

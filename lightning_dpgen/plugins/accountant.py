@@ -8,14 +8,17 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch.nn.parallel import DistributedDataParallel
 
 from lightning_dpgen.data.lots import LotBlocks
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.adopted import Adopted, check_optimizers, check_overrides
+from lightning_dpgen.plugins.alike import begin_alike, check_alike
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.errors import LedgerError, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
+from lightning_dpgen.privacy.ranks import Ranks
 
 # Where a checkpoint says what was spent.
 LEDGER = "lightning_dpgen"
@@ -30,6 +33,10 @@ class MomentsAccountant(pl.Callback):
     `epsilon_at` tells epsilon by the plan. When the last planned step is done it stops the Trainer and compares ledger and
     plan. Every checkpoint of the Trainer, weights alone or not, says what was spent; a fit goes on from one only with the
     ledger that it belongs to (`Account.resume`), so an older checkpoint hides nothing that was spent after it.
+
+    On several devices (strategy ``ddp``), each of which runs the same script, rank 0 writes the ledger and makes the split,
+    each rank takes its part of every lot, and the sum of their noisy parts is the gradient (`Account.join`). DDP's own
+    reducer is off. Parameters and torch's generators begin alike, and after each block of lots parameters are compared.
 
     Args:
         account: the account of the run, shared with module and datamodule.
@@ -49,11 +56,16 @@ class MomentsAccountant(pl.Callback):
         self.account, self._engine = account, engine
         self.complete = False
         self._adopted: Adopted | None = None
+        self._alike = False
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         refuse(trainer, self.account)
+        try:
+            self.account.join(Ranks.joined())
+        except (LedgerError, RanksDiffer) as error:
+            raise MisconfigurationException(str(error)) from None
         if module.automatic_optimization:
             self._adopted = Adopted(module, self.account, self._engine)
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
@@ -80,6 +92,9 @@ class MomentsAccountant(pl.Callback):
         checkpoint.pop("loops", None)
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if isinstance(trainer.model, DistributedDataParallel):
+            # Its reducer would average gradients that are neither clipped nor noised.
+            trainer.model.require_backward_grad_sync = trainer.model.require_forward_param_sync = False
         check_optimizers(module, trainer.optimizers, self.account, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module, trainer)
@@ -106,7 +121,14 @@ class MomentsAccountant(pl.Callback):
         # A second or more, so for those who look at it alone.
         return self.account.plan.curve("training")
 
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
+        if self.account.ranks.size > 1 and not self._alike:
+            # What each has made for itself until here (pre-training, say) may differ in its last bits.
+            begin_alike(module, self.account.ranks)
+            self._alike = True
+
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
+        check_alike(module, self.account.ranks)
         if self.account.plan.private and not self.account.remaining("training"):
             self.complete = True
             trainer.should_stop = True
@@ -119,6 +141,7 @@ class MomentsAccountant(pl.Callback):
         # What else the plan holds is made after the fit, by whoever planned it.
         if (self.complete and self.account.finished) or not self.account.plan.private:
             self.account.settle()
+        self.account.part()
 
 
 def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:

@@ -52,7 +52,8 @@ class Checkpoints(pl.Callback):
         self._saved = module.steps_taken
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
-        stop = self._asked_to_stop()
+        # Whichever rank was asked, all leave together.
+        stop = trainer.strategy.reduce_boolean_decision(self._asked_to_stop(), all=False)
         if stop or module.steps_taken >= self._saved + self._every:
             self._save(trainer, module)
         if stop:

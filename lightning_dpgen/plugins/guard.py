@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytorch_lightning as pl
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.privacy.account import Account
+
+# Of a Trainer: those in which parameters, gradients and noise are whole.
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 
 def refuse(trainer: pl.Trainer, account: Account) -> None:
@@ -38,9 +42,9 @@ def refuse(trainer: pl.Trainer, account: Account) -> None:
         checked_layers(module)
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
-    if trainer.precision not in ("32-true", "64-true", "bf16-mixed"):
+    if trainer.precision not in PRECISIONS:
         raise MisconfigurationException(
-            f"precision={trainer.precision!r}: expected '32-true', '64-true' or 'bf16-mixed', in which parameters stay in "
+            f"precision={trainer.precision!r}: expected one of {', '.join(PRECISIONS)}, in which parameters stay in "
             "full precision ('16-mixed' scales the loss, so gradients would be clipped at the wrong size)"
         )
     if trainer.accumulate_grad_batches != 1:
@@ -70,8 +74,27 @@ def refuse(trainer: pl.Trainer, account: Account) -> None:
             )
     if trainer.overfit_batches:
         raise MisconfigurationException("overfit_batches replaces Poisson sampling, which the accounting rests on")
-    if trainer.world_size > 1:
-        raise MisconfigurationException(
-            f"{trainer.world_size} processes would each make the split and charge it once: use devices=1"
-        )
+    _check_strategy(trainer.strategy)
 
+
+def _check_strategy(strategy: Strategy) -> None:
+    name = type(strategy).__name__
+    if type(strategy) is SingleDeviceStrategy:
+        return
+    # DeepSpeed's is a subclass.
+    if type(strategy) is not DDPStrategy:
+        raise MisconfigurationException(
+            f"strategy={name}: expected 'auto', 'ddp' or one of its forms, in which each device has all parameters and "
+            "clips whole gradients of its records (FSDP, DeepSpeed and tensor parallelism divide parameters, or step by "
+            "themselves, so no device sees the norm of a record's gradient)"
+        )
+    if strategy._start_method not in ("popen", "spawn"):
+        raise MisconfigurationException(
+            f"strategy with start_method={strategy._start_method!r} (ddp_fork, ddp_notebook): forked processes share what "
+            "this one holds of ledger and threads: expected 'ddp' or 'ddp_spawn'"
+        )
+    if strategy._ddp_comm_hook is not None or strategy._model_averaging_period is not None:
+        raise MisconfigurationException(
+            "DDPStrategy(ddp_comm_hook=..., model_averaging_period=...): gradients are summed with their noise by the "
+            "private optimizer, and DDP's own reduction is off: leave these out"
+        )

@@ -172,13 +172,16 @@ class PrivateMixture(pl.LightningModule):
     def _log_private(self, optimizer: PrivateOptimizer, gradients, size: int) -> None:
         if self.logger is None:
             return
-        values = {"private/lot_size": float(size)}
+        losses = [getattr(own, "losses", None) for own in gradients]
+        parts = [size, *(number for own in losses if own is not None for number in (float(own.sum()), len(own)))]
+        lot, *sums = self.account.ranks.sum_(torch.tensor(parts, dtype=torch.float64)).tolist()
+        values = {"private/lot_size": lot}
         for j, bound in enumerate(_flat(optimizer.last_bound)):
             values[f"bound/{j}" if j else "bound"] = bound
-        for j, own in enumerate(gradients):
-            losses = getattr(own, "losses", None)
-            if losses is not None and len(losses):
-                values[f"private/loss/{j}" if j else "private/loss"] = float(losses.mean())
+        known = [j for j, own in enumerate(losses) if own is not None]
+        for j, total, count in zip(known, sums[::2], sums[1::2], strict=True):
+            if count:
+                values[f"private/loss/{j}" if j else "private/loss"] = total / count
         self.logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:

@@ -23,7 +23,7 @@ class Previews(pl.Callback):
         self._every, self._shown = every, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
-        pictured = isinstance(module.network.schema, ImageSchema)
+        pictured = trainer.is_global_zero and isinstance(module.network.schema, ImageSchema)
         if not pictured or trainer.logger is None or module.steps_taken < self._shown + self._every:
             return
         self._shown = module.steps_taken

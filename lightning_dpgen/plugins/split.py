@@ -92,21 +92,30 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 warnings.warn(doubt, stacklevel=2)
 
     def make_split(self) -> Split:
-        """The private split, made at the first call; under a Trainer, when training starts."""
-        if self.split is None:
-            self.split = private_split(
-                self._records,
-                self._kernel_scale(),
-                self.settings,
-                self.n,
-                self.account,
-                torch.Generator().manual_seed(self.seed),
-                centres=self._centres,
-                room=self._room,
-                state=self.state,
-                save=self._save,
-            )
+        """The private split, made at the first call; under a Trainer, when training starts, and by rank 0 alone."""
+        if self.split is None or self.account.ranks.size > 1:
+            self.state = self.account.led(self._led)
+            # Others follow from what was released, which costs nothing.
+            self.split = self.split or self._private_split()
         return self.split
+
+    def _led(self) -> SplitState | None:
+        self.split = self.split or self._private_split()
+        return self.state
+
+    def _private_split(self) -> Split:
+        return private_split(
+            self._records,
+            self._kernel_scale(),
+            self.settings,
+            self.n,
+            self.account,
+            torch.Generator().manual_seed(self.seed),
+            centres=self._centres,
+            room=self._room,
+            state=self.state,
+            save=self._save,
+        )
 
     def _save(self, state: SplitState) -> None:
         self.state = state

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import Schema
@@ -104,6 +105,19 @@ class VAE(PrivateMixture):
         )
         self.divergence = divergence
         self._embedding = CodeEmbedding(latent, divergence.features, generator) if embedded else None
+
+    def setup(self, stage: str) -> None:
+        """Refuse groups that the devices of a fit cannot share, before anything is spent.
+
+        Raises:
+            MisconfigurationException: saying how many are expected.
+        """
+        ranks = self.trainer.world_size
+        grouped = self.divergence is not None and self.divergence.kind == "group"
+        if stage == "fit" and grouped and self.divergence.groups % ranks:
+            raise MisconfigurationException(
+                f"groups={self.divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
+            )
 
     @property
     def takes_ones(self) -> bool:

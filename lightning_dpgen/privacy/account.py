@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import dp_accounting
 
@@ -20,7 +21,10 @@ from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.privacy.software import versions
 
+T = TypeVar("T")
 # Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.
 _BLOCK, _BLOCK_SHARE = 200, 100
 
@@ -37,6 +41,7 @@ class OpenAccess:
     Attributes:
         number: how many accesses of its stage came before and left their mark; public.
         max_rows: how many records the unit of privacy has at most.
+        ranks: the processes of which each has a part of the records, and draws a part of the noise.
     """
 
     def __init__(
@@ -46,9 +51,10 @@ class OpenAccess:
         relation: str = ADD_OR_REMOVE_ONE,
         number: int = 0,
         max_rows: int = 1,
+        ranks: Ranks | None = None,
     ) -> None:
         self.access, self.stream, self.relation, self.number = access, stream, relation, number
-        self.max_rows = max_rows
+        self.max_rows, self.ranks = max_rows, ranks or Ranks()
         self._left = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 
@@ -73,6 +79,8 @@ class OpenAccess:
                 f"noise {name!r} was drawn already or is not listed; "
                 f"stage {self.access.stage!r} has {sorted(self._left)} left of {sorted(self.access.multipliers)}"
             )
+        if self.ranks.size > 1 and kind != GAUSSIAN:
+            raise LedgerError(f"noise {name!r}: {kind} is no sum of parts, so {self.ranks.size} processes cannot share it")
         if self.access.kind(name) != kind:
             planned = self.access.kind(name)
             raise LedgerError(f"noise {name!r} of stage {self.access.stage!r} is {planned} in the plan, not {kind}")
@@ -98,8 +106,12 @@ class Account:
         stream: the private stream; None makes one keyed by the operating system.
         about: what `resume` hands back: settings, a fingerprint of the records.
 
+    In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
+    than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
+
     Attributes:
         resumed: whether the account goes on with an earlier run.
+        ranks: the processes that share the accesses to come; one, but within a fit on several devices.
 
     Example:
         >>> from lightning_dpgen import Draft, make_plan
@@ -119,8 +131,8 @@ class Account:
         *,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        stream = stream or PrivateStream()
-        self._begin(plan, Ledger(ledger, plan=plan.as_json(), about=about, noise=stream.source), stream)
+        stream, path = stream or PrivateStream(), None if launched_as() else ledger
+        self._begin(plan, Ledger(path, plan=plan.as_json(), about=about, noise=stream.source), stream)
 
     @classmethod
     def resume(cls, ledger: str | Path, stream: PrivateStream | None = None) -> Account:
@@ -131,7 +143,7 @@ class Account:
                 came from elsewhere: the certificate says one source, and a run once seeded stays so.
         """
         account, stream = cls.__new__(cls), stream or PrivateStream()
-        reopened = Ledger.reopen(ledger)
+        reopened = Ledger.read(ledger) if launched_as() else Ledger.reopen(ledger)
         if reopened.noise != stream.source:
             reopened.close()
             raise LedgerError(
@@ -143,19 +155,52 @@ class Account:
         return account
 
     def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream) -> None:
-        self.plan, self.ledger, self.stream = plan, ledger, stream
+        self.plan, self._ledger, self.stream = plan, ledger, stream
+        # Where its ledger is, once it is another process that writes there.
+        self._elsewhere: Path | None = None
         # None for a run that starts; for one that goes on, where from, once `go_on` has said it.
         self._from: Mapping[str, int] | None = None
         self.resumed = self._waits = False
         self._done: Counter[str] = Counter()
         self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._of: weakref.ref | None = None
+        self.ranks, self._follows = Ranks(), bool(launched_as())
+        self._spawned_from: Path | None = None
         self._process, self._lock = os.getpid(), threading.Lock()
 
     @property
     def done(self) -> dict[str, int]:
         """How many accesses of each stage have left their mark on the state of the run: what a checkpoint remembers."""
+        if self._elsewhere is not None:
+            return {stage.name: self.ledger.count(stage.name) for stage in self.plan.stages}
         return dict(self._done)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was drawn; read again from its file where a fit in spawned processes has gone on with it."""
+        return self._ledger if self._elsewhere is None else Ledger.read(self._elsewhere)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For processes that a Trainer spawns: the account goes with them, and can here only be looked at from then on."""
+        if multiprocessing.context.get_spawning_popen() is None:
+            raise TypeError("an account is never saved nor copied, since it would be spent twice: Account.resume goes on")
+        path = self._elsewhere or self._ledger.path
+        if path is None:
+            raise TypeError(
+                "this account keeps its ledger in memory, which ends with the processes that a Trainer spawns: give it a "
+                "file (Account(plan, ledger=...)), or take strategy='ddp'"
+            )
+        state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
+        self._ledger.hand_over()
+        self._elsewhere = path.absolute()
+        return {"path": self._elsewhere, "state": state, "stream": kind}
+
+    def __setstate__(self, handed: dict[str, Any]) -> None:
+        plan = Plan.from_json(handed["state"]["ledger"]["plan"])
+        self._begin(plan, Ledger(), PrivateStream(**handed["stream"]))
+        # Which rank this is, is known when it joins.
+        self._spawned_from, self._follows = handed["path"], True
+        self._catch_up(handed["state"])
 
     def extend(self, plan: Plan, about: Mapping[str, Any] | None = None) -> None:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
@@ -208,6 +253,66 @@ class Account:
         self._from, self._waits = dict(done), False
         self._done.update(done)
 
+    def join(self, ranks: Ranks) -> None:
+        """Share all accesses with other processes, until `part`: each of them opens the same ones, in the same order.
+
+        Rank 0 writes its ledger before any of them draws; each draws its part of the noise. They go on from what rank 0 has
+        spent. Called by all of them; under a Trainer, `MomentsAccountant` does.
+
+        Raises:
+            RanksDiffer: if they do not hold the same promise, made with the same software.
+            LedgerError: if this process was started as one of several, and there are no others.
+        """
+        if self._follows and ranks.size == 1 and self._spawned_from is None:
+            raise LedgerError(
+                f"this process was started as rank {launched_as()} (RANK, LOCAL_RANK or SLURM_PROCID), and its Trainer has "
+                "one device: give the Trainer as many devices and num_nodes as were launched, or launch one process"
+            )
+        ranks.same("software", versions())
+        ranks.same("plan", (self.ledger.promise, self.ledger.noise))
+        if self._spawned_from is not None and ranks.leads:
+            self._ledger, self._spawned_from = Ledger.reopen(self._spawned_from), None
+        self.ranks, self._follows = ranks, not ranks.leads
+        self._catch_up(ranks.told(self._state))
+        self.stream.part_of(ranks.rank)
+
+    def aside(self, plan: Plan) -> Account:
+        """An account in memory for what is drawn and thrown away, on the same stream, with the same ranks."""
+        account = Account(plan, stream=self.stream)
+        account.ranks, account._follows = self.ranks, self._follows
+        return account
+
+    def part(self) -> None:
+        """End what `join` began: rank 0 goes on alone."""
+        self.ranks = Ranks()
+
+    def led(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes alone, of accesses that it opens alone; all ranks get it, and go on from the same account."""
+        ranks = self.ranks
+        if ranks.size == 1:
+            return make()
+        made = None
+        try:
+            self.ranks = Ranks()
+            made = ranks.leader_first(make if ranks.leads else lambda: None)
+        finally:
+            self.ranks = ranks
+        made, state = ranks.told((made, self._state))
+        self._catch_up(state)
+        return made
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        return {"ledger": self.ledger.state, "from": self._from, "resumed": self.resumed, "done": dict(self._done)}
+
+    def _catch_up(self, state: Mapping[str, Any]) -> None:
+        if self.ranks.leads:
+            return
+        self._ledger.follow(state["ledger"])
+        self.plan = Plan.from_json(self.ledger.plan)
+        self._from, self.resumed, self._waits = state["from"], state["resumed"], state["resumed"] and state["from"] is None
+        self._done = Counter(state["done"])
+
     @contextmanager
     def open(self, stage: str, *, of: object | None = None) -> Iterator[OpenAccess]:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
@@ -226,6 +331,16 @@ class Account:
                 f"stage {stage!r}: this account belongs to process {self._process}, and a forked child would spend its "
                 "plan a second time"
             )
+        if self._follows and self.ranks.size == 1:
+            raise LedgerError(
+                f"stage {stage!r}: this process is rank {launched_as()} of several, and rank 0 alone spends what is not "
+                "spent by all of them in a fit"
+            )
+        if self._elsewhere is not None:
+            raise LedgerError(
+                f"stage {stage!r}: this account went to the processes of a fit (strategy 'ddp_spawn'), and can only be "
+                f"looked at here; Account.resume({str(self._elsewhere)!r}) goes on with a run that did not end"
+            )
         if self._waits:
             raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
         if None not in (of, self._of) and self._of() is not of:
@@ -237,11 +352,12 @@ class Account:
             access, remaining = self._next(stage)
             if access.private:
                 block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
-                self.ledger.write(access, ahead=min(block, remaining))
+                self._write(access, ahead=min(block, remaining))
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
-            opened = OpenAccess(access, self.stream, self.plan.relation, self._done[stage], self.plan.max_rows)
+            number = self._done[stage]
+            opened = OpenAccess(access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks)
             self._done[stage] += 1
             self._of = self._of if of is None else weakref.ref(of)
         try:
@@ -249,6 +365,13 @@ class Account:
         finally:
             opened._close()
         opened._check_used_up()
+
+    def _write(self, access: Access, ahead: int) -> None:
+        # Rank 0 has to be waited for only where it writes a block: all ranks count down the same one.
+        if self.ledger.waits(access):
+            self.ledger.write(access)
+        else:
+            self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
 
     def claim(self, draw: Draw, stage: str) -> None:
         """Mark a draw of records as spent, before the access of `stage` that it is for.

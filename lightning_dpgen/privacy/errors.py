@@ -19,3 +19,11 @@ class LedgerError(PrivacyError):
 
 class DamagedState(PrivacyError):
     """What an interrupted run has saved cannot be read."""
+
+
+class RankLost(PrivacyError):
+    """One of the processes that make a run together has stopped; the ledger holds whatever was drawn."""
+
+
+class RanksDiffer(PrivacyError):
+    """The processes that make a run together are not alike."""

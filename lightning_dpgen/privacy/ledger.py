@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import secrets
@@ -21,6 +22,7 @@ from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import LedgerError
 
 FORMAT_VERSION = 3
+_STATE = ("run", "promise", "plan", "about", "noise", "head", "_heads", "_ahead", "_drawn")
 
 
 class Ledger:
@@ -116,8 +118,24 @@ class Ledger:
                 raise LedgerError(
                     f"{_witness(path)}: is missing, so nobody can tell whether lines were lost at the end of {path}"
                 ) from None
-            ledger._read(ledger._file.read(), ledger._witness.read())
+            ledger._file.write(ledger._read(ledger._file.read(), ledger._witness.read()))
+            ledger._append([{"resumed": _now()}])
             held.pop_all()
+        return ledger
+
+    @classmethod
+    def read(cls, path: str | Path) -> Ledger:
+        """What stands in the ledger of a run, in memory: for ranks beside the one that holds the file.
+
+        Raises:
+            LedgerError, FileNotFoundError: as `reopen`, but for being held.
+        """
+        ledger = cls()
+        ledger.path = Path(path)
+        # First, since rank 0 may be writing: lines behind the last head that is known are no damage.
+        heads = _witness(path).read_bytes()
+        ledger._read(ledger.path.read_bytes(), heads)
+        ledger.path = None
         return ledger
 
     @property
@@ -159,6 +177,20 @@ class Ledger:
         else:
             self._drawn.append((access, 1))
 
+    def waits(self, access: Access) -> bool:
+        """Whether a line for this access was written ahead."""
+        return bool(self._ahead) and self._ahead[-1][1] == access
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """All that another rank must know to count as this ledger does; see `follow`."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def follow(self, state: Mapping[str, Any]) -> None:
+        """Count from here on as the ledger of rank 0; this one is in memory."""
+        for name in _STATE:
+            setattr(self, name, copy.copy(state[name]))
+
     def extend(self, promise: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Record the promise of the whole run, made from what its first accesses gave."""
         self.promise = self.plan = promise
@@ -169,6 +201,15 @@ class Ledger:
         """Record the plan that a resumed run follows instead of what was promised."""
         self.plan = plan
         self._append([{"plan": plan}])
+
+    def hand_over(self) -> None:
+        """Leave the files to another process, which reopens them; entries that nothing was drawn on are named."""
+        if self._file is not None and not self._closed:
+            self._append([{"handed_over": _now(), "never_drawn": [identity for identity, _ in self._ahead]}])
+            self._closed = True
+            self._file.close()
+            self._witness.close()
+            self._lock.release()
 
     def close(self) -> None:
         """Write the last line, with the ids of entries that nothing was drawn on; nothing can be written after it."""
@@ -207,12 +248,11 @@ class Ledger:
         self._heads.update(heads)
         self._broken = False
 
-    def _read(self, content: bytes, witness: bytes) -> None:
+    def _read(self, content: bytes, witness: bytes) -> bytes:
+        """Take over what stands in the files; gives what is to be written behind it, before another line."""
         # Of a last line that lacks nothing but its end, nobody can tell whether it reached the disk in time: it counts.
-        if chain.follows(content[content.rfind(b"\n") + 1 :], chain.last_check(content)):
-            self._file.write(b"\n")
-            content += b"\n"
-        *whole, tail = content.split(b"\n")
+        end = b"\n" if chain.follows(content[content.rfind(b"\n") + 1 :], chain.last_check(content)) else b""
+        *whole, tail = (content + end).split(b"\n")
         entries: dict[str, Access] = {}
         self.head, self._heads, header = "", set(), None
         for number, line in self._checked(whole):
@@ -241,9 +281,7 @@ class Ledger:
                     "for certain, so it cannot go on; the file is left as it is"
                 )
         self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
-        if tail:
-            self._file.write(chain.TORN)
-        self._append([{"resumed": _now()}])
+        return end + (chain.TORN if tail else b"")
 
     def _checked(self, whole: list[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, raw in enumerate(whole, start=1):

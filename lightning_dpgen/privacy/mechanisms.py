@@ -39,6 +39,8 @@ def gaussian(
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
         plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
         one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
+        Where R processes share the access, `values` are each one's part of a sum, noise of ``1 / sqrt(R)`` of that
+        deviation is added by each, and what comes back, to all of them, is the sum of both.
 
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
@@ -47,11 +49,12 @@ def gaussian(
     """
     _check_real(name, values)
     multiplier = access.take(name, GAUSSIAN)
-    if multiplier == 0.0:
-        return values
-    if access.relation == REPLACE_ONE:
-        multiplier /= 2.0
-    return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows))
+    if multiplier != 0.0:
+        if access.relation == REPLACE_ONE:
+            multiplier /= 2.0
+        deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
+        access.stream.add_normal_(values, deviation / math.sqrt(access.ranks.size))
+    return access.ranks.sum_(values)
 
 
 def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
@@ -191,6 +194,8 @@ def select_keys(
     keys, places = np.unique(keys, return_index=True)
     if len(keys) < len(counts):
         raise ValueError("keys are not distinct: expected each once, with all its records counted together")
+    if access.ranks.size > 1:
+        raise LedgerError(f"noise {name!r}: keys are found by one process alone")
     noisy = torch.from_numpy(counts[places].astype(np.float64))
     gaussian(access, name, noisy, sensitivity=math.sqrt(most), of_unit=True)
     noisy = noisy.numpy()

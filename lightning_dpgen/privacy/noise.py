@@ -87,6 +87,12 @@ class PrivateStream:
         self._key()
         _streams.add(self)
 
+    def part_of(self, rank: int) -> None:
+        """Of a debugging seed that several processes were given, make another one in each but the first."""
+        if self.seeded and rank:
+            self._seed = int(np.random.SeedSequence([self._seed, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+            self._key()
+
     def _key(self) -> None:
         # Anew in a forked child too, where the thread that may have held it is gone.
         self._lock = threading.RLock()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import platform
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from lightning_dpgen.privacy.accountant import gaussian_mu, round_up, spent
 from lightning_dpgen.privacy.events import encode, stage_events
 from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import SECURE
+from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.lettering import printable
 
 FORMAT_VERSION = 1
@@ -38,10 +38,6 @@ ACCOUNTANTS = {
     "closed form": "closed form",
     "rdp": "dp_accounting.rdp.RdpAccountant",
 }
-_PACKAGES = (
-    "lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn",
-)  # fmt: skip
-
 
 class NotARelease(ValueError):
     """The folder holds no certificate, or no model, that can be read."""
@@ -118,7 +114,7 @@ def make_certificate(
         "study": None,
         "released": sorted(released),
         "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},
-        "versions": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+        "versions": versions(),
     }
     certificate["statement"] = statement(certificate)
     return certificate | {"digest": digest(certificate)}

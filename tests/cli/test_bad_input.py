@@ -63,7 +63,14 @@ MISTAKES = {
     "two of a group": (["data=[digits,mnist]"], "expected one name"),
     "lots without a record": (["model.rate=1e-300"], "model.rate=1e-300"),
     "delta beyond computing": (["privacy.delta=1e-300"], "privacy.delta=1e-300"),
-    "a part of a component": (["model=measured", "model.components=1.5"], r"model\.components=1\.5: expected a whole number"),
+    "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number, 1 or more"),
+    "nodes that nobody has started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
+    "groups that devices cannot share": (
+        ["model.divergence=group", "model.groups=5", "trainer.devices=2"], r"model\.groups=5: 2 devices share them"
+    ),
+    "half precision": (["trainer.precision=16-mixed"], r"trainer\.precision=16-mixed: expected one of"),
+    "a strategy": (["trainer.strategy=fsdp"], "no setting 'trainer.strategy'"),
+    "half a component": (["model=measured", "model.components=1.5"], r"model\.components=1\.5: expected a whole"),
     "no number": (["model.lr=fast"], r"model\.lr=fast: expected a number"),
     "an added setting": (["+nosuch=1"], "no setting 'nosuch'"),
     "data not declared": (["data=images"], "data.n: must be given"),

@@ -166,6 +166,7 @@ BAD = {
     "outside": ({"outside": "maybe"}, ValueError, "data.outside=maybe"),
     "a setting that is none": ({"overrides": ["model.nosuch=3"]}, ValueError, "nosuch"),
     "overrides as text": ({"overrides": "model.steps=3"}, ValueError, "expected a list"),
+    "several devices": ({"overrides": ["trainer.devices=2"]}, ValueError, "fit is one process; dpgen"),
     "other data": ({"overrides": ["data=digits"]}, ValueError, "arguments of fit"),
     "other data, hidden": ({"overrides": ["experiment=dpgm_mnist"]}, ValueError, "data.threshold"),
     "other data, by its source": ({"overrides": ["data.source=digits"]}, ValueError, "arguments of fit"),

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from lightning_dpgen.cli import train
+from lightning_dpgen.cli import train, trained_run
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -35,7 +35,7 @@ def interrupted(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("resume") / "run"
     patch = pytest.MonkeyPatch()
-    patch.setattr(train, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
+    patch.setattr(trained_run, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
     with patch.context():
         assert main(["train", *SETTINGS, f"run_dir={folder}"]) == 130
     patch.undo()
@@ -87,7 +87,7 @@ def test_other_records_are_refused(dpgen, tmp_path):
     arguments = [*declared, *SETTINGS, f"data.path={tmp_path / 'f.npz'}", f"run_dir={tmp_path / 'run'}"]
     np.savez(tmp_path / "f.npz", images=pictures)
     patch = pytest.MonkeyPatch()
-    patch.setattr(train, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
+    patch.setattr(trained_run, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
     with patch.context():
         assert dpgen("train", *arguments)[0] == 130
     patch.undo()
@@ -252,7 +252,7 @@ def test_a_bought_number_of_records_is_remembered(dpgen, tmp_path, monkeypatch):
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
+        patch.setattr(trained_run, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True))
         status, out, _ = dpgen("train", *arguments)
     assert status == 130
     counted = int(re.search(r"counted, with noise: ([\d,]+) records", out)[1].replace(",", ""))

@@ -625,7 +625,7 @@ CLUSTERS = torch.tensor([2, 0, 2, 2, 4, 0, 4, 4, 4, 2])  # components 1 and 3 ha
 def inclusion_is_independent_with_the_public_rate(stream=None, kept=lambda records: records, draws=20_000) -> None:
     """10 records and 45 pairs over 20,000 lots, each within 5.5 standard deviations: a false alarm of 2e-6."""
     rate, lots = 0.3, lots_of(0.3, CLUSTERS, seed=8, kept=kept)
-    lots._stream = stream or lots._stream
+    lots._account.stream = stream or lots._account.stream
     taken = np.zeros((draws, 10))
     for row in taken:
         row[numbers_in(lots.draw()).numpy()] = 1

@@ -60,12 +60,9 @@ def _change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]
 
 
 DPNORM = RULES["dpnorm"]
-NOISE = (
-    "return access.stream.add_normal_(values, multiplier * _checked(name, sensitivity) * (1 if of_unit else "
-    "access.max_rows))"
-)
+NOISE = "access.stream.add_normal_(values, deviation / math.sqrt(access.ranks.size))"
 FACTORS = "factors = clip_weights if math.inf in bounds else rule.factors"
-WRITE = "self.ledger.write(access, ahead=min(block, remaining))"
+WRITE = "self._write(access, ahead=min(block, remaining))"
 
 lot_costs = laws.no_record_costs_more_than_the_access
 lot_costs_with_a_histogram = functools.partial(laws.no_record_costs_more_than_the_access, DPNORM)
@@ -91,7 +88,7 @@ discovery_costs = laws.no_person_costs_a_discovery_more_than_its_access
 stopping_early = laws.stopping_early_does_not_lower_what_is_certified
 
 BROKEN = {
-    "no noise": Broken(mechanisms.gaussian, {NOISE: "return values"}, (mechanism_noise, step_noise)),
+    "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
     "no noise on the gradient": Broken(
         privatize.privatize,
         {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity)': 'access.take("gradient")'},
@@ -112,7 +109,7 @@ BROKEN = {
         Directions._of, {"(LARGEST / norms)": "LARGEST"}, (split_costs,)
     ),
     "noise half as large": Broken(
-        mechanisms.gaussian, {NOISE: NOISE.replace("multiplier *", "0.5 * multiplier *")}, (mechanism_noise, step_noise)
+        mechanisms.gaussian, {NOISE: NOISE.replace("deviation", "0.5 * deviation")}, (mechanism_noise, step_noise)
     ),
     "noise of one record for a person with several": Broken(
         mechanisms.gaussian,
@@ -121,8 +118,8 @@ BROKEN = {
     ),
     "records of a person drawn one by one": Broken(
         PoissonLots.draw,
-        {"self._persons.records(self._stream.poisson_sample(len(self._persons), self.rate))":
-         "self._stream.poisson_sample(len(self._store), self.rate)"},
+        {"self._persons.records(stream.poisson_sample(len(self._persons), self.rate))":
+         "stream.poisson_sample(len(self._store), self.rate)"},
         (laws.a_person_is_in_a_lot_with_all_records_or_none,),
     ),
     "noise half as large in float32": Broken(
@@ -222,8 +219,7 @@ BROKEN = {
     ),
     "lots drawn at another rate than they say": Broken(
         PoissonLots.draw,
-        {"poisson_sample(len(self._store), self.rate)":
-         "poisson_sample(len(self._store), 8.0 / max(len(self._store), 8))"},
+        {"poisson_sample(population, self.rate)": "poisson_sample(population, 8.0 / max(population, 8))"},
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
@@ -242,7 +238,7 @@ BROKEN = {
          "d_logits = cross_entropy_gradient(logits, x, self.schema.layout) / len(x)"}, (in_front,)
     ),
     "a group's gradient counted once": Broken(
-        privatize.privatize, {"(gradients.groups, 2.0)": "(gradients.groups, 1.0)"}, (group_costs,)
+        privatize.privatize, {"* access.ranks.size, 2.0": "* access.ranks.size, 1.0"}, (group_costs,)
     ),
     "a histogram of groups noised like one of records": Broken(
         clipping.DPNorm.bounds, {"(2 if norms.grouped else 1)": "1"}, (group_costs,)
@@ -280,11 +276,11 @@ BROKEN = {
     ),
     "groups by position": Broken(
         engines.term_gradients,
-        {"torch.from_numpy(stream.integers(len(lot), term.groups))": "(torch.arange(len(lot)) % term.groups)"},
+        {"torch.from_numpy(stream.integers(len(lot), count))": "(torch.arange(len(lot)) % count)"},
         (laws.groups_are_independent_of_who_else_is_there,),
     ),
     "true lot size as denominator": Broken(
-        privatize.privatize, {"(expected_lot, 1.0) if": "(max(len(gradients.norms()), 1), 1.0) if"},
+        privatize.privatize, {"= expected_lot, 1.0": "= max(len(gradients.norms()), 1), 1.0"},
         (constant_divisor, step_noise),
     ),
     "bound chosen from exact norms": Broken(

@@ -215,7 +215,7 @@ def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(short_fits)
 def test_eigenvectors_of_other_signs_change_nothing(short_fits, monkeypatch):
     """Another machine, or another number of threads, finds them so: gradients that were paid for must still point there."""
     records, _ = some_records(1000)
-    own, mixture, kept = measured(records, 3.0)
+    _, mixture, kept = measured(records, 3.0)
     eigh = torch.linalg.eigh
 
     def turned(matrix):

@@ -1,0 +1,149 @@
+"""Several devices: one process for each, started here on one machine, or by torchrun or SLURM on several.
+
+On one machine `dpgen train trainer.devices=2` starts itself once a device under torch's elastic agent (what torchrun is),
+and stays beside its ranks: whichever of them dies, it ends the others and says how to go on. Lightning's own launcher of
+scripts ends the process that could say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from lightning_fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
+from torch.distributed.elastic.agent.server.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from lightning_dpgen.cli.configuration import TrainerConf
+from lightning_dpgen.cli.guarded import how_to_go_on
+from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
+from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.privacy.ranks import Ranks
+
+# In the environment of ranks beside which this program stays.
+_BESIDE = "DPGEN_BESIDE"
+# Seconds for a clean stop: the end of a block of lots, and a checkpoint.
+_TO_STOP = 300
+
+
+def to_launch(trainer: TrainerConf) -> bool:
+    """Whether this process is to start others, and not one of them.
+
+    Raises:
+        Mistake: for numbers of devices and nodes that are none, or not those that were started.
+    """
+    for name in ("devices", "num_nodes"):
+        if getattr(trainer, name) < 1:
+            raise Mistake(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
+    wanted, environment = trainer.devices * trainer.num_nodes, _environment()
+    if environment is not None:
+        if environment.world_size() != wanted:
+            raise Mistake(
+                f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes}: torchrun or SLURM has started "
+                f"{environment.world_size()} processes; expected as many as devices times nodes"
+            )
+        return False
+    if trainer.num_nodes > 1:
+        raise Mistake(
+            f"trainer.num_nodes={trainer.num_nodes}: start this command on each node, with run_dir=... on a disk that all "
+            f"nodes share: srun dpgen train ..., or torchrun --nnodes {trainer.num_nodes} --nproc-per-node "
+            f"{trainer.devices} --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m lightning_dpgen train ..."
+        )
+    if trainer.devices > 1 and _on_gpus(trainer) and torch.cuda.device_count() < trainer.devices:
+        raise Mistake(
+            f"trainer.devices={trainer.devices}: this machine has {torch.cuda.device_count()} GPUs; expected at most as "
+            "many (trainer.accelerator=cpu takes processes on the CPU)"
+        )
+    return wanted > 1
+
+
+def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
+    """Run the command in a process for each device; gives its exit status.
+
+    Raises:
+        Mistake: if a rank died, with the command that goes on.
+    """
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    words = ["train", *(word for word in argv if not word.startswith("run_dir=")), f"run_dir={folder.root}"]
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=devices,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+        shutdown_timeout=_TO_STOP,
+    )
+    # As torchrun does where nobody has said otherwise: threads of several processes get into each other's way.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
+    os.environ[_BESIDE] = "1"
+    try:
+        elastic_launch(config, sys.executable)("-m", "lightning_dpgen", *words)
+    except SignalException:
+        return INTERRUPTED
+    except ChildFailedError as failed:
+        # Others leave because of the first, or are told to by the agent.
+        after = (RANK_LOST, -signal.SIGTERM)
+        ranks = {rank: own for rank, own in failed.failures.items() if own.exitcode not in after} or failed.failures
+        first = min(ranks)
+        # What rank 0 leaves with has been explained by it.
+        if first == 0 and ranks[0].exitcode > 0:
+            return ranks[0].exitcode
+        on = f" {how_to_go_on('train', argv, folder)}" if folder.unfinished else ""
+        raise Mistake(
+            f"rank {first} of {devices} {_ended(ranks[first])}; nothing was released"
+            f"{', and the ledger holds all that was drawn.' if on else ''}{on}",
+            RANK_LOST,
+        ) from None
+    finally:
+        del os.environ[_BESIDE]
+    return OK
+
+
+@contextmanager
+def together(trainer: TrainerConf) -> Iterator[Ranks]:
+    """Within it, this process is one of those that were started; alone where one was."""
+    environment = _environment()
+    if environment is None or environment.world_size() == 1:
+        yield Ranks()
+        return
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
+    backend = "gloo"
+    if _on_gpus(trainer):
+        torch.cuda.set_device(environment.local_rank())
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, rank=environment.global_rank(), world_size=environment.world_size())
+    try:
+        yield Ranks.joined()
+    finally:
+        dist.destroy_process_group()
+
+
+def watched() -> bool:
+    """Whether another process says what has happened if a rank is lost."""
+    return _BESIDE in os.environ
+
+
+def _environment() -> ClusterEnvironment | None:
+    for kind in (TorchElasticEnvironment, SLURMEnvironment):
+        if kind.detect():
+            return kind()
+    return None
+
+
+def _on_gpus(trainer: TrainerConf) -> bool:
+    return trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and torch.cuda.is_available())
+
+
+def _ended(failure: ProcessFailure) -> str:
+    return f"was killed by signal {-failure.exitcode}" if failure.exitcode < 0 else f"ended with status {failure.exitcode}"

@@ -1,0 +1,127 @@
+"""The processes that make one run together, and what they say to each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_dpgen.privacy.errors import RankLost, RanksDiffer
+
+T = TypeVar("T")
+# What rank 0 does alone (a split, measurements) others wait for. One that dies is noticed at once, by its connection.
+_PATIENCE = timedelta(days=7)
+# Where launchers say which process this is, in the order in which Lightning asks.
+_SAID_BY = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+
+
+def launched_as() -> int:
+    """The rank that the launcher of this process has given to it (torchrun, SLURM, Lightning's own); 0 where none has."""
+    said = next((os.environ[name] for name in _SAID_BY if os.environ.get(name)), "0")
+    return int(said) if said.isdigit() else 0
+
+
+class Ranks:
+    """One process alone, or several, of which rank 0 leads: it alone writes the ledger.
+
+    All ranks trust each other as the devices of one machine do: what they exchange is private.
+
+    Args:
+        rank: of this process.
+        size: how many there are.
+        control: the group over which they talk; tensors on a GPU take the default group.
+
+    Raises:
+        RankLost: from whatever needs all of them, when one is gone.
+
+    Example:
+        >>> Ranks().sum_(torch.ones(2)), Ranks().leads
+        (tensor([1., 1.]), True)
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, control: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.size, self._control = rank, size, control
+
+    @classmethod
+    def joined(cls) -> Ranks:
+        """Those of torch's default process group; called by all of them."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return cls()
+        with all_needed():
+            return cls(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=_PATIENCE))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """The sum over all ranks, in place, bit for bit the same in each."""
+        if self.size > 1:
+            with all_needed():
+                dist.all_reduce(values, group=self._control if values.device.type == "cpu" else None)
+        return values
+
+    def told(self, value: T | None = None) -> T:
+        """What rank 0 says; the value of others is not looked at."""
+        if self.size == 1:
+            return value
+        said = [value]
+        with all_needed():
+            dist.broadcast_object_list(said, src=0, group=self._control)
+        return said[0]
+
+    def spread_(self, tensors: Sequence[Tensor]) -> None:
+        """Put those of rank 0 in the place of everybody's."""
+        if self.size > 1:
+            with all_needed():
+                for tensor in tensors:
+                    dist.broadcast(tensor, src=0, group=self._control if tensor.device.type == "cpu" else None)
+
+    def same(self, what: str, value: Any) -> None:
+        """See that all ranks have an equal value.
+
+        Raises:
+            RanksDiffer: in every rank, naming one that differs from rank 0.
+        """
+        if self.size == 1:
+            return
+        values: list[Any] = [None] * self.size
+        with all_needed():
+            dist.all_gather_object(values, value, group=self._control)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise RanksDiffer(
+                    f"rank {rank} has another {what} than rank 0: start all ranks with the same command, data, software "
+                    "and kind of machine"
+                )
+
+    def leader_first(self, work: Callable[[], T]) -> T:
+        """Let rank 0 do its work, and then, if it was done, the others theirs."""
+        if self.size > 1 and not self.leads and not self.told():
+            raise RankLost("rank 0 could not do its part, and has said why")
+        done = False
+        try:
+            result = work()
+            done = True
+        finally:
+            if self.leads:
+                self.told(done)
+        return result
+
+
+@contextmanager
+def all_needed() -> Iterator[None]:
+    """Within it, an error of torch's process groups is a `RankLost`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            why = str(error).partition("\n")[0][:200]
+            raise RankLost(f"another rank has stopped, or cannot be reached ({why})") from error
+        raise

@@ -1,0 +1,239 @@
+"""One, two and four ranks make the same steps in distribution, and a record reaches as far as with one.
+
+Each comparison is a Kolmogorov-Smirnov test of 800 steps against 800 for each of five parameters, at a level of 1e-5: a
+false alarm in any of the ten of a test has a chance of 1e-4 (seeds are fixed, so it does not come and go). What one wrong
+line does (`BROKEN`) is found by the same test.
+"""
+
+import contextlib
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from contracts.threads import together
+from scipy.stats import ks_2samp
+from torch import nn
+
+from lightning_dpgen.data import lots as lots_module
+from lightning_dpgen.data.lots import PoissonLots
+from lightning_dpgen.gradients import engines, privatize
+from lightning_dpgen.gradients.clipping import DPNorm, Fixed
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.forms import Whole
+from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.ranks import Ranks
+
+STEPS, N, RATE, GROUPS = 800, 24, 0.4, 4
+LEVEL = 1e-5
+RECORDS = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.3, 3.0, N)[:, None] + 0.5
+
+
+def _account(ranks, multipliers, *, count=STEPS, rate=RATE, seed=5, max_rows=1):
+    plan = Plan((Stage(Access("training", multipliers, rate), count, 1.0),), 1.0, 1e-5, max_rows=max_rows)
+    account = Account(plan, stream=PrivateStream(seed=seed))
+    account.join(ranks)
+    return account
+
+
+@functools.cache
+def _steps(size: int, seed: int = 5) -> np.ndarray:
+    """(STEPS, 5) noisy gradients of a step each, at parameters that stay where they are."""
+    return _made(size, seed)
+
+
+def _terms(weight, bias):
+    """A quadratic loss a record, and of each group the sine of a sum; in closed form, since many steps are made."""
+
+    def whole(lot, slope):
+        return {weight: Whole(slope[:, None] * lot.records), bias: Whole(slope[:, None])}, lambda: slope
+
+    def of_records(lot, noise):
+        return whole(lot, 2.0 * (lot.records @ weight.detach() + bias.detach()))
+
+    def of_groups(lot, noise, groups):
+        sums = groups.gather((lot.records @ weight.detach() + bias.detach())[:, None]).sum(dim=(1, 2))
+        return whole(lot, groups.shared(sums.cos()))
+
+    return PerRecord(None, forms=of_records), PerGroup(None, GROUPS, forms=of_groups)
+
+
+def _made(size, seed=5):
+    def work(ranks):
+        network = nn.Module()
+        network.weight, network.bias = nn.Parameter(torch.tensor([0.3, -0.2, 0.1, 0.4])), nn.Parameter(torch.tensor([0.2]))
+        rules = (DPNorm(4.0, bins=8), Fixed(2.0))
+        account = _account(ranks, {"gradient": 0.5, "norms": 0.5}, seed=seed)
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD(network.parameters(), lr=0.0), account=account, clipping=rules, expected_lot=RATE * N
+        )
+        terms, found = _terms(network.weight, network.bias), []
+        for _ in range(STEPS):
+            # Anew each time, with a new draw of who has which record: the law of a step is over that draw, too.
+            lot = PoissonLots(RECORDS, account).draw()
+            optimizer.take(*[term_gradients(network, term, lot, account.stream) for term in terms])
+            optimizer.step()
+            found.append(torch.cat([p.grad.flatten() for p in network.parameters()]).clone())
+        return torch.stack(found)
+
+    ranks = together(size, work)
+    assert all(torch.equal(ranks[0], other) for other in ranks)
+    return ranks[0].numpy()
+
+
+def _alike(first: np.ndarray, second: np.ndarray) -> bool:
+    return all(ks_2samp(a, b).pvalue > LEVEL for a, b in zip(first.T, second.T, strict=True))
+
+
+def test_two_and_four_ranks_step_as_one_does():
+    assert _alike(_steps(1), _steps(1, seed=6))
+    assert _alike(_steps(1), _steps(2))
+    assert _alike(_steps(1), _steps(4))
+
+
+def _whole_noise(patch):
+    """Each rank draws the noise of all."""
+    own = PrivateStream.add_normal_
+    patch.setattr(PrivateStream, "add_normal_", lambda self, out, deviation: own(self, out, 2.0 * deviation))
+
+
+def _own_groups(patch):
+    """Each rank has as many groups as all should have."""
+
+    def gradients(network, term, lot, *args, **kwargs):
+        own = lots_module.Lot(lot.records, lot.offsets, lots_module.Draw(lot.draw.rate, lot.draw.size))
+        made = engines.term_gradients(network, term, own, *args, **kwargs)
+        made.draw = lot.draw
+        return made
+
+    patch.setitem(globals(), "term_gradients", gradients)
+
+
+def _one_shard(patch):
+    """The sum over ranks is left out, and each divides by the expected lot of all."""
+    patch.setattr("contracts.threads.ThreadRanks.sum_", lambda self, values: values.copy_(self.told(values)))
+
+
+def _every_record_everywhere(patch):
+    patch.setattr(PoissonLots, "_divide", lambda self: setattr(self, "_divided", True))
+
+
+BROKEN = {
+    "whole noise in each rank": _whole_noise,
+    "groups of each rank": _own_groups,
+    "no sum": _one_shard,
+    "every record in every rank": _every_record_everywhere,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("break_it", BROKEN.values(), ids=BROKEN)
+def test_the_test_finds_what_is_broken(monkeypatch, break_it):
+    break_it(monkeypatch)
+    assert not _alike(_steps(1), _made(4))
+
+
+def test_a_record_belongs_to_one_rank():
+    """Which one is drawn for each by itself, anew in each fit."""
+
+    def work(ranks):
+        account = _account(ranks, {"gradient": 1.0}, rate=1.0, seed=None)
+        lots = PoissonLots(np.arange(300.0), account, clusters=torch.arange(300) % 3, k=3)
+        lot = lots.draw()
+        assert lot.draw.parts == 3
+        ends = zip(lot.offsets, lot.offsets[1:], strict=False)
+        assert all((lot.records[start:end].long() % 3 == c).all() for c, (start, end) in enumerate(ends))
+        return lot.records.tolist()
+
+    parts = together(3, work)
+    assert sorted(itertools.chain(*parts)) == list(range(300))
+    # Sizes are binomial: 5.5 standard deviations around 100.
+    assert all(abs(len(part) - 100) < 5.5 * math.sqrt(300 * 2 / 9) for part in parts)
+    assert together(3, work) != parts
+
+
+def test_a_person_belongs_to_one_rank():
+    persons = np.repeat(np.arange(60), 3)
+
+    def work(ranks):
+        account = _account(ranks, {"gradient": 1.0}, rate=1.0, max_rows=3)
+        return PoissonLots(persons.astype(float), account, persons=persons).draw().records.tolist()
+
+    parts = together(2, work)
+    assert sorted(itertools.chain(*parts)) == sorted(persons) and not set(parts[0]) & set(parts[1]) and all(parts)
+
+
+def test_ranks_must_have_as_many_records():
+    def work(ranks):
+        PoissonLots(RECORDS[: N - ranks.rank], _account(ranks, {"gradient": 1.0})).draw()
+
+    with pytest.raises(Exception, match="rank 1 has another number of records"):
+        together(2, work)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_group_reaches_twice_its_bound_across_ranks(size):
+    """A record that turns the gradient of its group around: 2 C over the number of all groups, and no less."""
+    weight = nn.Parameter(torch.zeros(3))
+    one = torch.tensor([5.0, 0.0, 0.0])
+
+    def exact(joined: bool):
+        def work(ranks):
+            account = _account(ranks, {"gradient": 1e-9}, count=1, rate=1.0)
+            rows = torch.zeros(GROUPS // size, 3)
+            if ranks.rank == size - 1:
+                rows[0] = -one if joined else one
+            gradients = materialised({weight: rows})
+            gradients.groups = GROUPS // size
+            out, asked = privatize.GradientBuffer([weight]), []
+            with account.open("training") as access, contextlib.ExitStack() as stack:
+                patch = stack.enter_context(pytest.MonkeyPatch.context())
+                if size == 1:
+                    own = privatize.gaussian
+                    keep = lambda *a, sensitivity: asked.append(sensitivity) or own(*a, sensitivity=sensitivity)  # noqa: E731
+                    patch.setattr(privatize, "gaussian", keep)
+                privatize.privatize([(gradients, Fixed(0.7))], access, 99.0, out)
+            return out.flat.clone(), asked
+
+        return together(size, work)[0]
+
+    (first, asked), (second, _) = exact(False), exact(True)
+    assert float((first - second).norm()) == pytest.approx(2 * 0.7 / GROUPS, rel=1e-4)
+    assert asked in ([], [pytest.approx(2 * 0.7 / GROUPS)])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_one_flat_sum_a_step(size):
+    """And, with a bound that is chosen from the lot, one of the histogram."""
+
+    def work(ranks):
+        weight, sums = nn.Parameter(torch.zeros(4)), {}
+        for rule in (Fixed(1.0), DPNorm(4.0, bins=8)):
+            account = _account(ranks, dict.fromkeys(["gradient", *rule.weights], 1.0), count=10)
+            optimizer = PrivateOptimizer(
+                torch.optim.SGD([weight], lr=0.1), account=account, clipping=rule, expected_lot=RATE * N
+            )
+            lots, ranks.sums = PoissonLots(RECORDS, account), 0
+            for _ in range(10):
+                optimizer.take(materialised({weight: lots.draw().records}))
+                optimizer.step()
+            sums[type(rule)] = ranks.sums
+        return sums
+
+    assert together(size, work) == [{Fixed: 10, DPNorm: 20}] * size
+
+
+def test_alone_nothing_is_said():
+    ranks = Ranks()
+    values = torch.ones(3)
+    assert ranks.sum_(values) is values and ranks.told("x") == "x" and ranks.leader_first(lambda: 3) == 3
+    ranks.spread_([values])
+    ranks.same("anything", values)

@@ -1,0 +1,202 @@
+"""Several processes train together: by dpgen, torchrun, and Lightning's own launchers; on CPUs by gloo, on GPUs by NCCL."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from kill import SETTINGS, _listed
+
+from lightning_dpgen.release.verify import verify
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+TWO = ["trainer.accelerator=cpu", "trainer.devices=2"]
+
+
+def _run(*command, **environment):
+    """Exit status and output of a program, at most five minutes."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def _train(*settings):
+    return subprocess.Popen(
+        [sys.executable, "-m", "lightning_dpgen", "train", *settings],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _sound(run: Path) -> None:
+    """The release verifies, and its certificate counts every line of the ledger."""
+    certificate = json.loads((run / "release" / "privacy.json").read_text())
+    assert verify(run / "release").good and certificate["epsilon"] <= certificate["target_epsilon"]
+    counted = {stage["name"]: stage["event"].get("count", 1) for stage in certificate["stages"]}
+    assert counted == _listed(run / "private" / "ledger.jsonl")
+
+
+def test_the_program_starts_a_process_for_each_device(tmp_path):
+    status, out, err = _run("-m", "lightning_dpgen", "train", *SETTINGS, *TWO, f"run_dir={tmp_path / 'run'}")
+    assert status == 0 and out.count("done: epsilon") == 1, err[-2000:]
+    _sound(tmp_path / "run")
+
+
+def _worker(run: Path, rank: int) -> int:
+    """The process of a rank, as Linux tells."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words, environment = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        if f"run_dir={run}".encode() in words and f"RANK={rank}".encode() in environment:
+            return int(process.name)
+    raise AssertionError(f"no rank {rank}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_stops_the_run_and_the_next_goes_on(tmp_path, rank):
+    run = tmp_path / "run"
+    settings = [*SETTINGS, *TWO, "model.steps=1500", f"run_dir={run}"]
+    process = _train(*settings)
+    while not (run / "private" / "checkpoint.ckpt").exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    os.kill(_worker(run, rank), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert f"rank {rank} of 2 was killed by signal 9; nothing was released, and the ledger holds all that was drawn" in err
+    again = re.search(r"To go on from where it stopped: dpgen (train .*)", err).group(1)
+    assert f"run_dir={run}" in again and "trainer.devices=2" in again and not (run / "release").exists()
+    status, _, err = _run("-m", "lightning_dpgen", *again.split())
+    assert status == 0, err[-2000:]
+    _sound(run)
+
+
+@pytest.mark.slow
+def test_a_signal_stops_all_ranks_with_a_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    settings = [*SETTINGS, *TWO, "model.steps=1500", f"run_dir={run}"]
+    process = _train(*settings)
+    while not (run / "private" / "checkpoint.ckpt").exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted; nothing was released" in err and "Traceback" not in err
+    drawn = _listed(run / "private" / "ledger.jsonl")["training"]
+    done = torch.load(run / "private" / "checkpoint.ckpt", weights_only=True)["lightning_dpgen"]["done"]["training"]
+    assert done == drawn, "a clean stop loses no step"
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def _two_nodes(script, arguments):
+    """Two agents of torchrun with one process each, as on two machines."""
+    agent = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+    agent += [f"--master-port={_free_port()}"]
+    return [
+        subprocess.Popen(
+            [sys.executable, *agent, f"--node-rank={node}", *script, *map(str, arguments)],
+            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_program_on_two_nodes(tmp_path):
+    run = tmp_path / "run"
+    settings = ["train", *SETTINGS, "trainer.accelerator=cpu", "trainer.num_nodes=2", f"run_dir={run}"]
+    nodes = _two_nodes(["-m", "lightning_dpgen"], settings)
+    said = [node.communicate(timeout=300) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert "done: epsilon" in said[0][0] and said[1][0] == ""
+    _sound(run)
+
+
+@pytest.mark.slow
+def test_slurm_is_asked_for_ranks(tmp_path):
+    """Its variables, as srun sets them, for two tasks."""
+    run, processes = tmp_path / "run", []
+    port = str(_free_port())
+    for rank in range(2):
+        slurm = {
+            "SLURM_NTASKS": "2", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0",
+            "SLURM_JOB_NAME": "dpgen", "SLURM_JOB_ID": "1", "SLURM_NODELIST": "127.0.0.1", "SLURM_NTASKS_PER_NODE": "2",
+            "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        }  # fmt: skip
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "lightning_dpgen", "train", *SETTINGS, *TWO, f"run_dir={run}"],
+                env=ENVIRONMENT | slurm, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    said = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    _sound(run)
+
+
+LAUNCHERS = {
+    "Lightning starts scripts": ("ddp", []),
+    "Lightning spawns": ("ddp_spawn", []),
+    "torchrun": ("ddp", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]),
+}
+
+
+def _fit(folder, strategy="ddp", launcher=(), devices=2, **environment):
+    return _run(*launcher, HERE / "devices.py", devices, strategy, folder, **environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "launcher"), LAUNCHERS.values(), ids=LAUNCHERS)
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_anybodys_module(tmp_path, strategy, launcher, precision):
+    status, _, err = _fit(tmp_path, strategy, launcher, PRECISION=precision)
+    assert status == 0, err[-2000:]
+    _released(tmp_path, ranks=1 if strategy == "ddp_spawn" else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_anybodys_module_on_gpus(tmp_path, precision):
+    devices = torch.cuda.device_count()
+    status, _, err = _fit(tmp_path, devices=devices, PRECISION=precision, ACCELERATOR="gpu")
+    assert status == 0, err[-2000:]
+    _released(tmp_path, ranks=devices)
+
+
+def _released(folder: Path, ranks: int) -> None:
+    ends = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+    assert all(end == ends[0] for end in ends) and ends[0]["accesses"] == 60
+    assert _listed(folder / "ledger.jsonl") == Counter(training=60)
+    assert verify(folder / "release").good
+
+
+@pytest.mark.slow
+def test_a_rank_with_another_plan_is_refused(tmp_path):
+    status, _, err = _fit(tmp_path, launcher=LAUNCHERS["torchrun"][1], ODD="1")
+    assert status == 1 and "rank 1 has another plan than rank 0" in err
+    assert _listed(tmp_path / "ledger.jsonl") == {}
+
+
+@pytest.mark.slow
+def test_a_trainer_with_one_device_under_torchrun_is_refused(tmp_path):
+    status, _, err = _fit(tmp_path, "auto", LAUNCHERS["torchrun"][1], devices=1)
+    assert status == 1 and ("one device" in err or "expected" in err)
+    assert not (tmp_path / "rank1.json").exists()
