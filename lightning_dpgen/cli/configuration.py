@@ -302,7 +302,7 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
     """The same before it has a type; within it, whatever Hydra and OmegaConf find wrong becomes a Mistake."""
     for override in overrides:
         if override in ("-m", "--multirun"):
-            raise Mistake(f"{override}: sweeps are not possible yet; call dpgen once for each setting")
+            raise Mistake(f"{override}: goes with dpgen train alone")
         if override.startswith("-"):
             raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
         setting, equals, value = override.partition("=")
@@ -310,6 +310,9 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
             raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
         if setting in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
             raise Mistake(f"{override}: expected one name, as in data=digits")
+    # Within a sweep, Hydra has another configuration at hand.
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             composed = compose(name, overrides=list(overrides))
@@ -321,6 +324,8 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
         raise Mistake(_explain(error)) from None
     finally:
         GlobalHydra.instance().clear()
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
 
 
 def _explain(error: Exception) -> str:

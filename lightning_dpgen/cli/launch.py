@@ -129,6 +129,12 @@ def together(trainer: TrainerConf) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
+def started() -> bool:
+    """Whether torchrun or SLURM has started this process as one of several."""
+    environment = _environment()
+    return environment is not None and environment.world_size() > 1
+
+
 def watched() -> bool:
     """Whether another process says what has happened if a rank is lost."""
     return _BESIDE in os.environ

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lightning_dpgen.cli import first_pass, kinds, launch, resume, run_folder, same_run
+from lightning_dpgen.cli import first_pass, kinds, launch, resume, run_folder, same_run, sweep
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.families import FAMILIES, make_module
@@ -48,6 +48,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train data=images data.path=F.npz data.n=5000 data.height=16 data.width=16
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000
   dpgen train data=own data.target=package.function data.n=5000 model=own model.target=package.Class
+  dpgen train -m privacy.epsilon=1,2,4 model=vae,rbm    a run for each combination, and a table (Hydra's launchers)
   dpgen train privacy=off                           the same without privacy, for comparison
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
@@ -62,6 +63,8 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
         return 0
+    if sweep.is_sweep(argv):
+        return sweep.run(argv, _settled)
     conf = read_conf(argv)
     several = launch.to_launch(conf.trainer)
     folder = run_folder.choose(conf.run_dir)

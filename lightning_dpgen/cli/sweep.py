@@ -1,0 +1,241 @@
+"""`dpgen train -m`: a run for each combination of settings, by Hydra's launchers, and a table at the end.
+
+The grid is spelled in Hydra's words and expanded before anything runs: each combination is checked as `dpgen train` would.
+What Hydra is then asked to sweep over are the numbers of the jobs, so that its launchers (its own, joblib, submitit) start
+them, here or elsewhere, and each job is `dpgen train` with its own words and folder. A job on several devices starts its
+ranks with these words, too, and never the sweep again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from lightning_dpgen.cli import launch, run_folder
+from lightning_dpgen.cli.configuration import conf_dir, read_conf
+from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, OK, Mistake
+from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.table import aligned
+from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.events import composed, decode
+from lightning_dpgen.release.certificate import CERTIFICATE
+
+_JOBS, _SUMMARY = "jobs.json", "summary.csv"
+_FLAGS = ("-m", "--multirun")
+_DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
+
+
+def is_sweep(argv: Sequence[str]) -> bool:
+    """Whether the command line asks for several runs."""
+    return any(word in _FLAGS for word in argv)
+
+
+def run(argv: Sequence[str], check: Any) -> int:
+    """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
+
+    Args:
+        argv: of `dpgen train`.
+        check: raises what is wrong with a configuration, before anything is spent.
+
+    Raises:
+        Mistake: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
+    """
+    words = [word for word in argv if word not in _FLAGS]
+    own, hydras = [w for w in words if not _for_hydra(w)], [w for w in words if _for_hydra(w)]
+    _refuse(own, hydras)
+    run_dir = next((word.partition("=")[2] for word in own if word.startswith("run_dir=")), None)
+    jobs, varied = _expanded([word for word in own if not word.startswith("run_dir=")])
+    for number, job in enumerate(jobs):
+        try:
+            conf = read_conf(job)
+            launch.to_launch(conf.trainer)
+            check(conf)
+        except Mistake as mistake:
+            raise Mistake(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
+    with _explained(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        compose("sweep", overrides=["root=.", *hydras], return_hydra_config=True)
+    root = _root(run_dir, jobs)
+    print(f"sweep of {len(jobs)} runs in {root}: each is a release of its own, and what they cost adds up", flush=True)
+    try:
+        _launch(root, len(jobs), hydras)
+    except KeyboardInterrupt:
+        rest = [word for word in words if not word.startswith("run_dir=")]
+        again = shlex.join(["dpgen", "train", "-m", *rest, f"run_dir={root}"])
+        raise Mistake(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
+    return _tell(root, jobs, varied)
+
+
+def job(configuration: DictConfig) -> None:
+    """Run one of the jobs, wherever a launcher has started this; a job that fails does not stop the others."""
+    from lightning_dpgen.cli.main import main
+
+    root, number = Path(configuration.root), int(configuration.job)
+    jobs = json.loads((root / "private" / _JOBS).read_text(encoding="utf-8"))
+    folder = RunFolder(root / str(number))
+    if folder.release.exists():
+        return
+    print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
+    begin = time.monotonic()
+    try:
+        status = main(["train", *jobs[number], f"run_dir={folder.root}"])
+    except Exception:
+        # Of ours: the others need not suffer from it.
+        sys.excepthook(*sys.exc_info())
+        status = FAULT
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
+    ended = {"status": status, "seconds": time.monotonic() - begin}
+    (root / "private" / f"job{number}.json").write_text(json.dumps(ended), encoding="utf-8")
+
+
+def _for_hydra(word: str) -> bool:
+    return word.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
+def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
+    for word in own:
+        if word.startswith("-"):
+            raise Mistake(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=1,2,4")
+    for word in hydras:
+        if not word.lstrip("+~").startswith(("hydra/launcher", "hydra.launcher")):
+            raise Mistake(
+                f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
+                "(hydra.launcher...) alone; a sweeper that chooses by results selects on the records, which nobody pays for"
+            )
+    if launch.started():
+        raise Mistake("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
+
+
+def _expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """All combinations, in Hydra's order, and the names of what differs between them."""
+    try:
+        parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
+        choices = [
+            [f"{own.get_key_element()}={value}" for value in own.sweep_string_iterator()]
+            if own.is_sweep_override()
+            else [own.input_line]
+            for own in parsed
+        ]
+    except OverrideParseException as error:
+        raise Mistake(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
+    varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
+    return [list(combination) for combination in itertools.product(*choices)], varied
+
+
+def _short(words: Sequence[str], varied: Sequence[str]) -> str:
+    return " ".join(word for word in words if word.partition("=")[0] in varied) or "the only one"
+
+
+def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
+    """The folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on.
+
+    Raises:
+        Mistake: if it is something else's, or cannot be written.
+    """
+    root = run_folder.choose(run_dir).root
+    kept = root / "private" / _JOBS
+    if kept.exists():
+        if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
+            raise Mistake(
+                f"run_dir={root}: holds a sweep over other settings: give the same ones to go on, or choose another run_dir"
+            )
+        return root.absolute()
+    if RunFolder(root).unfinished or (root.exists() and any(root.iterdir())):
+        raise Mistake(f"run_dir={root}: is not empty, and holds no sweep; choose another run_dir")
+    run_folder.take(RunFolder(root))
+    kept.write_text(json.dumps([list(words) for words in jobs]), encoding="utf-8")
+    return root.absolute()
+
+
+def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
+    numbers = f"job={','.join(map(str, range(count)))}"
+    # Hydra's application reads the words of its command line, and ends the process where it does not like them.
+    with _explained(hydras), _called_with(["dpgen", "--multirun", f"root={json.dumps(str(root))}", numbers, *hydras]):
+        hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
+
+
+@contextmanager
+def _explained(hydras: Sequence[str]) -> Iterator[None]:
+    """Within it, what Hydra does not like of the words for it is a Mistake."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        # Behind the first sentences Hydra lists where it has looked.
+        text = " ".join(str(error).partition("Config search path")[0].split())
+        raise Mistake(
+            f"{' '.join(hydras)}: {text}; other launchers than Hydra's own are extras: pip install "
+            "lightning_dpgen[joblib], lightning_dpgen[slurm]"
+        ) from None
+
+
+@contextmanager
+def _called_with(words: list[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, words
+    # With it, errors are raised and not printed on the way to an exit.
+    full, os.environ["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR"), "1"
+    try:
+        yield
+    finally:
+        sys.argv = before
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full
+
+
+def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> int:
+    """Print and keep the table of what has become of each job; gives the status of the sweep."""
+    rows, certificates, statuses = [["job", *varied, "epsilon", "delta", "seconds", "ended"]], [], []
+    for number, words in enumerate(jobs):
+        given = dict(word.partition("=")[::2] for word in words)
+        told = root / "private" / f"job{number}.json"
+        ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {"status": FAULT, "seconds": math.nan}
+        path, epsilon, delta, how = root / str(number) / "release" / CERTIFICATE, "-", "-", f"status {ended['status']}"
+        if path.exists():
+            certificate = json.loads(path.read_text(encoding="utf-8"))
+            certificates.append(certificate)
+            ended["status"], how = OK, _DONE if certificate["private"] else _NOT_PRIVATE
+            delta = f"{certificate['delta']:g}"
+            epsilon = f"{certificate['epsilon']:g}" if certificate["private"] else "-"
+        statuses.append(ended["status"])
+        rows.append([str(number), *(given[name] for name in varied), epsilon, delta, f"{ended['seconds']:.1f}", how])
+    print(f"\n{aligned(rows)}\n")
+    table = io.StringIO()
+    csv.writer(table).writerows(rows)
+    (root / _SUMMARY).write_text(table.getvalue(), encoding="utf-8")
+    print(_together(certificates))
+    print(f"releases: {root}/<job>/release; this table: {root / _SUMMARY}")
+    return next((status for status in statuses if status != OK), OK)
+
+
+def _together(certificates: Sequence[dict[str, Any]]) -> str:
+    """What all of them cost the people who are in the records of all."""
+    private = [own for own in certificates if own["private"]]
+    if len(private) < 2:
+        return "what was released before from records of the same people adds to this"
+    delta = max(own["delta"] for own in private)
+    epsilon = spent(composed([decode(own["event"]) for own in private]), delta).epsilon
+    return (
+        f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
+        f"{round_up(epsilon):g} at delta {delta:g}. Whoever takes one of them for how it compares with real records has "
+        "used all; tuning on public or simulated data costs nothing"
+    )
