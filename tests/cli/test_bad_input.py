@@ -18,7 +18,6 @@ MISTAKES = {
     "unknown group": (["nosuch.thing=1"], "nosuch"),
     "not an override": (["epsilon"], "NAME=VALUE"),
     "an option": (["--epsilon"], "NAME=VALUE"),
-    "a sweep": (["-m"], "sweeps"),
     "a wrong type": (["privacy.epsilon=abc"], "privacy.epsilon"),
     "not a whole number": (["split.k=1.5"], "split.k"),
     "bad grammar": (["split.k=[1"], "split.k"),
@@ -226,3 +225,8 @@ def test_it_also_runs_as_a_module(tmp_path):
         [sys.executable, "-m", "lightning_dpgen", "nosuch"], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2 and one_line(done.stderr)
+
+
+def test_a_budget_of_many_runs_is_asked_for_one_by_one(dpgen):
+    status, _, err = dpgen("budget", "-m", "seed=0,1")
+    assert status == 2 and one_line(err) and "-m: goes with dpgen train alone" in err
