@@ -172,7 +172,7 @@ class TrainerConf:
     precision: str = "32-true"
     threads: int | None = None
     log_every: int = 50
-    previews_every: int = 200
+    previews_every: int | None = None
     checkpoint_every: int | None = None
 
 

@@ -34,6 +34,11 @@ class RunFolder:
         return self.root / "private"
 
     @property
+    def public(self) -> Path:
+        """Where those who may watch a private run see what its ledger covers."""
+        return self.root / "public"
+
+    @property
     def ledger(self) -> Path:
         return self.private / "ledger.jsonl"
 

@@ -294,7 +294,8 @@ def fill(conf: Conf) -> Settings:
     if conf.debug.private_seed is not None:
         _check_seed("debug.private_seed", conf.debug.private_seed)
     _within("trainer.log_every", conf.trainer.log_every, 1, _MOST)
-    _within("trainer.previews_every", conf.trainer.previews_every, 0, _MOST)
+    if conf.trainer.previews_every is not None:
+        _within("trainer.previews_every", conf.trainer.previews_every, 0, _MOST)
     if conf.trainer.checkpoint_every is not None:
         _within("trainer.checkpoint_every", conf.trainer.checkpoint_every, 1, _MOST)
     if conf.trainer.threads is not None:

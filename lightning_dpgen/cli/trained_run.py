@@ -12,7 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger
 
 from lightning_dpgen.cli import resume
 from lightning_dpgen.cli.families import make_module
@@ -30,6 +30,7 @@ from lightning_dpgen.plugins.made import MadeLots
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
+from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
@@ -124,8 +125,11 @@ def fit(
         *([PrivateProgress(accountant)] if bar else []),
         Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: interrupts.asked),
     ]
-    if options.previews_every:
-        callbacks.append(Previews(options.previews_every))
+    if options.previews_every != 0:
+        callbacks.append(Previews(options.previews_every or _between_previews(account.plan.stage("training").count)))
+    loggers: list[Logger] = [TensorBoardLogger(folder.private, name="", version="tensorboard")]
+    if account.private:
+        loggers.append(PublicEvents(folder.public))
     trainer = pl.Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
@@ -133,7 +137,7 @@ def fit(
         strategy="ddp" if ranks.size > 1 else "auto",
         precision=options.precision,
         max_epochs=1,
-        logger=TensorBoardLogger(folder.private, name="", version="tensorboard"),
+        logger=loggers,
         callbacks=callbacks,
         plugins=[DurableCheckpointIO()],
         enable_checkpointing=False,
@@ -146,6 +150,11 @@ def fit(
     except SystemExit:
         # Lightning turns an interrupt into an exit of its own.
         raise KeyboardInterrupt from None
+
+
+def _between_previews(steps: int) -> int:
+    """A sheet takes as long as some twenty steps: ten of them in a long training, and two in a short one."""
+    return max(1, min(max(steps // 10, 1000), -(-steps // 2)))
 
 
 @contextmanager

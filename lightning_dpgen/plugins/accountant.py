@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.adopted import Adopted, check_optimizers, check_overrides
 from lightning_dpgen.plugins.alike import begin_alike, check_alike
 from lightning_dpgen.plugins.guard import refuse
+from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
@@ -22,6 +24,8 @@ from lightning_dpgen.privacy.ranks import Ranks
 
 # Where a checkpoint says what was spent.
 LEDGER = "lightning_dpgen"
+# Seconds of a fit after which its logs say epsilon by the plan.
+_WORTH_A_CURVE = 30.0
 
 
 class MomentsAccountant(pl.Callback):
@@ -56,7 +60,7 @@ class MomentsAccountant(pl.Callback):
         self.account, self._engine = account, engine
         self.complete = False
         self._adopted: Adopted | None = None
-        self._alike = False
+        self._alike, self._began = False, 0.0
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -109,6 +113,7 @@ class MomentsAccountant(pl.Callback):
                 f"the training data are a {kind}, whose sampling is not the plan's: hand the records or the data set to "
                 "poisson_loader(records, account), and the Trainer what it gives"
             )
+        self._began = time.monotonic()
         if self._adopted is not None:
             self._adopted.rehearse(trainer.train_dataloader.empty)
 
@@ -129,9 +134,17 @@ class MomentsAccountant(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
         check_alike(module, self.account.ranks)
+        self._log_epsilon(trainer)
         if self.account.plan.private and not self.account.remaining("training"):
             self.complete = True
             trainer.should_stop = True
+
+    def _log_epsilon(self, trainer: pl.Trainer) -> None:
+        # Its curve takes half a second, which a fit of some length does not feel.
+        if trainer.loggers and self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
+            step = self.account.plan.stage("training").count - self.account.remaining("training")
+            for logger in trainer.loggers:
+                logger.log_metrics({f"{PUBLIC}epsilon": self.epsilon_at(step)}, step=step)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # One pass over the loader is the whole plan, with or without noise.

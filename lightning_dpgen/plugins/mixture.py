@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Sequence
 
 import pytorch_lightning as pl
@@ -16,6 +17,7 @@ from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.plugins.made import MadeLots
 from lightning_dpgen.privacy.account import Account
 
@@ -27,7 +29,8 @@ class PrivateMixture(pl.LightningModule):
     """k networks trained together by DP-SGD.
 
     Fits with a `PrivateSplitDataModule` and a `MomentsAccountant` on the same account. What it logs under
-    ``private/`` are exact functions of private lots and stay on the machine.
+    ``private/`` are exact functions of private lots, and times, and stay on the machine; what it logs under ``public/`` is
+    covered by the ledger.
 
     Args:
         network: what is released.
@@ -36,7 +39,7 @@ class PrivateMixture(pl.LightningModule):
         n: the declared number of records; rate times n is the divisor of every sum.
         lr: learning rate of Adam.
         bias: how components begin: ``zero``, or at the split's noisy cluster means.
-        log_every: steps between two private log lines.
+        log_every: steps between two lines of the log.
         embeddings: noises that the terms draw besides.
     """
 
@@ -63,6 +66,8 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
         self._restored = False
+        # When the last line of the log was written, and after how many steps.
+        self._logged: tuple[float, int] | None = None
         self._made: MadeLots | None = None
         self._made_steps, self._made_weight = 0, 0.0
 
@@ -162,27 +167,24 @@ class PrivateMixture(pl.LightningModule):
             (wrapped if i == len(block) else optimizer).step()
             self.after_step(self.steps_taken)
             if self.steps_taken % self.log_every == 0:
-                self._log_private(optimizer, gradients, len(lot))
+                self._log(optimizer, gradients, len(lot))
 
     def _data_free(self) -> list[DataFree]:
         if self._made is None or not self._made_weight:
             return []
         return [self._made.data_free(self.trained.term, next(self.trained.parameters()), self._made_weight)]
 
-    def _log_private(self, optimizer: PrivateOptimizer, gradients, size: int) -> None:
-        if self.logger is None:
+    def _log(self, optimizer: PrivateOptimizer, gradients, size: int) -> None:
+        if not self.loggers:
             return
-        losses = [getattr(own, "losses", None) for own in gradients]
-        parts = [size, *(number for own in losses if own is not None for number in (float(own.sum()), len(own)))]
-        lot, *sums = self.account.ranks.sum_(torch.tensor(parts, dtype=torch.float64)).tolist()
-        values = {"private/lot_size": lot}
-        for j, bound in enumerate(_flat(optimizer.last_bound)):
-            values[f"bound/{j}" if j else "bound"] = bound
-        known = [j for j, own in enumerate(losses) if own is not None]
-        for j, total, count in zip(known, sums[::2], sums[1::2], strict=True):
-            if count:
-                values[f"private/loss/{j}" if j else "private/loss"] = total / count
-        self.logger.log_metrics(values, step=self.steps_taken)
+        values = lot_numbers(gradients, optimizer.last_bound, size, self.account.ranks)
+        now = time.monotonic()
+        if self._logged is not None:
+            before, steps = self._logged
+            values[f"{PRIVATE}steps_per_second"] = (self.steps_taken - steps) / max(now - before, 1e-9)
+        self._logged = now, self.steps_taken
+        for logger in self.loggers:
+            logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:
         """The mixture as it is now, a copy on the CPU in 32 bits, ready to sample: only public parts.
@@ -195,6 +197,3 @@ class PrivateMixture(pl.LightningModule):
             network.hold_at(means, noise)
         return Mixture(network, weights, self.account.ledger.run)
 
-
-def _flat(bound) -> list[float]:
-    return [x for part in bound for x in _flat(part)] if isinstance(bound, tuple) else [bound]

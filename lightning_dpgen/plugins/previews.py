@@ -1,10 +1,13 @@
-"""Sheets of samples in the private log while a model trains."""
+"""Sheets of samples in the logs while a model trains."""
 
 from __future__ import annotations
 
 import pytorch_lightning as pl
+from pytorch_lightning.loggers import TensorBoardLogger
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release
 
@@ -12,8 +15,7 @@ from lightning_dpgen.release.sampler import Release
 class Previews(pl.Callback):
     """Writes a sheet of samples to TensorBoard every so many steps.
 
-    The samples are functions of released parameters, so they cost nothing; the log stays private all the same, since
-    losses and lot sizes stand beside them.
+    The samples are functions of released parameters, so they cost nothing and are public.
 
     Args:
         every: steps between two sheets.
@@ -24,9 +26,13 @@ class Previews(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
         pictured = trainer.is_global_zero and isinstance(module.network.schema, ImageSchema)
-        if not pictured or trainer.logger is None or module.steps_taken < self._shown + self._every:
+        if not pictured or not trainer.loggers or module.steps_taken < self._shown + self._every:
             return
         self._shown = module.steps_taken
-        image = sheet(Release(module.mixture()))
-        form = "HW" if image.ndim == 2 else "HWC"
-        trainer.logger.experiment.add_image("samples", image, module.steps_taken, dataformats=form)
+        picture = sheet(Release(module.mixture()))
+        form = "HW" if picture.ndim == 2 else "HWC"
+        for logger in trainer.loggers:
+            if isinstance(logger, PublicEvents):
+                logger.log_picture("samples", picture, module.steps_taken)
+            elif isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_image(f"{PUBLIC}samples", picture, module.steps_taken, dataformats=form)

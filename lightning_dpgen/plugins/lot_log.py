@@ -1,0 +1,60 @@
+"""What a step says of itself in the logs: numbers of its lot, which are private, and its bounds, which are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.privacy.ranks import Ranks
+
+# A name says who may see the number: what begins with the second is covered by the ledger.
+PRIVATE, PUBLIC = "private/", "public/"
+
+
+def lot_numbers(
+    gradients: Sequence[RecordGradients | Deferred], bounds: float | tuple | None, size: int, ranks: Ranks
+) -> dict[str, float]:
+    """Names and values: the lot's size; of each term the mean loss, the mean norm, the share above the bound; the bounds.
+
+    Args:
+        gradients: of each term, of this rank's part of the lot.
+        bounds: `PrivateOptimizer.last_bound`.
+        size: of this rank's part.
+        ranks: over which sums are taken; all of them call this.
+    """
+    of_terms = bounds if isinstance(bounds, tuple) and len(gradients) > 1 else (bounds,) * len(gradients)
+    sums: dict[str, tuple[float, int]] = {}
+    for j, (own, bound) in enumerate(zip(gradients, of_terms, strict=True)):
+        behind = f"/{j}" if j else ""
+        if not isinstance(own, RecordGradients):
+            continue
+        if own.losses is not None:
+            sums[f"loss{behind}"] = _summed(own.losses)
+        norms = own.norms()
+        finite = norms[norms.isfinite()]
+        sums[f"norm{behind}"] = _summed(finite)
+        if isinstance(bound, float) and math.isfinite(bound):
+            sums[f"share_above_bound{behind}"] = _summed(finite > bound)
+    flat = [float(size), *(number for pair in sums.values() for number in pair)]
+    lot, *totals = ranks.sum_(torch.tensor(flat, dtype=torch.float64)).tolist()
+    values = {f"{PRIVATE}lot_size": lot}
+    values |= {
+        f"{PRIVATE}{name}": total / count
+        for name, total, count in zip(sums, totals[::2], totals[1::2], strict=True)
+        if count
+    }
+    shown = [bound for bound in _flat(bounds) if bound is not None and math.isfinite(bound)]
+    return values | {f"{PUBLIC}bound/{j}" if j else f"{PUBLIC}bound": bound for j, bound in enumerate(shown)}
+
+
+def _summed(values: Tensor) -> tuple[float, int]:
+    return float(values.double().sum()), len(values)
+
+
+def _flat(bound: float | tuple | None) -> list[float | None]:
+    return [x for part in bound for x in _flat(part)] if isinstance(bound, tuple) else [bound]

@@ -1,0 +1,80 @@
+"""What a run tells TensorBoard: everything in private, and in public what the ledger covers."""
+
+import numpy as np
+import pytest
+import torch
+from contracts.threads import together
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.plugins.lot_log import lot_numbers
+from lightning_dpgen.plugins.public_events import PublicEvents
+
+QUICK = ["model.steps=40", "model.hidden=8", "split.iterations=2", "split.features=16", "rows=50", "trainer.log_every=10"]
+
+
+def _events(folder):
+    (path,) = folder.rglob("*tfevents*")
+    events = EventAccumulator(str(path))
+    events.Reload()
+    return events
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["train", *QUICK, f"run_dir={folder}"]) == 0
+    return folder
+
+
+def test_the_private_log_has_what_one_wants_to_see(run):
+    tags = _events(run / "private").Tags()
+    private = {"lot_size", "loss", "norm", "share_above_bound", "steps_per_second"}
+    assert set(tags["scalars"]) == {f"private/{name}" for name in private} | {"public/bound"}
+    assert tags["images"] == ["public/samples"]
+
+
+def test_the_public_log_has_nothing_else(run):
+    events = _events(run / "public")
+    tags = events.Tags()
+    assert tags["scalars"] == ["public/bound"] and tags["images"] == ["public/samples"]
+    written = [*events.Scalars("public/bound"), *events.Images("public/samples")]
+    assert [event.wall_time for event in written] == [event.step for event in written]
+    own = _events(run / "private")
+    assert [e.value for e in own.Scalars("public/bound")] == [e.value for e in events.Scalars("public/bound")]
+
+
+@pytest.mark.parametrize("setting", ["privacy=off", "debug.private_seed=1"])
+def test_a_run_that_protects_nobody_shows_nothing(tmp_path, setting):
+    assert main(["train", *QUICK, setting, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert not (tmp_path / "run" / "public").exists()
+
+
+def test_what_is_not_public_by_name_is_dropped(tmp_path):
+    events = PublicEvents(tmp_path / "public")
+    events.log_metrics({"private/loss": 1.0, "loss": 2.0}, step=1)
+    assert not (tmp_path / "public").exists()
+    events.log_metrics({"public/bound": 3.0}, step=7)
+    events.log_picture("samples", np.zeros((4, 4), np.uint8), 7)
+    events.finalize("success")
+    assert _events(tmp_path / "public").Tags()["scalars"] == ["public/bound"]
+
+
+def test_numbers_are_those_of_the_whole_lot():
+    """Divided among ranks, they are the same."""
+    weight, rows = nn.Parameter(torch.zeros(2)), torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.6, 0.8], [float("nan"), 0.0]])
+
+    def numbers(ranks):
+        mine = rows[ranks.rank :: ranks.size]
+        return lot_numbers([materialised({weight: mine})], 1.5, len(mine), ranks)
+
+    (alone,) = together(1, numbers)
+    assert alone == {
+        "private/lot_size": 4.0,
+        "private/norm": pytest.approx((5 + 1 + 1) / 3),
+        "private/share_above_bound": pytest.approx(1 / 3),
+        "public/bound": 1.5,
+    }
+    assert all(found == pytest.approx(alone) for found in together(2, numbers))
