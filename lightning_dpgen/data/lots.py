@@ -155,15 +155,20 @@ class PoissonLots:
         ranks = self._account.ranks
         if ranks.size > 1:
             ranks.same("number of records", len(self._store))
-            units, of_unit = np.arange(len(self._store)), None
+            units, of_unit = len(self._store), None
             if self._person_of is not None:
-                units = np.unique(self._person_of, return_inverse=True)[1]
+                persons, person_of = np.unique(self._person_of, return_inverse=True)
+                units = len(persons)
             if ranks.leads:
-                of_unit = self._account.stream.integers(int(units.max(initial=-1)) + 1, ranks.size).astype(np.uint16)
-            mine = ranks.told(of_unit)[units] == ranks.rank
-            order = np.arange(len(self._store)) if self._order is None else self._order
-            mine = mine[order]
-            self._order, self._bounds = order[mine], np.concatenate([[0], mine.cumsum()])[self._bounds]
+                of_unit = self._account.stream.integers(units, ranks.size).astype(np.uint16)
+            mine = ranks.told(of_unit) == ranks.rank
+            if self._person_of is not None:
+                mine = mine[person_of]
+            if self._order is not None:
+                mine = mine[self._order]
+            kept = np.flatnonzero(mine)
+            self._order = kept if self._order is None else self._order[kept]
+            self._bounds = kept.searchsorted(self._bounds)
         if self._person_of is not None:
             self._persons = _Persons.of(self._person_of, self._order)
         self._divided = True
