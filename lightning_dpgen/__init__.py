@@ -49,6 +49,7 @@ _EXPORTS = {
     "privacy.noise": ["PrivateStream"],
     "privacy.calibration": ["Draft", "make_plan"],
     "privacy.plan": ["Plan", "Stage"],
+    "privacy.study": ["Study"],
     "projection.neighbourhood": ["Neighbourhood"],
     "projection.recovery": ["Recovery"],
     "projection.transformer": ["PrivateProjection"],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.projection_table import projection_table
 from lightning_dpgen.cli.settings import read_settings
+from lightning_dpgen.cli.studies import check_study, said, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 
@@ -36,4 +37,7 @@ def run(argv: Sequence[str]) -> int:
     if settings.conf.model.chosen is not None:
         print(settings.conf.model.chosen)
     print(budget_table(plan, of_person=settings.conf.data.person is not None))
+    if (study := study_of(settings.conf.privacy, begin=False)) is not None:
+        print(f"study {study.name}: spent so far: {said(study.total, study)}")
+        print(check_study(study, plan))
     return 0

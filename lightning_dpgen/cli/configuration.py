@@ -144,6 +144,10 @@ class PrivacyConf:
     unit: str | None = None
     noise: str = MISSING
     fidelity_share: float | None = None
+    study: str | None = None
+    study_folder: str | None = None
+    study_epsilon: float | None = None
+    study_delta: float | None = None
 
 
 @dataclass
@@ -222,6 +226,10 @@ class PurePrivacyConf:
     delta: float | None = 0.0
     noise: str = MISSING
     unit: str | None = None
+    study: str | None = None
+    study_folder: str | None = None
+    study_epsilon: float | None = None
+    study_delta: float | None = None
 
 
 @dataclass

@@ -12,6 +12,7 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.folder import RELEASE
 
 
@@ -110,7 +111,9 @@ def take(folder: RunFolder) -> None:
         raise Mistake(f"run_dir={folder.root}: cannot be created ({error.strerror})") from None
 
 
-def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: dict[str, Any]) -> Account:
+def open_account(
+    plan: Plan, folder: RunFolder, stream: PrivateStream, about: dict[str, Any], study: Study | None = None
+) -> Account:
     """The account of a new run.
 
     Raises:
@@ -124,6 +127,6 @@ def open_account(plan: Plan, folder: RunFolder, stream: PrivateStream, about: di
                 "known; choose another run_dir, and add what that run may have cost"
             )
     try:
-        return Account(plan, folder.ledger, stream, about=about)
+        return Account(plan, folder.ledger, stream, about=about, study=study)
     except FileExistsError:
         raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None

@@ -149,7 +149,7 @@ class Settings:
         """What a run must be asked for again when it goes on."""
         conf = self.conf
         return self.declared() | {
-            "privacy": {"epsilon": conf.privacy.epsilon, "delta": conf.privacy.delta, "unit": self.unit},
+            "privacy": {name: getattr(conf.privacy, name) for name in ("epsilon", "delta", "study")} | {"unit": self.unit},
             "debug": {"private_seed": conf.debug.private_seed},
         }
 
@@ -166,7 +166,7 @@ def read_as(conf: Conf) -> dict[str, Any]:
     return {
         "data": {name: value for name, value in data.items() if name not in ("path", "schema", "items", "found")},
         "schema": kinds.description(conf.data),
-        "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit")},
+        "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit", "study")},
     }
 
 

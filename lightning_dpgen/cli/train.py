@@ -17,6 +17,7 @@ from lightning_dpgen.cli.measured_run import measured_mixture
 from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, fill, read_as
+from lightning_dpgen.cli.studies import check_study, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.cli.trained_run import trained_mixture
@@ -104,10 +105,13 @@ def train(
     settings, plan = _settled(conf)
     telling.warn(seed_warning(conf))
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
+    study = study_of(conf.privacy)
     if folder.unfinished:
-        return _go_on(conf, Account.resume(folder.ledger, stream), folder, interrupts, telling, ranks)
+        return _go_on(conf, Account.resume(folder.ledger, stream, study=study), folder, interrupts, telling, ranks)
     if plan is None:
         plan = _planned(settings, telling)
+    if (text := check_study(study, plan)) is not None:
+        telling.say(text)
     if conf.model.name == "own":
         _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
     # Read before anything is spent.
@@ -116,7 +120,7 @@ def train(
     about = same_run.about_records(kinds.contents(conf.data), read_as(conf))
     if settings is not None:
         about |= same_run.about_settings(settings.asked(), conf.data.n, None)
-    account = run_folder.open_account(plan, folder, stream, about)
+    account = run_folder.open_account(plan, folder, stream, about, study)
     try:
         if settings is None:
             bought = _bought(conf, seen, account, folder, interrupts)
@@ -194,6 +198,7 @@ def _extended(
     try:
         settings = first_pass.with_bought(conf, bought)
         plan = _planned(settings, telling)
+        check_study(account.study, plan, account.ledger.run)
     except (Mistake, BudgetTooSmall) as error:
         raise Mistake(
             f"{error}. The first pass over the records is paid for and kept: correct this and go on with "

@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
+from lightning_dpgen.privacy.study import Study, Total
 
 T = TypeVar("T")
 # Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.
@@ -94,6 +95,13 @@ class OpenAccess:
             raise LedgerError(f"stage {self.access.stage!r}: {sorted(self._left)} was paid for and never drawn")
 
 
+def study_entry(plan: Plan) -> dict[str, Any]:
+    """How the event of a plan enters a study: under add-or-remove-one by its moments, otherwise as a pair."""
+    moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0
+    pair = None if moments or not plan.private else (plan.spent.epsilon, plan.delta)
+    return {"relation": plan.relation, "pair": pair}
+
+
 class Account:
     """What a run may spend and what it has spent.
 
@@ -105,12 +113,14 @@ class Account:
         ledger: a path for a new file of this run's accesses, or None to keep them in memory.
         stream: the private stream; None makes one keyed by the operating system.
         about: what `resume` hands back: settings, a fingerprint of the records.
+        study: that this run belongs to; the plan is entered there before anything is drawn.
 
     In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
     than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
 
     Attributes:
         resumed: whether the account goes on with an earlier run.
+        study, study_total: the study of the run, and what it has spent with this run, once it is entered.
         ranks: the processes that share the accesses to come; one, but within a fit on several devices.
 
     Example:
@@ -130,12 +140,16 @@ class Account:
         stream: PrivateStream | None = None,
         *,
         about: Mapping[str, Any] | None = None,
+        study: Study | None = None,
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
         self._begin(plan, Ledger(path, plan=plan.as_json(), about=about, noise=stream.source), stream)
+        self.study = study
 
     @classmethod
-    def resume(cls, ledger: str | Path, stream: PrivateStream | None = None) -> Account:
+    def resume(
+        cls, ledger: str | Path, stream: PrivateStream | None = None, *, study: Study | None = None
+    ) -> Account:
         """The account of a run that did not end, from its ledger; `go_on` then says from where.
 
         Raises:
@@ -151,13 +165,17 @@ class Account:
                 "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
             )
         account._begin(Plan.from_json(reopened.plan), reopened, stream)
-        account.resumed = account._waits = True
+        account.resumed, account._waits, account.study = True, True, study
         return account
 
     def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream) -> None:
         self.plan, self._ledger, self.stream = plan, ledger, stream
         # Where its ledger is, once it is another process that writes there.
         self._elsewhere: Path | None = None
+        self.study: Study | None = None
+        # What stands in the study of this run, and what the study has spent with it.
+        self._entered: Plan | None = None
+        self.study_total: Total | None = None
         # None for a run that starts; for one that goes on, where from, once `go_on` has said it.
         self._from: Mapping[str, int] | None = None
         self.resumed = self._waits = False
@@ -190,6 +208,7 @@ class Account:
                 "this account keeps its ledger in memory, which ends with the processes that a Trainer spawns: give it a "
                 "file (Account(plan, ledger=...)), or take strategy='ddp'"
             )
+        self._enter_study()
         state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
         self._ledger.hand_over()
         self._elsewhere = path.absolute()
@@ -200,7 +219,7 @@ class Account:
         self._begin(plan, Ledger(), PrivateStream(**handed["stream"]))
         # Which rank this is, is known when it joins.
         self._spawned_from, self._follows = handed["path"], True
-        self._catch_up(handed["state"])
+        self._take_over(handed["state"])
 
     def extend(self, plan: Plan, about: Mapping[str, Any] | None = None) -> None:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
@@ -306,8 +325,10 @@ class Account:
         return {"ledger": self.ledger.state, "from": self._from, "resumed": self.resumed, "done": dict(self._done)}
 
     def _catch_up(self, state: Mapping[str, Any]) -> None:
-        if self.ranks.leads:
-            return
+        if not self.ranks.leads:
+            self._take_over(state)
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
         self._ledger.follow(state["ledger"])
         self.plan = Plan.from_json(self.ledger.plan)
         self._from, self.resumed, self._waits = state["from"], state["resumed"], state["resumed"] and state["from"] is None
@@ -350,6 +371,7 @@ class Account:
             )
         with self._lock:
             access, remaining = self._next(stage)
+            self._enter_study()
             if access.private:
                 block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
                 self._write(access, ahead=min(block, remaining))
@@ -365,6 +387,11 @@ class Account:
         finally:
             opened._close()
         opened._check_used_up()
+
+    def _enter_study(self) -> None:
+        if self.study is not None and self._entered is not self.plan and not self._follows:
+            self.study_total = self.study.enter(self.ledger.run, self.plan.event, **study_entry(self.plan))
+            self._entered = self.plan
 
     def _write(self, access: Access, ahead: int) -> None:
         # Rank 0 has to be waited for only where it writes a block: all ranks count down the same one.

@@ -31,6 +31,7 @@ _EXPONENTS = range(3, 10)
 # Names of what was found that the statement gives.
 _MOST_FOUND = 20
 SELECTION = "none by this software: one run, and nothing was chosen among several with the records"
+STUDY_UNKNOWN = "unknown"
 # Files that only show the certificate and the released ones.
 ABOUT = (REPORT, CARD, CROISSANT)
 ACCOUNTANTS = {
@@ -111,7 +112,7 @@ def make_certificate(
         "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
         "declared": declared,
         "selection": SELECTION,
-        "study": None,
+        "study": _study(account),
         "released": sorted(released),
         "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},
         "versions": versions(),
@@ -180,7 +181,8 @@ def statement(certificate: dict[str, Any]) -> str:
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "
         f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. "
-        f"{_several_records(declared)} {_assumed(certificate)} {_randomness(certificate)} 'dpgen verify' "
+        f"{_several_records(declared)} {_other_releases(certificate)} {_assumed(certificate)} "
+        f"{_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
     )
@@ -203,13 +205,41 @@ def _rows_of_a_person(declared: dict[str, Any]) -> int | None:
     return most if type(most) is int else None
 
 
+def _study(account: Account) -> dict[str, Any] | str:
+    study = account.study
+    if study is None:
+        return STUDY_UNKNOWN
+    # Of a run that has drawn nothing since it went on, what stands there now.
+    total = account.study_total or study.total
+    return {
+        "name": study.name,
+        "runs": total.runs,
+        "epsilon": round_up(total.epsilon),
+        "delta": total.delta,
+        "relation": total.relation,
+        "total_epsilon": study.epsilon,
+    }
+
+
+def _other_releases(certificate: dict[str, Any]) -> str:
+    """What is known of other releases from the same records."""
+    study = certificate["study"]
+    if not isinstance(study, dict):
+        return "Study unknown: other releases from the same data, if there are any, add to this one."
+    how = "replaced" if study["relation"] == REPLACE_ONE else "added or removed"
+    return (
+        f"In the study '{printable(study['name'], 80)}' this was run {study['runs']}; together its runs so far are "
+        f"({study['epsilon']:g}, {study['delta']:g})-differentially private for one record {how}, of a total of "
+        f"{study['total_epsilon']:g} that was declared first. Releases outside of that study add to it."
+    )
+
+
 def _several_records(declared: dict[str, Any]) -> str:
     most = _rows_of_a_person(declared)
     if most is None:
-        return "A person with several records is protected less, and other releases from the same data add to this one."
+        return "A person with several records is protected less."
     return (
-        f"Of a person with more than {most:,} record{'s' if most != 1 else ''}, those beyond that number took no part. "
-        "Other releases from the same data add to this one."
+        f"Of a person with more than {most:,} record{'s' if most != 1 else ''}, those beyond that number took no part."
     )
 
 

@@ -38,6 +38,7 @@ from lightning_dpgen.release.certificate import (
     MODEL,
     PROJECTED,
     SELECTION,
+    STUDY_UNKNOWN,
     NotARelease,
     also,
     digest,
@@ -144,8 +145,11 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the certificate was changed after it was written (its digest does not match)")
     if statement(certificate) != certificate["statement"]:
         verdict.problems.append("the statement does not say what the fields say")
-    if (certificate["selection"], certificate["study"]) != (SELECTION, None):
-        verdict.problems.append(f"selection and study: this format knows only {SELECTION!r}, and no study")
+    if certificate["selection"] != SELECTION:
+        verdict.problems.append(f"selection: this format knows only {SELECTION!r}")
+    study = certificate["study"]
+    if study != STUDY_UNKNOWN and study["epsilon"] > study["total_epsilon"]:
+        verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
     if len(verdict.problems) == before:
         verdict.checks.append("the certificate is as it was written, and its statement follows from its fields")
 

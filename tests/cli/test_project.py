@@ -179,7 +179,7 @@ def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_p
         (["data=array", f"data.path={__file__}"], "expected a name that ends in"),
         (["seed=-1"], "seed=-1"),
         (["project.nothing=1"], "no setting"),
-        (["-m"], "sweeps"),
+        (["-m"], "train alone"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -72,6 +72,7 @@ def _nested(event, depth):
     return event
 
 
+STUDY = {"name": "x", "runs": 10, "epsilon": 9.0, "delta": 1e-5, "relation": "add_or_remove_one", "total_epsilon": 3.0}
 SEALED = {
     "epsilon too small": (lambda c: c.update(epsilon=c["epsilon"] * 0.999), "the event tree costs"),
     "epsilon too large": (lambda c: c.update(epsilon=c["epsilon"] * 1.1), "costs only"),
@@ -93,7 +94,7 @@ SEALED = {
     "a file that is not released": (lambda c: c["released"].remove("synthetic.parquet"), "not said to be released"),
     "two stages of one name": (lambda c: c["stages"][1].update(name=c["stages"][0]["name"]), "two stages"),
     "chosen among several": (lambda c: c.update(selection="the best of ten"), "selection"),
-    "a study": (lambda c: c.update(study={"runs": 10}), "selection"),
+    "a study": (lambda c: c.update(study=STUDY), "study: epsilon 9 is above the total of 3"),
     "format by another type": (lambda c: c.update(format_version=True), "format_version"),
     "replacing made cheap": (lambda c: c["also"].update(replace_one_epsilon=0.1), "'also'"),
     "a cheap curve": (lambda c: c["also"]["curve"][0].__setitem__(1, 0.01), "'also'"),

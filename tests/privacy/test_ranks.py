@@ -1,6 +1,8 @@
 """Several ranks share an account: rank 0 writes, all draw their part of the noise, and what goes wrong stops all."""
 
 import math
+import pickle
+from multiprocessing import context
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.privacy.study import Study
 
 
 def _plan(count=5, **multipliers):
@@ -194,6 +197,33 @@ def test_other_ranks_leave_the_ledger_alone(monkeypatch, tmp_path, name):
     monkeypatch.setenv(name, "1")
     assert Account.resume(path).ledger.count("training") == 1
     assert path.read_bytes() == before
+
+
+def test_an_account_goes_along_with_spawned_processes_once(tmp_path, monkeypatch):
+    """With its ledger, and entered in its study; here it can only be looked at from then on."""
+    study = Study(tmp_path / "study.jsonl", epsilon=2000.0, delta=1e-5)
+    account = Account(_plan(count=450), tmp_path / "ledger.jsonl", study=study)
+    with pytest.raises(TypeError, match="never saved nor copied"):
+        pickle.dumps(account)
+    with account.open("training") as access:
+        gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+    monkeypatch.setattr(context, "get_spawning_popen", object)
+    with pytest.raises(TypeError, match="give it a file"):
+        pickle.dumps(Account(_plan()))
+    handed = pickle.dumps(account)
+    assert study.total.runs == 1
+    child = pickle.loads(handed)
+    with pytest.raises(LedgerError, match="of several"), child.open("training"):
+        pass
+    child.join(Ranks())
+    for _ in range(3):
+        with child.open("training") as access:
+            gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+    assert child.ledger.count("training") == 4 and child.done == {"training": 4}
+    child.ledger.close()
+    assert account.ledger.count("training") == 4 and account.done == {"training": 4}
+    with pytest.raises(LedgerError, match="went to the processes of a fit"), account.open("training"):
+        pass
 
 
 def test_a_ledger_is_read_as_it_is_reopened(tmp_path):

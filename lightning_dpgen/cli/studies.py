@@ -1,0 +1,68 @@
+"""The study that a run belongs to: `privacy.study=NAME`, one file for each in a folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lightning_dpgen.cli.configuration import PrivacyConf, PurePrivacyConf
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.privacy.account import study_entry
+from lightning_dpgen.privacy.accountant import round_up
+from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.study import Study, Total
+
+# Where studies are kept, unless privacy.study_folder says otherwise.
+_FOLDER = "studies"
+
+
+def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> Study | None:
+    """The study that was asked for, begun with its total if it is new and `begin`; None where there is none.
+
+    Raises:
+        Mistake: for a name or a total that is none, or a total where there is no study.
+        LedgerError: if the study is damaged, has another total, or is new and has none.
+    """
+    given = {name: getattr(privacy, f"study_{name}") for name in ("folder", "epsilon", "delta")}
+    if privacy.study is None:
+        for name, value in given.items():
+            if value is not None:
+                raise Mistake(f"privacy.study_{name}={value}: of no study; give its name, as in privacy.study=census")
+        return None
+    if not re.fullmatch(r"[\w-]{1,80}", privacy.study):
+        raise Mistake(f"privacy.study={privacy.study}: expected a name of letters, digits, - and _")
+    folder = Path(given["folder"] or _FOLDER)
+    path = folder / f"{privacy.study}.jsonl"
+    if not begin and not path.exists():
+        return None
+    if not path.exists() and None in (given["epsilon"], given["delta"]):
+        raise Mistake(
+            f"privacy.study={privacy.study}: {path} is not there yet; begin it with the total of all its runs, as in "
+            "privacy.study_epsilon=10 privacy.study_delta=1e-6"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Study(path, epsilon=given["epsilon"], delta=given["delta"])
+    except ValueError as error:
+        raise Mistake(f"privacy.study_epsilon={given['epsilon']}, privacy.study_delta={given['delta']}: {error}") from None
+
+
+def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
+    """What the study would have spent with this plan, in words; None without one.
+
+    Raises:
+        BudgetTooSmall: if that passes its total; nothing has been entered.
+    """
+    if study is None:
+        return None
+    if not plan.private:
+        raise Mistake(f"privacy.study={study.name}: privacy=off costs more than any total; leave the study out")
+    return f"study {study.name}: with this run {said(study.check(plan.event, run=run, **study_entry(plan)), study)}"
+
+
+def said(total: Total, study: Study) -> str:
+    """A total in words."""
+    how = "replaced" if total.relation == REPLACE_ONE else "added or removed"
+    runs = f"{total.runs} run{'s' if total.runs != 1 else ''}"
+    return f"epsilon {round_up(total.epsilon):g} of {study.epsilon:g} at delta {study.delta:g}, one record {how} ({runs})"

@@ -1,0 +1,250 @@
+"""A study: runs on the records of one population, added up against a total that was declared first."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import filelock
+
+from lightning_dpgen.privacy import chain
+from lightning_dpgen.privacy.accountant import check_delta, round_up, spent_by_rdp
+from lightning_dpgen.privacy.durable import sync_folder
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.events import composed, decode, encode
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
+
+FORMAT_VERSION = 1
+# Seconds that a run waits for others to write their line.
+_PATIENCE = 60.0
+# Halvings of delta among which a study that mixes relations looks for its best statement.
+_HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class Total:
+    """What the runs of a study tell together.
+
+    Args:
+        epsilon, delta: upper bounds.
+        relation: under which; replace-one as soon as one run is.
+        runs: how many.
+    """
+
+    epsilon: float
+    delta: float
+    relation: str
+    runs: int
+
+
+class Study:
+    """Runs on one population under one name, in an append-only file, against a total.
+
+    Whoever asks several times pays several times: before a run draws anything, its event is entered, and a run that would
+    pass the total is refused. Events under add-or-remove-one are composed by Renyi moments at fixed orders, which may be
+    chosen one after the other (Feldman and Zrnic 2021: a filter, with the total fixed in advance); others enter as pairs
+    (epsilon, delta). As soon as a run is under replace-one the whole is: an add-or-remove-one pair (e, d) is
+    (2 e, (1 + exp e) d) there.
+
+    Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
+    time lose nothing. The file says nothing about records; it belongs to whoever has these.
+
+    Args:
+        path: of the file; it is made with its total, or must have been made with the same.
+        epsilon, delta: the total; None takes that of the file.
+
+    Raises:
+        LedgerError: if the file is damaged, of another version, or has another total; if there is none and no total.
+        ValueError: for a total that is no budget.
+
+    Example:
+        >>> import tempfile
+        >>> study = Study(Path(tempfile.mkdtemp()) / "census.jsonl", epsilon=3.0, delta=1e-6)
+        >>> study.enter("first run", dp_accounting.GaussianDpEvent(4.0)).epsilon < 1.5
+        True
+        >>> study.total.runs
+        1
+    """
+
+    def __init__(self, path: str | Path, *, epsilon: float | None = None, delta: float | None = None) -> None:
+        self.path = Path(path)
+        self._lock = filelock.FileLock(f"{self.path}.lock", timeout=_PATIENCE)
+        if (epsilon is None) != (delta is None):
+            raise ValueError(f"epsilon={epsilon}, delta={delta}: a total has both; expected both, or neither")
+        if epsilon is not None:
+            if not 0.0 < epsilon < math.inf:
+                raise ValueError(f"epsilon={epsilon}: expected a positive number, the total of the study")
+            check_delta(delta)
+        with self._held():
+            if not self.path.exists():
+                if epsilon is None:
+                    raise LedgerError(f"{self.path}: there is no such study; say its total (epsilon, delta) to begin it")
+                self._append("", {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": _now()})
+            header, _, _ = self._read()
+        self.epsilon, self.delta = header["epsilon"], header["delta"]
+        if epsilon is not None and (epsilon, delta) != (self.epsilon, self.delta):
+            raise LedgerError(
+                f"{self.path}: was begun with a total of epsilon {self.epsilon:g} at delta {self.delta:g}, which is fixed; "
+                f"epsilon {epsilon:g} at delta {delta:g} is another study"
+            )
+
+    @property
+    def name(self) -> str:
+        """That of its file."""
+        return self.path.stem
+
+    @property
+    def total(self) -> Total:
+        """What has been entered, composed.
+
+        Raises:
+            LedgerError: if the file is damaged.
+        """
+        with self._held():
+            return self._composed(self._read()[1])
+
+    def enter(
+        self,
+        run: str,
+        event: dp_accounting.DpEvent,
+        *,
+        relation: str = ADD_OR_REMOVE_ONE,
+        pair: tuple[float, float] | None = None,
+    ) -> Total:
+        """Charge a run, before it draws; of a run that enters again (resumed, extended) the last event counts.
+
+        Args:
+            run: its identity, that of its ledger.
+            event: all that it will draw.
+            relation: under which.
+            pair: its (epsilon, delta), for a run under replace-one, or one whose event has no Renyi moments.
+
+        Returns:
+            What the study has spent with it.
+
+        Raises:
+            BudgetTooSmall: if that passes the total; nothing has been written then.
+            LedgerError: if the file is damaged, or no pair is given where one is needed.
+        """
+        return self._with(run, event, relation, pair, write=True)
+
+    def check(
+        self,
+        event: dp_accounting.DpEvent,
+        *,
+        run: str = "",
+        relation: str = ADD_OR_REMOVE_ONE,
+        pair: tuple[float, float] | None = None,
+    ) -> Total:
+        """As `enter`, but nothing is written; without an identity, of a run that is not begun."""
+        return self._with(run, event, relation, pair, write=False)
+
+    def _with(
+        self, run: str, event: dp_accounting.DpEvent, relation: str, pair: tuple[float, float] | None, *, write: bool
+    ) -> Total:
+        line = {"run": run, "relation": relation, "event": encode(event), "pair": pair, "at": _now()}
+        line = json.loads(json.dumps(line))
+        with self._held():
+            _, entries, head = self._read()
+            try:
+                total = self._composed([*entries, line])
+            except Unaccountable as error:
+                raise LedgerError(f"{self.path}: run {run!r} enters with its (epsilon, delta) alone ({error})") from None
+            if total.epsilon > self.epsilon:
+                before = self._composed(entries)
+                raise BudgetTooSmall(
+                    f"study {self.name}: {before.runs} runs have spent epsilon {round_up(before.epsilon):g} of "
+                    f"{self.epsilon:g} at delta {self.delta:g}, and with this one it would be {round_up(total.epsilon):g}: "
+                    "ask for less; a larger total would be another study, whose cost adds to this one's"
+                )
+            if write:
+                self._append(head, line)
+        return total
+
+    def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
+        last = {entry["run"]: entry for entry in entries}
+        events, own, replaced = [], [], []
+        for entry in last.values():
+            if entry["relation"] == ADD_OR_REMOVE_ONE and entry["pair"] is None:
+                events.append(decode(entry["event"]))
+            elif entry["pair"] is None:
+                raise Unaccountable(f"a run under {entry['relation']} has no pair")
+            else:
+                (own if entry["relation"] == ADD_OR_REMOVE_ONE else replaced).append(entry["pair"])
+        event = composed(events) if events else None
+        if not replaced:
+            left = self.delta - math.fsum(delta for _, delta in own)
+            epsilon = _epsilon(event, left) + math.fsum(epsilon for epsilon, _ in own)
+            return Total(epsilon, self.delta, ADD_OR_REMOVE_ONE, len(last))
+        left = self.delta - math.fsum(delta for _, delta in replaced)
+        best = math.inf
+        for halving in range(1, _HALVINGS):
+            delta = left * 0.5**halving
+            epsilon = _epsilon(event, delta) + math.fsum(epsilon for epsilon, _ in own)
+            whole = (delta if event is not None else 0.0) + math.fsum(delta for _, delta in own)
+            if left >= 0.0 and epsilon < 700.0 and (1.0 + math.exp(epsilon)) * whole <= left:
+                best = min(best, 2.0 * epsilon)
+        return Total(best + math.fsum(epsilon for epsilon, _ in replaced), self.delta, REPLACE_ONE, len(last))
+
+    def _held(self) -> filelock.BaseFileLock:
+        if not self.path.parent.is_dir():
+            raise LedgerError(f"{self.path}: there is no folder {self.path.parent}; make it first")
+        try:
+            return self._lock.acquire()
+        except filelock.Timeout:
+            raise LedgerError(f"{self.path}: other runs have held it for {_PATIENCE:.0f} seconds; try again") from None
+
+    def _append(self, head: str, line: dict[str, Any]) -> None:
+        text = json.dumps(line | {"check": chain.check(head, line)}).encode() + b"\n"
+        with open(self.path, "ab") as file:
+            # Behind what a crash has cut short: nothing was drawn on that.
+            cut = file.tell() > 0 and not self.path.read_bytes().endswith(b"\n")
+            file.write((chain.TORN if cut else b"") + text)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self.path.parent)
+
+    def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+        """The first line, the entries, and the checksum of the last line."""
+        header: dict[str, Any] | None = None
+        entries, head = [], ""
+        *whole, _ = self.path.read_bytes().split(b"\n")
+        for number, raw in enumerate(whole, start=1):
+            if raw.endswith(chain.TORN.strip()):
+                continue
+            try:
+                line = json.loads(raw)
+                check = line.pop("check")
+                sound = check == chain.check(head, line)
+            except (ValueError, KeyError, AttributeError, TypeError):
+                sound = False
+            if not sound:
+                raise LedgerError(
+                    f"{self.path}, line {number}: was changed, removed, added or cut short. What the study has spent is "
+                    "not known for certain; the file is left as it is"
+                )
+            head = check
+            if header is None:
+                header = line
+            else:
+                entries.append(line)
+        if header is None or header.get("study") != FORMAT_VERSION:
+            raise LedgerError(f"{self.path}: is no study of format {FORMAT_VERSION}")
+        return header, entries, head
+
+
+def _epsilon(event: dp_accounting.DpEvent | None, delta: float) -> float:
+    if event is None:
+        return 0.0
+    return spent_by_rdp(event, delta) if delta > 0.0 else math.inf
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,93 @@
+"""Runs of a study add up, and one that would pass its total is refused before anything is spent."""
+
+import json
+
+import pytest
+
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.release.verify import verify
+
+QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
+TOTAL = ["privacy.study_epsilon=5", "privacy.study_delta=1e-5"]
+
+
+@pytest.fixture
+def train(dpgen, tmp_path):
+    """Trains in the study ``census``; gives status, standard output, standard error and the folder."""
+
+    def call(name, *words):
+        run = tmp_path / name
+        own = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census"]
+        return *dpgen("train", *QUICK, *own, *words, f"run_dir={run}"), run
+
+    return call
+
+
+def _certificate(run):
+    return json.loads((run / "release" / "privacy.json").read_text())
+
+
+def test_runs_add_up_until_the_total(train, dpgen, tmp_path):
+    status, out, _, first = train("first", *TOTAL, "privacy.epsilon=2")
+    assert status == 0 and "study census: with this run epsilon" in out
+    own = _certificate(first)["study"]
+    assert own["name"] == "census" and own["runs"] == 1 and 2.0 <= own["epsilon"] <= own["total_epsilon"] == 5.0
+    assert "In the study 'census' this was run 1" in _certificate(first)["statement"] and verify(first / "release").good
+    status, _, _, second = train("second", "privacy.epsilon=2", "seed=1")
+    assert status == 0 and _certificate(second)["study"]["runs"] == 2
+    assert own["epsilon"] < _certificate(second)["study"]["epsilon"] <= 5.0
+    status, _, err, third = train("third", "privacy.epsilon=4")
+    assert status == 3 and "study census: 2 runs have spent epsilon" in err and not third.exists()
+    total = Study(tmp_path / "studies" / "census.jsonl").total
+    assert total.runs == 2
+    words = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census", "privacy.epsilon=1"]
+    status, out, _ = dpgen("budget", *QUICK, *words)
+    assert status == 0 and "spent so far: epsilon" in out and "(2 runs)" in out and "(3 runs)" in out
+    assert Study(tmp_path / "studies" / "census.jsonl").total == total
+
+
+def test_a_run_that_goes_on_is_one_run(train, monkeypatch, tmp_path):
+    from lightning_dpgen.cli import train as training
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert train("run", *TOTAL)[0] == 130
+    assert Study(tmp_path / "studies" / "census.jsonl").total.runs == 1
+    status, _, err, _ = train("run", "privacy.study=other", "privacy.study_epsilon=9", "privacy.study_delta=1e-5")
+    assert status == 2 and "study" in err
+    status, _, _, run = train("run")
+    assert status == 0 and _certificate(run)["study"]["runs"] == 1
+
+
+def test_without_a_study_that_is_said(trained):
+    certificate = _certificate(trained)
+    assert certificate["study"] == "unknown" and "Study unknown" in certificate["statement"]
+
+
+def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
+    train("first", "privacy.study_epsilon=12", "privacy.study_delta=1e-5", "privacy.epsilon=0.5")
+    run = tmp_path / "rows"
+    words = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census", "privacy.epsilon=1", f"run_dir={run}"]
+    status, _, err = dpgen("project", "data=blobs", "data.n=300", "data.d=6", "project.radius=3", *words)
+    assert status == 0, err
+    study = _certificate(run)["study"]
+    assert study["relation"] == "replace_one" and study["runs"] == 2 and 2.0 < study["epsilon"] <= 12.0
+    assert verify(run / "release").good
+
+
+MISTAKES = {
+    "a new one without a total": ([], r"privacy.study=census: .*begin it with the total"),
+    "half a total": (["privacy.study_epsilon=3"], "begin it with the total"),
+    "no total": (["privacy.study_epsilon=-3", "privacy.study_delta=1e-5"], "expected a positive number"),
+    "no name": ([*TOTAL, "privacy.study=a/b"], "expected a name of letters"),
+    "a total of nothing": (["privacy.study=null", *TOTAL], "of no study"),
+    "the twin": (["privacy=off", *TOTAL], "there is no setting|privacy=off"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_study_that_makes_no_sense_costs_nothing(train, tmp_path, words, message):
+    import re
+
+    status, _, err, run = train("run", *words)
+    assert status == 2 and re.search(message, err) and "Traceback" not in err and not run.exists()

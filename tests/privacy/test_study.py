@@ -1,0 +1,166 @@
+"""A study adds runs up, refuses what passes its total, and loses nothing when many write at once."""
+
+import json
+import math
+import multiprocessing
+
+import dp_accounting
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.privacy.study import Study
+
+GAUSSIAN = dp_accounting.GaussianDpEvent
+STEPS = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(0.01, GAUSSIAN(1.0)), 500)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study(tmp_path / "census.jsonl", epsilon=5.0, delta=1e-6)
+
+
+def test_runs_are_composed_by_renyi_moments(study):
+    """Beside dp-accounting's own accountant, at the same orders; never below the exact composition of Gaussians."""
+    study.enter("a", STEPS)
+    total = study.enter("b", GAUSSIAN(3.0))
+    accountant = RdpAccountant(orders=[*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
+    accountant.compose(STEPS)
+    accountant.compose(GAUSSIAN(3.0))
+    assert total.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=0.02) and total.runs == 2
+    assert total.epsilon >= gaussian_epsilon(1 / 3.0, 1e-6) and total == study.total
+
+
+def test_a_run_that_would_pass_the_total_is_refused_and_writes_nothing(study):
+    for number in range(40):
+        try:
+            before = study.enter(f"run {number}", GAUSSIAN(3.0))
+        except BudgetTooSmall as refused:
+            said = str(refused)
+            break
+    assert 3 < number < 39 and before.epsilon <= 5.0
+    assert f"study census: {number} runs have spent epsilon" in said and "of 5 at delta 1e-06" in said
+    assert study.total == before and Study(study.path).total == before
+    # What is smaller may still fit.
+    assert study.enter("small", GAUSSIAN(60.0)).runs == number + 1
+
+
+def test_of_a_run_the_last_entry_counts(study):
+    study.enter("a", GAUSSIAN(3.0))
+    first = study.total
+    study.enter("a", dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), GAUSSIAN(3.0)]))
+    assert study.total.runs == 1 and study.total.epsilon > first.epsilon
+    study.enter("a", GAUSSIAN(3.0))
+    assert study.total == first
+
+
+def test_failures_are_taken_off_delta(study):
+    plain = study.enter("a", GAUSSIAN(3.0)).epsilon
+    failing = dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), EpsilonDeltaDpEvent(0.0, 5e-7)])
+    assert study.enter("a", failing).epsilon > plain
+    with pytest.raises(BudgetTooSmall):
+        study.enter("b", EpsilonDeltaDpEvent(0.0, 6e-7))
+
+
+def test_replaced_records_put_the_whole_in_their_relation(study):
+    """An add-or-remove pair (e, d) is (2 e, (1 + exp e) d) for a record replaced, whatever d is chosen."""
+    study.enter("a", GAUSSIAN(8.0))
+    total = study.enter("rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE, pair=(1.0, 0.0))
+    assert total.relation == REPLACE_ONE
+    # By Gaussian-DP a record replaced costs mu = 2 / 8: what is stated may not be less.
+    assert gaussian_epsilon(2 / 8.0, 1e-6) + 1.0 <= total.epsilon
+    found = []
+    for exponent in range(60):
+        delta = 1e-6 * 0.5**exponent
+        epsilon = _rdp(GAUSSIAN(8.0), delta)
+        if (1 + math.exp(epsilon)) * delta <= 1e-6:
+            found.append(2 * epsilon + 1.0)
+    assert total.epsilon == pytest.approx(min(found), rel=0.05)
+    with pytest.raises(LedgerError, match="enters with its"):
+        study.enter("more rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE)
+
+
+def _rdp(event, delta):
+    accountant = RdpAccountant(orders=[*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
+    accountant.compose(event)
+    return accountant.get_epsilon(delta)
+
+
+def test_what_is_not_private_is_refused(study):
+    with pytest.raises(BudgetTooSmall, match="it would be inf"):
+        study.enter("twin", dp_accounting.NonPrivateDpEvent())
+
+
+def _enter(path, number, start):
+    start.wait()
+    Study(path).enter(f"run {number}", GAUSSIAN(200.0))
+
+
+def test_ten_at_once_lose_nothing(tmp_path):
+    _at_once(tmp_path / "census.jsonl", rounds=1)
+
+
+@pytest.mark.slow
+def test_ten_at_once_lose_nothing_a_hundred_times(tmp_path):
+    _at_once(tmp_path / "census.jsonl", rounds=100)
+
+
+def _at_once(path, rounds):
+    Study(path, epsilon=50.0, delta=1e-6)
+    context = multiprocessing.get_context("fork")
+    for done in range(rounds):
+        start = context.Barrier(10)
+        processes = [context.Process(target=_enter, args=(path, f"{done}-{i}", start)) for i in range(10)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert all(process.exitcode == 0 for process in processes)
+        assert Study(path).total.runs == 10 * (done + 1)
+
+
+@pytest.mark.parametrize("damage", ["edited", "removed", "empty", "another version"])
+def test_a_damaged_study_is_refused_and_left_alone(study, damage):
+    for number in range(3):
+        study.enter(f"run {number}", GAUSSIAN(9.0))
+    lines = study.path.read_bytes().splitlines(keepends=True)
+    if damage == "edited":
+        lines[2] = lines[2].replace(b"9.0", b"90.")
+    elif damage == "removed":
+        del lines[2]
+    elif damage == "empty":
+        lines = []
+    else:
+        lines = [json.dumps({"study": 99, "check": "x"}).encode() + b"\n"]
+    study.path.write_bytes(b"".join(lines))
+    with pytest.raises(LedgerError):
+        Study(study.path)
+    with pytest.raises(LedgerError):
+        study.enter("more", GAUSSIAN(9.0))
+    assert study.path.read_bytes() == b"".join(lines)
+
+
+def test_a_line_that_a_crash_cut_short_was_never_entered(study):
+    for number in range(3):
+        study.enter(f"run {number}", GAUSSIAN(9.0))
+    study.path.write_bytes(study.path.read_bytes()[:-20])
+    assert study.total.runs == 2
+    assert study.enter("more", GAUSSIAN(9.0)).runs == 3 and study.total.runs == 3
+    assert study.check(GAUSSIAN(9.0)).runs == 4 and study.total.runs == 3
+
+
+def test_totals_are_declared_first_and_stay(tmp_path, study):
+    with pytest.raises(LedgerError, match="say its total"):
+        Study(tmp_path / "new.jsonl")
+    assert Study(study.path, epsilon=5.0, delta=1e-6).epsilon == 5.0
+    with pytest.raises(LedgerError, match="which is fixed"):
+        Study(study.path, epsilon=6.0, delta=1e-6)
+    with pytest.raises(LedgerError, match="there is no folder"):
+        Study(tmp_path / "nowhere" / "x.jsonl", epsilon=1.0, delta=1e-6)
+    for wrong in ({"epsilon": 1.0}, {"epsilon": -1.0, "delta": 1e-6}, {"epsilon": 1.0, "delta": 2.0}):
+        with pytest.raises(ValueError, match="expected"):
+            Study(tmp_path / "new.jsonl", **wrong)
+    assert not (tmp_path / "new.jsonl").exists()
