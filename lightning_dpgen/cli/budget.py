@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli.candidates import asks_for_selection, read_candidates
+from lightning_dpgen.cli.configuration import Conf
 from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.projection_table import projection_table
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.cli.studies import check_study, said, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
+from lightning_dpgen.privacy.plan import Plan
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 
@@ -28,6 +31,11 @@ def run(argv: Sequence[str]) -> int:
     if argv[:1] == ["project"]:
         print(projection_table(argv[1:]))
         return 0
+    if asks_for_selection(argv):
+        candidates = read_candidates(argv)
+        print(candidates.table())
+        _tell_study(candidates.settings[0].conf, candidates.plan)
+        return 0
     settings = read_settings(argv)
     plan = settings.plan()
     doubt = settings.split.doubt(plan, settings.conf.data.n)
@@ -37,7 +45,11 @@ def run(argv: Sequence[str]) -> int:
     if settings.conf.model.chosen is not None:
         print(settings.conf.model.chosen)
     print(budget_table(plan, of_person=settings.conf.data.person is not None))
-    if (study := study_of(settings.conf.privacy, begin=False)) is not None:
+    _tell_study(settings.conf, plan)
+    return 0
+
+
+def _tell_study(conf: Conf, plan: Plan) -> None:
+    if (study := study_of(conf.privacy, begin=False)) is not None:
         print(f"study {study.name}: spent so far: {said(study.total, study)}")
         print(check_study(study, plan))
-    return 0

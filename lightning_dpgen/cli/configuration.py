@@ -148,6 +148,9 @@ class PrivacyConf:
     study_folder: str | None = None
     study_epsilon: float | None = None
     study_delta: float | None = None
+    selection: str | None = None
+    selection_mean: float | None = None
+    selection_score: str | None = None
 
 
 @dataclass

@@ -68,6 +68,14 @@ class RunFolder:
         return self.private / "projected.pt"
 
     @property
+    def selection(self) -> Path:
+        return self.private / "selection.pt"
+
+    @property
+    def trials(self) -> Path:
+        return self.private / "trials"
+
+    @property
     def unfinished(self) -> bool:
         """Whether a run was begun here; of the private folder alone, nothing was drawn."""
         return self.ledger.exists()
@@ -120,7 +128,8 @@ def open_account(
         Mistake: if another run has taken the folder, or was here and its ledger is gone.
         LedgerError: if another run is taking it.
     """
-    for state in (folder.split, folder.checkpoint, folder.measured, folder.projected, folder.bought, folder.fidelity):
+    for state in (folder.split, folder.checkpoint, folder.measured, folder.projected, folder.bought, folder.fidelity,
+                  folder.selection):  # fmt: skip
         if state.exists() and not folder.ledger.exists():
             raise Mistake(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "

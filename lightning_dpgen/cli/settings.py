@@ -345,6 +345,10 @@ def check_privacy(conf: Conf) -> None:
             f"privacy.unit={conf.privacy.unit}: data.person={conf.data.person} says whose presence is protected; leave out "
             "one of the two"
         )
+    for name in ("selection_mean", "selection_score"):
+        value = getattr(conf.privacy, name)
+        if value is not None and conf.privacy.selection is None:
+            raise Mistake(f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic")
     if conf.privacy.noise not in ("standard", "secure", "off"):
         raise Mistake(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
     if conf.privacy.noise == "secure" and conf.debug.private_seed is not None:

@@ -63,7 +63,7 @@ def run(argv: Sequence[str], check: Any) -> int:
     own, hydras = [w for w in words if not _for_hydra(w)], [w for w in words if _for_hydra(w)]
     _refuse(own, hydras)
     run_dir = next((word.partition("=")[2] for word in own if word.startswith("run_dir=")), None)
-    jobs, varied = _expanded([word for word in own if not word.startswith("run_dir=")])
+    jobs, varied = expanded([word for word in own if not word.startswith("run_dir=")])
     for number, job in enumerate(jobs):
         try:
             conf = read_conf(job)
@@ -125,8 +125,12 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
         raise Mistake("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 
-def _expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """All combinations, in Hydra's order, and the names of what differs between them."""
+def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """All combinations, in Hydra's order, and the names of what differs between them.
+
+    Raises:
+        Mistake: for a word that Hydra cannot read.
+    """
     try:
         parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
         choices = [

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from lightning_dpgen.cli import first_pass, kinds, launch, resume, run_folder, same_run, sweep
+from lightning_dpgen.cli import candidates, first_pass, kinds, launch, resume, run_folder, same_run, selection, sweep
 from lightning_dpgen.cli.configuration import Conf, read_conf
 from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
-from lightning_dpgen.cli.families import FAMILIES, make_module
-from lightning_dpgen.cli.follow import follow, nothing_to_follow
+from lightning_dpgen.cli.families import make_module
+from lightning_dpgen.cli.follow import follow
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured_run import measured_mixture
+from lightning_dpgen.cli.learned import learned, read_records
 from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, fill, read_as
 from lightning_dpgen.cli.studies import check_study, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
-from lightning_dpgen.cli.trained_run import trained_mixture
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
-from lightning_dpgen.metrics.train_on_synthetic import ROWS
-from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -32,11 +26,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import write_release
-from lightning_dpgen.release.sampler import Release
-from lightning_dpgen.release.synthetic import SyntheticContent
 
-# A declared number that is so many times the true one, or one in so many, is worth a word.
-_FAR = 1.5
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
 Learns a generative model from private records and writes a release with a privacy certificate.
@@ -50,6 +40,8 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000
   dpgen train data=own data.target=package.function data.n=5000 model=own model.target=package.Class
   dpgen train -m privacy.epsilon=1,2,4 model=vae,rbm    a run for each combination, and a table (Hydra's launchers)
+  dpgen train model.lr=1e-3,1e-2 privacy.selection=logarithmic privacy.selection_score=fidelity \
+      privacy.fidelity_share=0.1                    the best of a secret number of trials, all of it paid for
   dpgen train privacy=off                           the same without privacy, for comparison
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
@@ -64,6 +56,8 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
         return 0
+    if candidates.asks_for_selection(argv) and not sweep.is_sweep(argv):
+        return selection.run(argv)
     if sweep.is_sweep(argv):
         return sweep.run(argv, _settled)
     conf = read_conf(argv)
@@ -115,7 +109,7 @@ def train(
     if conf.model.name == "own":
         _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
     # Read before anything is spent.
-    seen = first_pass.look(conf) if settings is None else _records(settings, telling)
+    seen = first_pass.look(conf) if settings is None else read_records(settings, telling)
     run_folder.take(folder)
     about = same_run.about_records(kinds.contents(conf.data), read_as(conf))
     if settings is not None:
@@ -125,7 +119,7 @@ def train(
         if settings is None:
             bought = _bought(conf, seen, account, folder, interrupts)
             settings = _extended(conf, bought, account, folder, telling)
-            seen = _records(settings, telling)
+            seen = read_records(settings, telling)
         return _train(settings, seen, account, folder, interrupts, telling, ranks)
     finally:
         account.ledger.close()
@@ -133,6 +127,11 @@ def train(
 
 def _settled(conf: Conf) -> tuple[Settings | None, Plan | None]:
     """The settings, checked; where something is to be bought first, the plan of that alone can be made."""
+    if conf.privacy.selection is not None:
+        raise Mistake(
+            f"privacy.selection={conf.privacy.selection}: goes with dpgen train on the command line, and not with -m, "
+            "whose runs all leave and are all paid for"
+        )
     kinds.check(conf.data)
     settled = (None, first_pass.first_plan(conf)) if _buys(conf) else (fill(conf), None)
     kinds.KINDS[conf.data.source].find(conf.data, False)
@@ -178,7 +177,7 @@ def _go_on(
             _extended(conf, resume.bought(account, folder), account, folder, telling)
         settings = resume.settings_of(conf, account.ledger.about)
         same_run.check_settings(account.ledger.about, settings.asked(), folder)
-        return _train(settings, _records(settings, telling), account, folder, interrupts, telling, ranks)
+        return _train(settings, read_records(settings, telling), account, folder, interrupts, telling, ranks)
     finally:
         account.ledger.close()
 
@@ -208,20 +207,6 @@ def _extended(
     return settings
 
 
-def _records(settings: Settings, telling: Telling) -> Records:
-    records, counted = kinds.records_of(settings.conf.data, settings.schema)
-    n, part = settings.conf.data.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
-    telling.say(f"reading (private, stays here): {part}; data.n={n:,}")
-    if not n / _FAR <= len(records) <= n * _FAR:
-        telling.warn(
-            f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
-            "less is learned; it must be a public number, not one that is read off the data"
-        )
-    for what, count in counted.items():
-        telling.say(f"reading (private, stays here): {what}: {count:,}")
-    return records
-
-
 def _planned(settings: Settings, telling: Telling) -> Plan:
     plan = settings.plan()
     doubt, cells = settings.split.doubt(plan, settings.conf.data.n), cells_warning(settings.conf, settings.schema, plan)
@@ -242,44 +227,10 @@ def _train(
     telling: Telling,
     ranks: Ranks | None,
 ) -> dict:
-    conf, ranks = settings.conf, ranks or Ranks()
-    if conf.trainer.threads is not None:
-        torch.set_num_threads(conf.trainer.threads)
-    if FAMILIES[conf.model.name].trained:
-        mixture = trained_mixture(settings, records, account, folder, interrupts, telling, ranks)
-    else:
-        if ranks.size > 1:
-            telling.warn(f"model={conf.model.name} makes no steps that {ranks.size} devices could share: one does it all")
-        nothing_to_follow(ranks)
-        mixture = measured_mixture(settings, records, account, folder, interrupts, telling)
-    figure = _fidelity(settings, mixture, records, account, folder, telling)
-    content = SyntheticContent(mixture, settings.rows, conf.seed, figure)
+    content = learned(settings, records, account, folder, interrupts, telling, ranks)
     return write_release(
         folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
     )
-
-
-def _fidelity(
-    settings: Settings,
-    mixture: Mixture,
-    records: Records,
-    account: Account,
-    folder: run_folder.RunFolder,
-    telling: Telling,
-) -> dict[str, float] | None:
-    """The public figure that a share of the budget buys; None if nobody asked for one, or it was bought and lost."""
-    if settings.conf.privacy.fidelity_share is None:
-        return None
-    if not account.remaining(FIDELITY):
-        figure = resume.fidelity(account, folder)
-        if figure is None:
-            telling.warn("the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it")
-        return figure
-    synthetic = Release(mixture).encoded(min(settings.conf.data.n, ROWS), settings.conf.seed)
-    figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
-    durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
-    account.settle()
-    return figure
 
 
 def _tell(certificate: dict, folder: run_folder.RunFolder) -> None:

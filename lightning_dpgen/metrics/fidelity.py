@@ -15,6 +15,7 @@ from lightning_dpgen.privacy.calibration import Draft
 from lightning_dpgen.privacy.mechanisms import gaussian
 
 FIDELITY = "fidelity"
+_ACCURACY, _DISTANCE = "accuracy on real records, trained on synthetic", "distance of a column, mean"
 # Shares of the count of right answers, and of the number of records, in the inverse squared noise of the access; the sums
 # get the rest.
 _ANSWERS, _RECORDS = 0.2, 0.1
@@ -64,13 +65,23 @@ def measure_fidelity(
     by_noise = torch.hypot(torch.full_like(expected, of_one["means"] * radius), expected * of_one["records"])
     found = {
         "records, with noise": round(n),
-        "distance of a column, mean": _mean_distance(differences, layout),
+        _DISTANCE: _mean_distance(differences, layout),
         "distance of a column that noise alone makes": _mean_distance(by_noise * math.sqrt(2.0 / math.pi), layout),
     }
     if right is not None:
-        found["accuracy on real records, trained on synthetic"] = share
+        found[_ACCURACY] = share
         found["standard deviation of that accuracy by noise"] = math.hypot(of_one["answers"], share * of_one["records"])
     return {name: value if type(value) is int else float(f"{value:.4g}") for name, value in found.items()}
+
+
+def merit(figure: dict[str, float]) -> float:
+    """How good a release is by what `measure_fidelity` has found: the accuracy where there is a label, else the closeness.
+
+    Example:
+        >>> merit({"distance of a column, mean": 0.25})
+        -0.25
+    """
+    return figure[_ACCURACY] if _ACCURACY in figure else -figure[_DISTANCE]
 
 
 def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:

@@ -10,11 +10,14 @@ from typing import Any
 
 import dp_accounting
 
+from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, one_of
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
-KINDS = (GAUSSIAN, LAPLACE, PURE)
+# And the laws from which a secret number of trials is drawn.
+KINDS = (GAUSSIAN, LAPLACE, PURE, *SHAPES)
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,19 @@ class Access:
             standard deviation over the L2 sensitivity, for Laplace noise the scale over the L1 sensitivity, for a pure
             mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private. In a plan under
             replace-one, sensitivities are those of a record replaced, and a Gaussian's multiplier is twice the ratio, for
-            its accountant takes a replaced record for one removed and one added.
+            its accountant takes a replaced record for one removed and one added. Of a secret number of trials, its mean.
         rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
-        kinds: ``gaussian``, ``laplace`` or ``pure``, by name; Gaussian where it is not said.
+        kinds: ``gaussian``, ``laplace`` or ``pure``, by name, or the law of a number of trials; Gaussian where it is not
+            said.
         deltas: of the Gaussian noises that stand before a threshold (`mechanisms.select_keys`), by name: the probability
             with which keys that one record alone holds are seen.
+        trials: of a selection, which draws its number of trials and nothing else: what a trial costs, one event for each of
+            the settings among which it draws.
 
     Raises:
         ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
-            that is no probability or belongs to no Gaussian noise, or a sampled access with a delta or with noise that is
-            not Gaussian, for which there is no accountant.
+            that is no probability or belongs to no Gaussian noise, a sampled access with a delta or with noise that is
+            not Gaussian, for which there is no accountant, or trials without the law of their number, or the reverse.
 
     Example:
         >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, rate=0.01)
@@ -52,6 +58,7 @@ class Access:
     rate: float = 1.0
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
+    trials: tuple[dp_accounting.DpEvent, ...] = ()
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
@@ -72,6 +79,13 @@ class Access:
                 raise ValueError(f"kind {name}={kind!r}: expected one of {KINDS} for a noise that is listed")
         if self.rate < 1.0 and self.kinds:
             raise ValueError(f"stage {self.stage!r}: noise of a sampled access must be gaussian, found {dict(self.kinds)}")
+        if bool(self.trials) != any(kind in SHAPES for kind in self.kinds.values()):
+            raise ValueError(f"stage {self.stage!r}: trials are those of a selection, which draws their number")
+        if self.trials and (len(multipliers) > 1 or not 1.0 < self._mean <= LARGEST_MEAN):
+            raise ValueError(
+                f"stage {self.stage!r}: expected a mean number of trials above 1, at most {LARGEST_MEAN:g}, and nothing "
+                f"else; found {multipliers}"
+            )
         for name, delta in self.deltas.items():
             if name not in multipliers or name in self.kinds or not SMALLEST_FAILURE <= delta < 1.0:
                 raise ValueError(
@@ -81,11 +95,16 @@ class Access:
             raise ValueError(f"stage {self.stage!r}: an access with deltas is a full pass, found rate={self.rate:g}")
 
     def __reduce__(self):
-        return Access, (self.stage, dict(self.multipliers), self.rate, dict(self.kinds), dict(self.deltas))
+        return Access, (self.stage, dict(self.multipliers), self.rate, dict(self.kinds), dict(self.deltas), self.trials)
 
     def kind(self, name: str) -> str:
         """The kind of the noise `name`."""
         return self.kinds.get(name, GAUSSIAN)
+
+    @property
+    def _mean(self) -> float:
+        """Of the number of trials."""
+        return next(iter(self.multipliers.values()))
 
     @property
     def private(self) -> bool:
@@ -120,6 +139,9 @@ class Access:
         """
         if not self.private:
             return dp_accounting.NonPrivateDpEvent()
+        if self.trials:
+            shape = SHAPES[next(iter(self.kinds.values()))]
+            return dp_accounting.dp_event.RepeatAndSelectDpEvent(one_of(self.trials), self._mean, shape)
         events: list[dp_accounting.DpEvent] = []
         if math.isfinite(self.multiplier):
             events.append(dp_accounting.GaussianDpEvent(self.multiplier))
@@ -134,7 +156,8 @@ class Access:
     def as_json(self) -> dict[str, object]:
         """The fields of a ledger line."""
         fields = {"stage": self.stage, "rate": self.rate, "multipliers": dict(self.multipliers)}
-        extra = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
+        extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
+        extra["trials"] = [encode(trial) for trial in self.trials]
         return fields | {name: value for name, value in extra.items() if value}
 
     @classmethod
@@ -145,7 +168,8 @@ class Access:
             KeyError, TypeError, ValueError: if it is none.
         """
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
-        return cls(fields["stage"], fields["multipliers"], fields["rate"], kinds, deltas)
+        trials = tuple(decode(trial) for trial in fields.get("trials", ()))
+        return cls(fields["stage"], fields["multipliers"], fields["rate"], kinds, deltas, trials)
 
 
 def dominating_laplace(epsilon: float) -> float:

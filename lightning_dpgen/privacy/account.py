@@ -16,7 +16,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
-from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -97,7 +97,8 @@ class OpenAccess:
 
 def study_entry(plan: Plan) -> dict[str, Any]:
     """How the event of a plan enters a study: under add-or-remove-one by its moments, otherwise as a pair."""
-    moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0
+    selects = any(stage.access.trials for stage in plan.stages)
+    moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0 and not selects
     pair = None if moments or not plan.private else (plan.spent.epsilon, plan.delta)
     return {"relation": plan.relation, "pair": pair}
 
@@ -148,9 +149,13 @@ class Account:
 
     @classmethod
     def resume(
-        cls, ledger: str | Path, stream: PrivateStream | None = None, *, study: Study | None = None
+        cls, ledger: str | Path, stream: PrivateStream | None = None, *, study: Study | None = None, exact: bool = False
     ) -> Account:
         """The account of a run that did not end, from its ledger; `go_on` then says from where.
+
+        Args:
+            ledger, stream, study: as for a new one.
+            exact: whether the plan may not be rewritten (`Plan.rewritten`), since somebody else has paid for it as it is.
 
         Raises:
             LedgerError: if the ledger is damaged, of another version, or held by another process, or if the run's noise
@@ -165,7 +170,7 @@ class Account:
                 "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
             )
         account._begin(Plan.from_json(reopened.plan), reopened, stream)
-        account.resumed, account._waits, account.study = True, True, study
+        account.resumed, account._waits, account.study, account._exact = True, True, study, exact
         return account
 
     def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream) -> None:
@@ -178,7 +183,7 @@ class Account:
         self.study_total: Total | None = None
         # None for a run that starts; for one that goes on, where from, once `go_on` has said it.
         self._from: Mapping[str, int] | None = None
-        self.resumed = self._waits = False
+        self.resumed = self._waits = self._exact = False
         self._done: Counter[str] = Counter()
         self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._of: weakref.ref | None = None
@@ -248,7 +253,7 @@ class Account:
             done: `done` at the moment when that state was saved; empty for the very start.
 
         Raises:
-            BudgetTooSmall: if the stages before the last one no longer fit.
+            BudgetTooSmall: if the stages before the last one no longer fit, or the plan would change and may not.
             LedgerError: if this account was not resumed, or has gone on from elsewhere, or the state knows of accesses
                 that the ledger does not hold.
         """
@@ -266,6 +271,8 @@ class Account:
                         f"{made.get(stage, 0)}: lines of the ledger are missing"
                     )
             plan = promise.rewritten(made, done)
+            if self._exact and plan != promise:
+                raise BudgetTooSmall("accesses were made and lost before their results were saved, and the plan is fixed")
             if plan.as_json() != self.ledger.plan:
                 self.ledger.rewrite(plan.as_json())
             self.plan = plan

@@ -10,14 +10,17 @@ import functools
 import math
 from dataclasses import dataclass
 
+import attrs
 import dp_accounting
+import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
+from lightning_dpgen.privacy.trials import OneOfDpEvent, selected_moments
 
 # Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
 # below 1e-13 a composition, rounding is as large as the tail itself, in either direction.
@@ -96,6 +99,11 @@ def spent(
         shift = 2.0 if relation == REPLACE_ONE else 1.0
         epsilon = gaussian_epsilon(shift / leaves[0][0].noise_multiplier, delta)
         return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "closed form")
+    if any(isinstance(leaf, dp_accounting.dp_event.RepeatAndSelectDpEvent) for leaf, _ in leaves):
+        if relation == REPLACE_ONE:
+            raise Unaccountable("the best of several trials has Renyi moments alone, of a record added or removed")
+        epsilon = _by_rdp(leaves, delta, quick=False)
+        return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "rdp")
     # Replacing is a removal and an addition, so what is too dear under one relation is so under both.
     if _by_rdp(leaves, delta) > LARGEST_EPSILON:
         return Spent(math.inf, 0.0)
@@ -231,12 +239,21 @@ def _round(value: float, digits: int, direction) -> float:
 @functools.lru_cache(maxsize=4096)
 def _by_rdp(leaves: _Leaves, delta: float, quick: bool = True) -> float:
     # Whole orders only: the fractional ones fail to converge for large lots and add nothing to a bracket.
-    accountant = RdpAccountant(orders=_FEW_ORDERS if quick else _RDP_ORDERS)
-    for leaf, count in leaves:
-        accountant.compose(leaf, count)
-    epsilon, order = accountant.get_epsilon_and_optimal_order(delta)
+    orders = _FEW_ORDERS if quick else _RDP_ORDERS
+    moments = sum((count * _moments(leaf, tuple(orders)) for leaf, count in leaves), np.zeros(len(orders)))
+    epsilon, order = compute_epsilon(orders, moments, delta)
     # A small epsilon needs large orders.
     return _by_rdp(leaves, delta, quick=False) if quick and order == _FEW_ORDERS[-1] else float(epsilon)
+
+
+@functools.lru_cache(maxsize=4096)
+def _moments(event: dp_accounting.DpEvent, orders: tuple[int, ...]) -> np.ndarray:
+    """(orders,) Renyi moments of an event."""
+    if isinstance(event, OneOfDpEvent):
+        return np.max([_moments(one, orders) for one in event.events], axis=0)
+    if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
+        return selected_moments(_moments(event.event, orders), orders, event.mean, event.shape)
+    return RdpAccountant(orders=list(orders)).compose(event).rdp
 
 
 @functools.lru_cache(maxsize=4096)
@@ -286,5 +303,14 @@ def _leaves(event: dp_accounting.DpEvent, count: int):
             yield from _leaves(part, count)
     elif isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from _leaves(event.event, count * event.count)
+    elif isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
+        yield attrs.evolve(event, event=_hashable(event.event)), count
     else:
         yield event, count
+
+
+def _hashable(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The same with tuples where there are lists, for a cache."""
+    if isinstance(event, dp_accounting.ComposedDpEvent | OneOfDpEvent):
+        return attrs.evolve(event, events=tuple(map(_hashable, event.events)))
+    return event

@@ -6,15 +6,19 @@ allow-list, since dp_accounting's own loader imports whatever module it is told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import dp_accounting
 from dp_accounting import dp_event
 
-from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, OneOfDpEvent
+
+if TYPE_CHECKING:
+    from lightning_dpgen.privacy.access import Access
 
 _ALLOWED = {
     cls.__name__: cls
@@ -25,9 +29,13 @@ _ALLOWED = {
         dp_event.SelfComposedDpEvent,
         dp_event.ComposedDpEvent,
         dp_event.NonPrivateDpEvent,
+        dp_event.RepeatAndSelectDpEvent,
         EpsilonDeltaDpEvent,
+        OneOfDpEvent,
     )
 }
+# The shape of a law in JSON where it is infinite, and of what selections choose among.
+_INFINITE = "inf"
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
 # Wide enough for any run, and no square of a number in between overflows.
 _SMALLEST, _LARGEST = 1e-12, 1e12
@@ -59,7 +67,8 @@ def _encode_field(value: Any) -> Any:
         return encode(value)
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
-    return value
+    # JSON has no infinity, the shape of the Poisson law.
+    return _INFINITE if value == math.inf else value
 
 
 def decode(tree: Any) -> dp_accounting.DpEvent:
@@ -83,6 +92,10 @@ def _leaf_counts(event: dp_accounting.DpEvent, count: int) -> Iterator[int]:
             yield from _leaf_counts(part, count)
     elif isinstance(event, dp_event.SelfComposedDpEvent):
         yield from _leaf_counts(event.event, count * event.count)
+    elif isinstance(event, dp_event.RepeatAndSelectDpEvent):
+        trials = event.event.events if isinstance(event.event, OneOfDpEvent) else [event.event]
+        for trial in trials:
+            yield from _leaf_counts(trial, count)
     else:
         yield count
 
@@ -100,12 +113,23 @@ def _decode(tree: Any, depth: int) -> dp_accounting.DpEvent:
     if found != sorted(names):
         raise UnknownEvent(f"{tree['type']} has the fields {names}, found {found}")
     fields = {name: _decode_field(name, tree[name], depth) for name in names}
+    if cls is dp_event.RepeatAndSelectDpEvent and not _selects(fields["event"]):
+        raise UnknownEvent("trials are composed of Gaussian and Laplace noise, and hold neither a selection nor failures")
     if cls is dp_event.PoissonSampledDpEvent and not isinstance(fields["event"], dp_event.GaussianDpEvent):
         raise UnknownEvent(
             f"a sampled event is one Gaussian noise, found {type(fields['event']).__name__}: several noises of "
             "one sample are merged before they are sampled"
         )
     return cls(**fields)
+
+
+def _selects(event: dp_accounting.DpEvent) -> bool:
+    """Whether a selection may be over trials of this event: one that has Renyi moments of its own."""
+    if isinstance(event, OneOfDpEvent | dp_event.ComposedDpEvent):
+        return all(_selects(part) for part in event.events)
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        return _selects(event.event)
+    return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent | dp_event.PoissonSampledDpEvent)
 
 
 def _decode_field(name: str, value: Any, depth: int) -> Any:
@@ -128,6 +152,15 @@ def _decode_field(name: str, value: Any, depth: int) -> Any:
         if not number or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
             raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")
         return value
+    if name == "mean":
+        if not number or not 1.0 < value <= LARGEST_MEAN:
+            raise UnknownEvent(f"mean={value!r} of a number of trials: expected more than 1, at most {LARGEST_MEAN:g}")
+        return float(value)
+    if name == "shape":
+        shape = math.inf if value == _INFINITE else value
+        if type(shape) is bool or shape not in SHAPES.values():
+            raise UnknownEvent(f"shape={value!r} of a number of trials: expected 0, 1 or {_INFINITE!r}")
+        return float(shape)
     if not number or value <= _SMALLEST or (name == "sampling_probability" and value > 1):
         raise UnknownEvent(f"{name}={value!r}: expected {_SMALLEST:g} to {_LARGEST:g}, a rate at most 1")
     return float(value)

@@ -19,6 +19,7 @@ from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.privacy.trials import draw_number
 
 
 def gaussian(
@@ -257,3 +258,22 @@ def _checked(name: str, sensitivity: float) -> float:
     if not (sensitivity > 0.0 and math.isfinite(sensitivity)):
         raise ValueError(f"sensitivity={sensitivity} of {name!r}: expected a positive finite number")
     return float(sensitivity)
+
+
+def number_of_trials(access: OpenAccess, name: str) -> int:
+    """How many trials a selection makes: secret, for ever, and drawn once.
+
+    Args:
+        access: of a selection; its ledger line, with the law and all that a trial may cost, is on disk already.
+        name: of the number.
+
+    Guarantee:
+        The best of so many independent trials costs what `Access.event` says, if each is drawn anew from the settings that
+        were declared, and nothing is told of the others nor of their number (Papernot and Steinke 2022, Theorems 2 and 6).
+
+    Raises:
+        LedgerError: as `gaussian`.
+    """
+    law = access.access.kind(name)
+    # 53 bits, each of them the stream's.
+    return draw_number(lambda: int(access.stream.words(1)[0] >> np.uint64(11)) * 2.0**-53, law, access.take(name, law))

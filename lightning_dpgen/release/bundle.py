@@ -80,7 +80,14 @@ def release_from(
 
 
 def write_release(
-    folder: Path, staging: Path, content: Content, account: Account, *, unit: str, declared: dict[str, Any]
+    folder: Path,
+    staging: Path,
+    content: Content,
+    account: Account,
+    *,
+    unit: str,
+    declared: dict[str, Any],
+    selection: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write a release into `staging` and rename it to `folder`; gives its certificate.
 
@@ -91,12 +98,16 @@ def write_release(
         account: the run's account, settled.
         unit: whose presence is protected.
         declared: all that is assumed public.
+        selection: of the best of several trials, how it was chosen among which settings, and what was; see `Candidates`.
     """
     staging.mkdir()
     content.write(staging)
 
     def certificate() -> dict[str, Any]:
-        return make_certificate(account, unit=unit, declared=declared, released=list(content.released), folder=staging)
+        released = list(content.released)
+        return make_certificate(
+            account, unit=unit, declared=declared, released=released, folder=staging, selection=selection
+        )
 
     # Report and card show the certificate's fields but not its hashes, so they come before the hashes are taken.
     content.present(staging, certificate())

@@ -61,7 +61,13 @@ def file_hash(path: Path) -> str:
 
 
 def make_certificate(
-    account: Account, *, unit: str, declared: dict[str, Any], released: list[str], folder: Path
+    account: Account,
+    *,
+    unit: str,
+    declared: dict[str, Any],
+    released: list[str],
+    folder: Path,
+    selection: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run whose other files are complete in `folder`.
 
@@ -74,6 +80,7 @@ def make_certificate(
         declared: everything that is assumed public.
         released: names of the files that are functions of the records.
         folder: holds every file but the certificate.
+        selection: the law and mean of the number of trials, score, space and what was chosen; None for one run.
     """
     plan = account.plan
     event, spending = account.certified()
@@ -111,7 +118,7 @@ def make_certificate(
         "also": also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation) if plan.private else None,
         "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
         "declared": declared,
-        "selection": SELECTION,
+        "selection": SELECTION if selection is None else selection,
         "study": _study(account),
         "released": sorted(released),
         "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},
@@ -181,10 +188,36 @@ def statement(certificate: dict[str, Any]) -> str:
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "
         f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. "
-        f"{_several_records(declared)} {_other_releases(certificate)} {_assumed(certificate)} "
+        f"{_several_records(declared)} {_chosen(certificate['selection'])}{_other_releases(certificate)} "
+        f"{_assumed(certificate)} "
         f"{_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
+    )
+
+
+def selected(selection: dict[str, Any] | str) -> str:
+    """How a release was chosen among several, in a few words.
+
+    Example:
+        >>> selected({"law": "geometric", "mean": 5.0, "score": "fidelity", "space": {"seed": ["0", "1"]}, "chosen": None})
+        'an untrained network, since of a secret number of trials (geometric law, mean 5) there was none'
+    """
+    if not isinstance(selection, dict):
+        return selection
+    how = f"of a secret number of trials ({selection['law']} law, mean {selection['mean']:g})"
+    if selection["chosen"] is None:
+        return f"an untrained network, since {how} there was none"
+    named = ", ".join(f"{printable(name, 80)}={printable(value, 80)}" for name, value in selection["chosen"].items())
+    return f"the best {how} by {printable(selection['score'], 80)}{': ' if named else ''}{named}"
+
+
+def _chosen(selection: dict[str, Any] | str) -> str:
+    if not isinstance(selection, dict):
+        return ""
+    return (
+        f"What is released is {selected(selection)}. The guarantee covers this choice as long as nobody is told how many "
+        "trials there were, how long they took, or anything of the others. "
     )
 
 
@@ -255,9 +288,12 @@ def _assumed(certificate: dict[str, Any]) -> str:
         apart = f" but for what was found in the records with a share of the budget, which epsilon covers ({named})"
     elif declared.get("discovery_share"):
         apart = " but for what was found in the records with a share of the budget, which epsilon covers"
+    settings = "the settings listed under 'declared'"
+    if isinstance(certificate["selection"], dict) and certificate["selection"]["chosen"]:
+        settings += f" but for {', '.join(printable(name, 80) for name in certificate['selection']['chosen'])}"
     return (
         f"The following was assumed to be public knowledge and is not protected: {number}the description of a record"
-        f"{apart}, and the settings listed under 'declared'."
+        f"{apart}, and {settings}."
     )
 
 

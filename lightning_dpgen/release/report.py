@@ -12,13 +12,14 @@ from markupsafe import Markup
 
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.loss import REPLACE_ONE
-from lightning_dpgen.release.certificate import CARD, REPORT, found_privately
+from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
 from lightning_dpgen.release.lettering import markdown, value_text
 from lightning_dpgen.release.pages import environment
 
 # What a curator gets for the budget, by the name of a stage.
 _BOUGHT = {
     "first pass": "what was not declared, such as how many records there are, bounds, categories or items",
+    "selection": "the choice of settings, and the best of all that was tried with them",
     "feature moments": "where the search for groups of similar records begins, and in which directions it goes",
     "clustering": "groups of similar records, each of which gets a model of its own",
     "final pass": "how large the groups are, and what is typical of each",
@@ -63,6 +64,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
 def _templates(autoescape: bool) -> jinja2.Environment:
     templates = environment(autoescape=autoescape)
     templates.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
+    templates.filters["selected"] = selected
     templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
     templates.filters["setting"] = _setting
     templates.filters["markdown"] = markdown
@@ -124,6 +126,10 @@ def describe(tree: dict[str, Any]) -> str:
         return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
     if kind == "EpsilonDeltaDpEvent":
         return f"what one record alone holds is seen with probability at most {tree['delta']:.4g}"
+    if kind == "RepeatAndSelectDpEvent":
+        return f"the best of a secret number of trials, {tree['mean']:g} on average, each: {describe(tree['event'])}"
+    if kind == "OneOfDpEvent":
+        return " or ".join(describe(event) for event in tree["events"])
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind

@@ -14,6 +14,7 @@ from typing import Any
 import dp_accounting
 import jsonschema
 import numpy as np
+from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.privacy.accountant import (
@@ -28,6 +29,7 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
 from lightning_dpgen.release.certificate import (
@@ -55,6 +57,8 @@ _LARGEST_FILE = 16 * 2**20
 _MOST_POINTS = 4e6
 # Below it nothing is computed soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
+# Of Renyi moments, for a second account.
+_ORDERS = [*range(2, 65), 128, 256, 512]
 
 
 @dataclass
@@ -145,8 +149,8 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the certificate was changed after it was written (its digest does not match)")
     if statement(certificate) != certificate["statement"]:
         verdict.problems.append("the statement does not say what the fields say")
-    if certificate["selection"] != SELECTION:
-        verdict.problems.append(f"selection: this format knows only {SELECTION!r}")
+    if isinstance(certificate["selection"], str) and certificate["selection"] != SELECTION:
+        verdict.problems.append(f"selection: this format knows {SELECTION!r}, or a law, a score and a space")
     study = certificate["study"]
     if study != STUDY_UNKNOWN and study["epsilon"] > study["total_epsilon"]:
         verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
@@ -217,6 +221,7 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if interval and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
         verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
         return
+    _check_selection(certificate["selection"], event, verdict)
     before = len(verdict.problems)
     try:
         spending = spent(event, delta, relation=relation, interval=interval or None)
@@ -245,6 +250,25 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
             f"(stated: {epsilon:g}), {unit} {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
         )
         verdict.notes.append(_second_opinion(event, delta, relation))
+
+
+def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdict: Verdict) -> None:
+    """Whether the event is that of the selection, or of none."""
+    selects = isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent)
+    if not isinstance(selection, dict):
+        if "RepeatAndSelect" in json.dumps(encode(event)):
+            verdict.problems.append("the event is that of the best of several trials, and the certificate speaks of none")
+        return
+    if not selects or (event.mean, event.shape) != (selection["mean"], SHAPES[selection["law"]]):
+        verdict.problems.append(
+            f"selection: the event is not that of the best of trials of the {selection['law']} law of mean "
+            f"{selection['mean']:g}"
+        )
+    space, chosen = selection["space"], selection["chosen"]
+    if chosen is not None and (chosen.keys() != space.keys() or any(chosen[name] not in space[name] for name in space)):
+        verdict.problems.append("selection: what was chosen is none of what there was to choose from")
+    if chosen is None and selection["law"] != "poisson":
+        verdict.problems.append(f"selection: under the {selection['law']} law there is always a trial")
 
 
 def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
@@ -329,9 +353,12 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
     """What an accountant of other authors says: Opacus, by Renyi moments."""
     # Opacus knows no failures, so it is asked for the rest, at what they leave of delta.
     event, delta = without_failures(event, delta) if delta else (event, delta)
+    if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent) and not isinstance(event.event, OneOfDpEvent):
+        own = RdpAccountant(_ORDERS).compose(event).get_epsilon(delta)
+        return f"a second account (dp_accounting's own of the best of several trials): {own:.6g}"
     history = None if relation == REPLACE_ONE else gaussian_history(event)
     if history is None:
-        return "no second accountant: Opacus knows neither Laplace noise nor a replaced record"
+        return "no second accountant: Opacus knows neither Laplace noise, nor a replaced record, nor trials that differ"
     accountant = RDPAccountant()
     accountant.history = history
     with warnings.catch_warnings():

@@ -128,12 +128,12 @@ def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, mo
 
 def test_a_figure_that_was_lost_costs_nothing_but_itself(dpgen, tmp_path, monkeypatch):
     """The access was made, and its answer not saved: the run is released without it, at the planned epsilon."""
-    from lightning_dpgen.cli import train
+    from lightning_dpgen.cli import learned
 
     arguments = [*_visits(tmp_path), f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
-    measure = train.measure_fidelity
+    measure = learned.measure_fidelity
     with monkeypatch.context() as patch:
-        patch.setattr(train, "measure_fidelity", lambda *a, **k: _interrupt_after(measure, *a, **k))
+        patch.setattr(learned, "measure_fidelity", lambda *a, **k: _interrupt_after(measure, *a, **k))
         assert dpgen("train", *arguments, f"run_dir={tmp_path / 'run'}")[0] == 130
     certificate, _, _ = _release(dpgen, tmp_path, *arguments)
     assert certificate["epsilon"] <= 8.0 and certificate["stages"][-1]["name"] == "fidelity"

@@ -1,0 +1,265 @@
+"""`dpgen train privacy.selection=...`: the best of a secret number of trials, charged once, before the number is drawn.
+
+Settings to choose among are said as those of a sweep, ``model.lr=1e-3,3e-3``. Each trial draws one of the combinations,
+independently of all others, and is a run of its own with its own ledger; it keeps its folder as long as it is the best.
+Nothing but the winner leaves: no other trial, no number of trials, no log, no time.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from lightning_dpgen.cli import kinds, run_folder, same_run
+from lightning_dpgen.cli.candidates import NUMBER, STAGE, Candidates, read_candidates
+from lightning_dpgen.cli.configuration import read_conf
+from lightning_dpgen.cli.doubts import delta_warning, seed_warning
+from lightning_dpgen.cli.families import make_module
+from lightning_dpgen.cli.guarded import guarded
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.learned import learned, read_records
+from lightning_dpgen.cli.mistake import OK, Mistake
+from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.settings import Settings, fill, read_as
+from lightning_dpgen.cli.studies import check_study, study_of
+from lightning_dpgen.cli.target import said
+from lightning_dpgen.cli.telling import Nobody, Terminal
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.metrics.fidelity import merit
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.mechanisms import number_of_trials
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.synthetic import SyntheticContent
+
+# What a trial that failed is worth, and one whose score is no number.
+_WORST = -math.inf
+# What is wrong with the machine and not with the trial: the selection can go on.
+_OUTSIDE = (OSError, MemoryError)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Make the trials, and release the best.
+
+    Raises:
+        Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+    """
+    words = [word for word in argv if not word.startswith("run_dir=")]
+    folder = run_folder.choose(next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None))
+    candidates = read_candidates(words)
+    certificate = guarded("train", argv, folder, lambda asked: _select(candidates, words, folder, asked))
+    print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
+    print(f"  release (may be published):  {folder.release}")
+    print(f"  private (must not leave this machine):  {folder.private}")
+    print("Keep to yourself how long this took, and what you saw of it: it tells how many trials there were.")
+    return OK
+
+
+def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts) -> dict[str, Any]:
+    telling, first = Terminal(), candidates.settings[0]
+    conf = first.conf
+    for text in (seed_warning(conf), delta_warning(conf)):
+        telling.warn(text)
+    kinds.KINDS[conf.data.source].find(conf.data, False)
+    default = _untrained(first)
+    score = _scoring(candidates, default)
+    stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
+    study = study_of(conf.privacy)
+    # Whatever is asked for, the budget and the space among it.
+    asked = {"words": sorted(words), "unit": first.unit, "debug": {"private_seed": conf.debug.private_seed}}
+    if folder.unfinished:
+        account = Account.resume(folder.ledger, stream, study=study)
+    else:
+        telling.say(candidates.table())
+        if (text := check_study(study, candidates.plan)) is not None:
+            telling.say(text)
+        records = read_records(first, telling)
+        run_folder.take(folder)
+        about = same_run.about_records(kinds.contents(conf.data), _read_as(first))
+        about |= same_run.about_settings(asked, conf.data.n, None) | {"began": time.time()}
+        account = run_folder.open_account(candidates.plan, folder, stream, about, study)
+    try:
+        if account.resumed:
+            same_run.check_settings(account.ledger.about, asked, folder)
+            same_run.check_records(account.ledger.about, kinds.contents(conf.data), _read_as(first), folder)
+            if account.ledger.promise != candidates.plan.as_json():
+                raise Mistake(
+                    f"run_dir={folder.root}: was begun when these settings meant another plan; go on with the version of "
+                    "this software that began it"
+                )
+            account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
+            records = read_records(first, Nobody())
+        trials = _Trials(candidates, records, account, folder, interrupts, score)
+        telling.say("selecting: trials are made, and nothing is said of them")
+        content, winner = trials.best(default)
+        account.settle()
+        settings = first if winner is None else candidates.settings[winner]
+        release = write_release(
+            folder.release, folder.staging, content, account,
+            unit=settings.unit, declared=settings.declared(), selection=candidates.described(winner),
+        )  # fmt: skip
+        _forget(folder, account.ledger.about["began"])
+        return release
+    finally:
+        account.ledger.close()
+
+
+class _Trials:
+    """The trials of a selection, one after the other; what is kept of them is the best one and where to go on.
+
+    Args:
+        candidates, records, account, folder, interrupts: of the selection.
+        score: of what a trial has learned; nothing but what is paid for, or follows from what is released.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        records: Records,
+        account: Account,
+        folder: RunFolder,
+        interrupts: Interrupts,
+        score: Callable[[SyntheticContent], float],
+    ) -> None:
+        self._candidates, self._records, self._account = candidates, records, account
+        self._folder, self._interrupts, self._score = folder, interrupts, score
+        self._kept = self._drawn() if account.remaining(STAGE) else self._load()
+
+    def best(self, default: SyntheticContent) -> tuple[SyntheticContent, int | None]:
+        """What is released, and which candidate it is; the default and None where no trial was drawn.
+
+        Raises:
+            Mistake: if all trials failed.
+        """
+        content = None
+        for position in range(self._kept["done"], len(self._kept["drawn"])):
+            made, score, error = self._tried(position)
+            kept = self._kept | {"done": position + 1, "error": error or self._kept["error"]}
+            lost = position
+            if made is not None and score > kept["score"]:
+                lost, content = kept["best"], made
+                kept |= {"best": position, "score": score}
+            self._save(kept)
+            if lost is not None:
+                shutil.rmtree(self._trial(lost).root, ignore_errors=True)
+            self._interrupts.stop_here()
+        kept = self._kept
+        if not kept["drawn"]:
+            return default, None
+        if kept["best"] is None:
+            raise Mistake(f"all trials of the selection failed, and nothing can be released; one of them: {kept['error']}")
+        winner = kept["drawn"][kept["best"]]
+        return content or self._learn(kept["best"]), winner
+
+    def _drawn(self) -> dict[str, Any]:
+        with self._interrupts.patient():
+            with self._account.open(STAGE) as access:
+                number = number_of_trials(access, NUMBER)
+                # With replacement, each from all.
+                drawn = access.stream.integers(number, len(self._candidates.settings)).tolist()
+            self._save({"drawn": drawn, "done": 0, "best": None, "score": _WORST, "error": ""})
+        self._interrupts.stop_here()
+        return self._kept
+
+    def _load(self) -> dict[str, Any]:
+        path = self._folder.selection
+        if not path.is_file():
+            raise BudgetTooSmall(
+                f"run_dir={self._folder.root}: the number of trials had been drawn and was lost before it was saved; start "
+                "a new run, whose cost adds to what this one has spent"
+            )
+        kept = durable.load(path, "head", "kept")
+        if not self._account.ledger.knows(kept["head"]):
+            raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
+        return kept["kept"]
+
+    def _save(self, kept: dict[str, Any]) -> None:
+        durable.save(self._folder.selection, {"head": self._account.ledger.head, "kept": kept})
+        self._kept = kept
+
+    def _tried(self, position: int) -> tuple[SyntheticContent | None, float, str]:
+        """What a trial has learned, its score, and why it has none; one that fails is the worst."""
+        try:
+            content = self._learn(position)
+            return content, self._score(content), ""
+        except _OUTSIDE:
+            raise
+        except Exception as error:
+            return None, _WORST, said(error)
+
+    def _learn(self, position: int) -> SyntheticContent:
+        settings, folder = self._candidates.settings[self._kept["drawn"][position]], self._trial(position)
+        stream = self._account.stream
+        if folder.unfinished:
+            # Charged as it was planned, a trial cannot make again what it has lost.
+            account = Account.resume(folder.ledger, stream, exact=True)
+        else:
+            self._folder.trials.mkdir(mode=0o700, exist_ok=True)
+            run_folder.take(folder)
+            account = run_folder.open_account(settings.plan(), folder, stream, {})
+        try:
+            return learned(settings, self._records, account, folder, self._interrupts, Nobody(), None)
+        finally:
+            account.ledger.close()
+
+    def _trial(self, position: int) -> RunFolder:
+        return RunFolder(self._folder.trials / str(position))
+
+
+def _read_as(settings: Settings) -> dict[str, Any]:
+    """As `read_as`, with the budget of a trial left out: it follows from that of the whole."""
+    described = read_as(settings.conf)
+    return described | {"privacy": {name: value for name, value in described["privacy"].items() if name != "epsilon"}}
+
+
+def _untrained(settings: Settings) -> SyntheticContent:
+    """A network that has seen nothing: what is released where no trial is drawn, and what a score is tried out on."""
+    plain, conf = read_conf(["model=vae"]), copy.deepcopy(settings.conf)
+    conf.model, conf.clipping, conf.split = plain.model, plain.clipping, plain.split
+    made = fill(conf)
+    module = make_module(made.conf, made.schema, made.clipping, Account(made.plan()))
+    mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
+    return SyntheticContent(mixture, made.rows, made.conf.seed)
+
+
+def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[SyntheticContent], float]:
+    """The score, a number or the worst there is; a function is tried out on the example.
+
+    Raises:
+        Mistake: if it fails there.
+    """
+    scorer = candidates.scorer
+    if scorer is None:
+        return lambda content: _WORST if content.figure is None else merit(content.figure)
+    try:
+        float(scorer(Release(example.mixture)))
+    except Exception as error:
+        raise Mistake(
+            f"privacy.selection_score={candidates.score}: fails on the release of an untrained network ({said(error)}); "
+            "expected a function of a Release that gives a number, larger for better ones"
+        ) from None
+
+    def score(content: SyntheticContent) -> float:
+        found = float(scorer(Release(content.mixture)))
+        return _WORST if math.isnan(found) else found
+
+    return score
+
+
+def _forget(folder: RunFolder, began: float) -> None:
+    """Leave nothing by which the number of trials could be found: times of files are that of the beginning."""
+    shutil.rmtree(folder.trials, ignore_errors=True)
+    folder.selection.unlink(missing_ok=True)
+    for path in (*folder.release.iterdir(), folder.release, *folder.private.iterdir()):
+        os.utime(path, (began, began))

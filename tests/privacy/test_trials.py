@@ -1,0 +1,219 @@
+"""The best of a secret number of trials: its cost against another implementation and an exact one, and the law itself."""
+
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from scipy import stats
+
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account, study_entry
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
+from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.mechanisms import number_of_trials
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent, draw_number, none_drawn, one_of
+
+ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
+GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)
+LOTS = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 1000)
+RUN = dp_event.ComposedDpEvent([GAUSSIAN, LOTS])
+
+
+@pytest.mark.parametrize("law", SHAPES)
+@pytest.mark.parametrize("mean", [1.5, 5.0, 10.0, 200.0])
+@pytest.mark.parametrize("event", [GAUSSIAN, LAPLACE, RUN], ids=["gaussian", "laplace", "run"])
+def test_costs_what_another_implementation_says(law, mean, event):
+    whole = dp_event.RepeatAndSelectDpEvent(event, mean, SHAPES[law])
+    for delta in (1e-3, 1e-6):
+        found = spent(whole, delta)
+        assert found.epsilon == pytest.approx(RdpAccountant(ORDERS).compose(whole).get_epsilon(delta), rel=1e-6)
+        assert found.method == "rdp"
+
+
+@pytest.mark.parametrize("law", SHAPES)
+def test_no_delta_of_the_best_of_gaussian_trials_is_above_what_is_certified(law):
+    """One trial is N(x, s^2) and its score is its value, so the best is the largest: exact, by its generating function."""
+    deviation, mean, delta = 2.0, 50.0, 1e-3
+    trial = dp_event.GaussianDpEvent(deviation)
+
+    values = np.linspace(-20.0, 20.0, 400_001)
+    present, absent = (_density(law, mean, values, centre, deviation) for centre in (1.0, 0.0))
+
+    def exact(epsilon):
+        pairs = ((present, absent), (absent, present))
+        return max(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), values) for p, q in pairs)
+
+    certified = spent(dp_event.RepeatAndSelectDpEvent(trial, mean, SHAPES[law]), delta).epsilon
+    assert exact(certified) <= delta
+    # One trial's epsilon is no bound of the best of several.
+    assert exact(spent(trial, delta).epsilon) > delta
+
+
+def _density(law, mean, value, centre, deviation):
+    """Of the best of a random number of normals: that of one, times the derivative of the generating function."""
+    below = stats.norm.cdf(value, centre, deviation)
+    if law == "poisson":
+        slope = mean * np.exp(mean * (below - 1.0))
+    elif law == "geometric":
+        gamma = 1.0 / mean
+        slope = gamma / (1.0 - (1.0 - gamma) * below) ** 2
+    else:
+        gamma = stats_gamma(mean)
+        slope = (1.0 - gamma) / (-math.log(gamma) * (1.0 - (1.0 - gamma) * below))
+    return slope * stats.norm.pdf(value, centre, deviation)
+
+
+@functools.cache
+def stats_gamma(mean):
+    """The parameter of a logarithmic law of that mean, by bisection."""
+    low, high = 1e-6, 1.0 - 1e-6
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if stats.logser(1.0 - middle).mean() > mean else (low, middle)
+    return low
+
+
+REFERENCE = {
+    "geometric": lambda mean: stats.geom(1.0 / mean),
+    "logarithmic": lambda mean: stats.logser(1.0 - stats_gamma(mean)),
+    "poisson": lambda mean: stats.poisson(mean),
+}
+
+
+def _p_value(numbers, law):
+    """Of a chi-square test of numbers against a law, numbers that are expected fewer than ten times together."""
+    most = next(number for number in range(1, 10**4) if len(numbers) * law.sf(number) < 10.0)
+    found = np.bincount(np.minimum(numbers, most), minlength=most + 1)
+    expected = len(numbers) * np.array([law.pmf(i) for i in range(most)] + [law.sf(most - 1)])
+    kept = expected > 0.0
+    assert not found[~kept].any()
+    return stats.chisquare(found[kept], expected[kept] * found.sum() / expected[kept].sum()).pvalue
+
+
+@pytest.mark.parametrize("law", SHAPES)
+def test_the_number_has_its_law(law):
+    """20,000 draws from a fixed seed. A right law fails with probability 1e-4; one of a mean a quarter larger fails."""
+    random = np.random.default_rng(0)
+    numbers = np.array([draw_number(random.random, law, 6.0) for _ in range(20_000)])
+    assert _p_value(numbers, REFERENCE[law](6.0)) > 1e-4
+    assert _p_value(numbers, REFERENCE[law](7.5)) < 1e-4
+    assert none_drawn(law, 6.0) == pytest.approx(REFERENCE[law](6.0).pmf(0))
+
+
+def test_ends_for_every_word_of_the_generator():
+    for uniform in (0.0, 0.5, 1.0 - 2.0**-53):
+        for law in SHAPES:
+            assert 0 <= draw_number(lambda u=uniform: u, law, 1000.0) < 10**6
+
+
+def test_one_of_several_costs_at_each_order_what_the_dearest_does():
+    other = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.001, dp_event.GaussianDpEvent(0.6)), 500)
+    both = spent(dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([GAUSSIAN, other]), 10.0, 0.0), 1e-5).epsilon
+    alone = [spent(dp_event.RepeatAndSelectDpEvent(event, 10.0, 0.0), 1e-5).epsilon for event in (GAUSSIAN, other)]
+    assert both >= max(alone)
+    assert one_of([GAUSSIAN, dp_event.GaussianDpEvent(2.0)]) == GAUSSIAN
+    assert len(one_of([RUN, GAUSSIAN, RUN]).events) == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES.values())
+def test_a_tree_comes_back_from_json(shape):
+    event = dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([RUN, GAUSSIAN]), 10.0, shape)
+    text = json.dumps(encode(event), allow_nan=False)
+    assert encode(decode(json.loads(text))) == encode(event)
+    assert spent(decode(json.loads(text)), 1e-5) == spent(event, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": 1.0}, {"mean": 1e9}, {"mean": "5"}, {"shape": 0.5}, {"shape": -1.0}, {"shape": True}, {"shape": "oo"},
+        {"event": encode(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0))},
+        {"event": {"type": "EpsilonDeltaDpEvent", "epsilon": 0.0, "delta": 1e-7}},
+        {"event": {"type": "NonPrivateDpEvent"}},
+        {"event": {"type": "OneOfDpEvent", "events": []}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_another_tree_is_refused(change):
+    tree = encode(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0))
+    with pytest.raises(UnknownEvent):
+        decode(tree | change)
+
+
+def test_of_a_record_replaced_nothing_is_known():
+    with pytest.raises(Unaccountable, match="best of several"):
+        spent(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0), 1e-5, relation=REPLACE_ONE)
+
+
+def _plan(**kinds):
+    access = Access("selection", {"trials": 5.0}, kinds={"trials": "geometric"} | kinds, trials=(GAUSSIAN, RUN))
+    return Plan((Stage(access, 1, 1.0),), 9.0, 1e-5)
+
+
+def test_is_charged_before_the_number_is_drawn_and_once(tmp_path):
+    account = Account(_plan(), tmp_path / "ledger.jsonl")
+    with account.open("selection") as access:
+        assert "RepeatAndSelect" not in (tmp_path / "ledger.jsonl").read_text().splitlines()[-1]
+        line = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[-1])
+        assert line["stage"] == "selection" and len(line["trials"]) == 2
+        assert number_of_trials(access, "trials") >= 1
+        with pytest.raises(LedgerError):
+            number_of_trials(access, "trials")
+    account.settle()
+    # The number itself stands nowhere.
+    again = Account.resume(tmp_path / "ledger.jsonl")
+    again.ledger.close()
+    assert again.accesses == account.accesses and encode(again.event) == encode(_plan().event)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"multipliers": {"trials": 1.0}}, {"multipliers": {"trials": 5.0, "more": 1.0}}, {"kinds": {}}, {"trials": ()},
+        {"rate": 0.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_access_that_is_no_selection_is_refused(wrong):
+    right = {"multipliers": {"trials": 5.0}, "kinds": {"trials": "poisson"}, "trials": (GAUSSIAN,)}
+    Access("selection", **right)
+    with pytest.raises(ValueError, match=r"selection|gaussian"):
+        Access("selection", **right | wrong)
+
+
+def test_enters_a_study_as_a_pair(tmp_path):
+    plan = _plan()
+    assert study_entry(plan)["pair"] == (plan.spent.epsilon, 1e-5)
+    study = Study(tmp_path / "s.jsonl", epsilon=20.0, delta=3e-5)
+    total = study.enter("one", plan.event, **study_entry(plan))
+    assert total.epsilon == pytest.approx(plan.spent.epsilon)
+    with pytest.raises(BudgetTooSmall):
+        study.enter("two", plan.event, relation="add_or_remove_one", pair=(19.0, 1e-5))
+
+
+def test_a_trial_that_lost_what_it_paid_for_does_not_go_on(tmp_path):
+    stages = (Stage(Access("mean", {"sum": 4.0}), 1, 0.5), Stage(Access("training", {"gradient": 9.0}), 5, 0.5))
+    plan = Plan(stages, 4.0, 1e-5)
+    account = Account(plan, tmp_path / "ledger.jsonl")
+    from lightning_dpgen.privacy.mechanisms import gaussian
+
+    with account.open("mean") as access:
+        gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+    account.ledger.close()
+    kept = Account.resume(tmp_path / "ledger.jsonl", exact=True)
+    kept.go_on({"mean": 1})
+    assert kept.plan == plan
+    kept.ledger.close()
+    lost = Account.resume(tmp_path / "ledger.jsonl", exact=True)
+    with pytest.raises(BudgetTooSmall, match="the plan is fixed"):
+        lost.go_on({})
+    lost.ledger.close()
