@@ -15,7 +15,7 @@ PACKAGE = ROOT / "lightning_dpgen"
 # Each folder imports only from itself and from those before it (docs/DESIGN.md).
 ORDER = [
     "privacy", "data", "clustering", "projection", "gradients", "optim", "models", "measure", "metrics", "release",
-    "plugins", "cli",
+    "plugins", "audit", "cli",
 ]  # fmt: skip
 
 

@@ -203,6 +203,19 @@ class Conf:
 
 
 @dataclass
+class AuditOptions:
+    canaries: int = MISSING
+    draws: int = MISSING
+    confidence: float = MISSING
+    spend: bool = MISSING
+
+
+@dataclass
+class AuditConf(Conf):
+    audit: AuditOptions = field(default_factory=AuditOptions)
+
+
+@dataclass
 class RowsConf:
     source: str = MISSING
     path: str | None = None
@@ -260,7 +273,21 @@ def read_conf(overrides: Sequence[str]) -> Conf:
     Raises:
         Mistake: naming the argument, its value and what was expected.
     """
-    conf = _compose(overrides, "config", Conf, RECORDS, "dpgen project", ROWS)
+    return _completed(_compose(overrides, "config", Conf, RECORDS, "dpgen project", ROWS))
+
+
+def read_audit_conf(overrides: Sequence[str]) -> AuditConf:
+    """Compose the configuration of an audit of a training; see `read_conf`.
+
+    Half of the canaries is the declared number of records, unless these take part.
+    """
+    conf = _compose(overrides, "audit", AuditConf, RECORDS, "dpgen project", ROWS)
+    if not conf.audit.spend:
+        conf.data.n, conf.data.n_share = max(conf.audit.canaries // 2, 1), None
+    return _completed(conf)
+
+
+def _completed(conf: Conf):
     _refuse_memory(conf.data)
     if conf.data.n is not None and conf.data.n_share is not None:
         raise Mistake(

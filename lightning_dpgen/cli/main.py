@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "learn a generative model privately and release it",
     "project": "release every row of a table, projected and perturbed",
     "budget": "print the budget table that train would print, reading no data",
+    "audit": "attack the mechanisms and a run on made-up records: at least how much epsilon?",
     "schema": "draft the public description of a table",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",

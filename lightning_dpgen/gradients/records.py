@@ -92,6 +92,14 @@ class RecordGradients:
             self._held["squares"] = _squares(forms) if self._size and forms else none
         return self._held["squares"]
 
+    def products(self, onto: Mapping[nn.Parameter, Tensor]) -> Tensor:
+        """(B,) inner products with one tensor for each parameter, in float64; private. Of records alone, not of groups."""
+        if self._partition is not None:
+            raise ValueError("inner products are those of records; these gradients are of groups")
+        own = [form.project(onto[p])[: self._size] for p, form in self._forms.items()]
+        some = self._layers[0][0]
+        return torch.zeros(self._size, dtype=torch.float64, device=some.device) + sum(own)
+
     def parts(self) -> Iterator[RecordGradients]:
         """The lot in one piece; see `parts.Parts`."""
         yield self

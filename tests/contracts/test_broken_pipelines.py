@@ -8,14 +8,13 @@ function itself is replaced, so that it is broken wherever it was imported.
 from __future__ import annotations
 
 import functools
-import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 from contracts import laws
+from contracts.changes import FACTORS, NOISE, change
 from contracts.laws import RULES
 
 from lightning_dpgen.clustering import kmeans
@@ -46,22 +45,7 @@ class Broken:
     laws: tuple[Callable[[], None], ...]
 
 
-def _change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]) -> None:
-    function = inspect.unwrap(function)
-    source = textwrap.dedent(inspect.getsource(function))
-    for line, instead in lines.items():
-        assert source.count(line) == 1, f"{function.__qualname__} does not have this line once: {line}"
-        source = source.replace(line, instead)
-    found: dict[str, Callable] = {}
-    # This file's own "annotations" flag goes into the compilation: nothing in a signature is evaluated.
-    exec(compile(source, inspect.getfile(function), "exec"), function.__globals__, found)
-    changed = found[function.__name__]
-    patch.setattr(function, "__code__", inspect.unwrap(getattr(changed, "fget", changed)).__code__)
-
-
 DPNORM = RULES["dpnorm"]
-NOISE = "access.stream.add_normal_(values, deviation / math.sqrt(access.ranks.size))"
-FACTORS = "factors = clip_weights if math.inf in bounds else rule.factors"
 WRITE = "self._write(access, ahead=min(block, remaining))"
 
 lot_costs = laws.no_record_costs_more_than_the_access
@@ -437,7 +421,7 @@ def _holds_as_shipped(law: Callable) -> None:
 @pytest.mark.parametrize(("case", "law"), PAIRS)
 def test_is_caught(monkeypatch, case, law):
     _holds_as_shipped(law)
-    _change(monkeypatch, case.function, case.lines)
+    change(monkeypatch, case.function, case.lines)
     # Nothing but the law may fail: an error of another kind would be a case that does not run.
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         law()
@@ -445,4 +429,4 @@ def test_is_caught(monkeypatch, case, law):
 
 def test_a_line_that_is_gone_is_an_error_of_the_case(monkeypatch):
     with pytest.raises(AssertionError, match="does not have this line once"):
-        _change(monkeypatch, mechanisms.gaussian, {"no such line": "pass"})
+        change(monkeypatch, mechanisms.gaussian, {"no such line": "pass"})

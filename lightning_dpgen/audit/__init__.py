@@ -1,0 +1,1 @@
+"""Audits: lower bounds of epsilon from what mechanisms and whole runs do, beside what they claim."""

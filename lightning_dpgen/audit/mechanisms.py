@@ -1,0 +1,122 @@
+"""Every mechanism at its worst neighbours: drawn many times with a record and without it, and told apart."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lightning_dpgen.audit.bound import Finding, gaussian_shift, pure_epsilon
+from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
+from lightning_dpgen.privacy.account import Account, OpenAccess
+from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.mechanisms import (
+    discrete_laplace,
+    gaussian,
+    laplace,
+    noisy_histogram,
+    report_noisy_max,
+    spherical,
+)
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+_STAGE, _NOISE = "audit", "noise"
+_MULTIPLIER, _DELTA = 1.0, 1e-5
+# Of a noisy maximum. Of more, a record brings the one that it is for nearer to epsilon, and each is seen less often.
+_CANDIDATES = 10
+# Words of two streams that are compared.
+_WORDS = 64
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A mechanism at its worst neighbours.
+
+    Args:
+        draw: one draw, as a number that is larger where the record is present.
+        kind: of its noise.
+    """
+
+    draw: Callable[[OpenAccess, bool], float]
+    kind: str = "gaussian"
+
+
+def _vector(dtype: torch.dtype, mechanism: Callable, sensitivity: float = 3.0) -> Callable[[OpenAccess, bool], float]:
+    # All of it in one coordinate, beside others of any size.
+    def draw(access: OpenAccess, present: bool) -> float:
+        values = torch.tensor([sensitivity * present, 5.0], dtype=dtype)
+        return float(mechanism(access, _NOISE, values, sensitivity=sensitivity)[0])
+
+    return draw
+
+
+def _count(access: OpenAccess, present: bool) -> float:
+    counts = torch.tensor([7 + int(present)])
+    return float(discrete_laplace(access, _NOISE, counts, sensitivity=1)[0])
+
+
+def _histogram(access: OpenAccess, present: bool) -> float:
+    return float(noisy_histogram(access, _NOISE, torch.tensor([1, 2] + [0] * present), 3)[0])
+
+
+def _maximum(access: OpenAccess, present: bool) -> float:
+    # The record is for the first, and against all others.
+    scores = np.full(_CANDIDATES, -float(present))
+    scores[0] = float(present)
+    return float(report_noisy_max(access, _NOISE, scores, sensitivity=1.0) == 0)
+
+
+CASES = {
+    "Gaussian noise, float32": _Case(_vector(torch.float32, gaussian)),
+    "Gaussian noise, float64": _Case(_vector(torch.float64, gaussian)),
+    "Gaussian noise on a histogram": _Case(_histogram),
+    "Laplace noise": _Case(_vector(torch.float64, laplace), LAPLACE),
+    "spherical noise": _Case(_vector(torch.float64, spherical), PURE),
+    "discrete Laplace noise": _Case(_count, PURE),
+    "noisy maximum": _Case(_maximum, PURE),
+}
+
+
+def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
+    """What `draws` runs of a mechanism with a record, and as many without it, show about its epsilon.
+
+    Args:
+        name: a key of `CASES`.
+        draws: of each.
+        confidence: of the bound.
+    """
+    case = CASES[name]
+    kinds = {} if case.kind == "gaussian" else {_NOISE: case.kind}
+    access = Access(_STAGE, {_NOISE: _MULTIPLIER}, kinds=kinds)
+    plan = Plan((Stage(access, 2 * draws, 1.0),), math.inf, _DELTA)
+    account, found = Account(plan), np.empty((2, draws))
+    for i in range(draws):
+        for present in (False, True):
+            with account.open(_STAGE) as opened:
+                found[int(present), i] = case.draw(opened, present)
+    how = f"{draws:,} draws with a record, and without"
+    if case.kind == "gaussian":
+        shift = gaussian_shift(*found, confidence)
+        bound = gaussian_epsilon(shift, _DELTA) if shift else 0.0
+        return Finding(name, gaussian_epsilon(1.0 / _MULTIPLIER, _DELTA), bound, _DELTA, how)
+    return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*found, confidence), 0.0, how)
+
+
+def audit_randomness() -> Finding:
+    """Whether two streams that are made after the same public seeds draw the same numbers: then noise can be removed."""
+    drawn = []
+    for _ in range(2):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        stream = PrivateStream()
+        drawn.append((stream.words(_WORDS), stream.normal((_WORDS,)).numpy(), stream.poisson_sample(1000, 0.5)))
+    # Of words and normals not one agrees by chance with probability above 1e-5; of samples all, with 2^-1000.
+    same = any((one == other).any() for one, other in zip(drawn[0][:2], drawn[1][:2], strict=True))
+    same = same or np.array_equal(drawn[0][2], drawn[1][2])
+    return Finding("noise and samples after the same public seeds", 0.0, math.inf if same else 0.0, 0.0, "two streams")

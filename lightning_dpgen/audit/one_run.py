@@ -1,0 +1,179 @@
+"""Many canaries in one run (Steinke, Nasr and Jagielski 2023): each takes part by a coin, and the run is asked which did.
+
+The auditor sees what a run releases on its way, every noisy gradient and every noisy sum, as the proof of its privacy lets
+anybody do; not what it computes before noise. What a canary adds is known, so its score is by how much of it the released
+numbers are explained best, beside all other canaries and the noise (ridge regression).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightning_dpgen.audit.bound import Finding, one_run_epsilon
+from lightning_dpgen.audit.steps import TRAINING, canary_gradients, first_of_all
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.account import Account
+
+# Of canaries that are guessed upon: those with the highest scores and the lowest, half of each.
+_SHARES = (0.1, 0.3, 1.0)
+# Of the regression in each step.
+_ITERATIONS = 20
+
+
+class StepScores:
+    """The scores of canaries from the steps of a training; all records are those of the first component.
+
+    Args:
+        module: before its fit.
+        canaries: all of them.
+    """
+
+    def __init__(self, module: PrivateMixture, canaries: Records) -> None:
+        self.scores = np.zeros(len(canaries))
+        self._module, self._records = module, canaries.take(np.arange(len(canaries)))
+        begin = module.on_train_start
+
+        @functools.wraps(begin)
+        def watched() -> None:
+            begin()
+            for optimizer in module.trainer.optimizers:
+                if isinstance(optimizer, PrivateOptimizer):
+                    # Opacus' own hook: what stands in p.grad then is what the step releases.
+                    optimizer.attach_step_hook(self._look)
+
+        module.on_train_start = watched
+
+    def _look(self, optimizer: PrivateOptimizer) -> None:
+        offsets = first_of_all(len(self._records), self._module.k)
+        gradients = canary_gradients(self._module, self._records, offsets, typical=True)
+        access = self._module.account.plan.stage(TRAINING).access
+        inverse = 1.0 / gradients.norms().clamp(min=1e-12)
+        # In units in which a canary that takes part adds a vector of length 1, if it is clipped.
+        scale = optimizer.expected_batch_size / _largest(optimizer.last_bound)
+        released = {p: p.grad.detach() * scale for p in optimizer.params}
+        chance = 0.5 * access.rate
+
+        def added(weights: Tensor) -> dict[nn.Parameter, Tensor]:
+            total = {p: torch.zeros_like(p) for p in released}
+            gradients.weighted_sum((weights * inverse).to(next(iter(released.values()))), total)
+            return total
+
+        def along(vectors: Mapping[nn.Parameter, Tensor]) -> Tensor:
+            return gradients.products(vectors) * inverse
+
+        expected = added(torch.full_like(inverse, chance))
+        target = along({p: released[p] - expected[p] for p in released})
+        ridge = access.multipliers["gradient"] ** 2 / (chance * (1.0 - chance))
+        found = _solved(lambda weights: along(added(weights)) + ridge * weights, target)
+        self.scores += found.cpu().numpy()
+
+
+def _largest(bound: float | tuple) -> float:
+    return max(map(_largest, bound)) if isinstance(bound, tuple) else bound
+
+
+def _solved(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
+    """``x`` with ``product(x) = target``, nearly, by conjugate gradients; the product is symmetric and positive."""
+    x, residual = torch.zeros_like(target), target.clone()
+    direction, square = residual, residual @ residual
+    for _ in range(_ITERATIONS):
+        if not square > 0.0:
+            break
+        applied = product(direction)
+        step = square / (direction @ applied)
+        x, residual = x + step * direction, residual - step * applied
+        before, square = square, residual @ residual
+        direction = residual + (square / before) * direction
+    return x
+
+
+def measured_scores(
+    recipe: Recipe, records: Records, component: Tensor, account: Account, canaries: Records, of_canaries: Tensor
+) -> np.ndarray:
+    """The scores of canaries from a run of measurements, which is made here.
+
+    Args:
+        recipe: what is measured.
+        records: of the run.
+        component: (N,) to which component each belongs.
+        account: its plan holds the recipe's drafts.
+        canaries: all of them.
+        of_canaries: (m,) to which component each belongs.
+    """
+    scores = np.zeros(len(canaries))
+    state: State = {}
+    for workload in recipe.workloads:
+        for _ in range(workload.rounds):
+            statistics = recipe.statistics(workload.stage, state)
+            found = workload.measure(statistics, records, component, account)
+            # What was chosen by its rank has no direction.
+            if type(workload) is Workload:
+                scores += _of_sums(statistics, found, canaries, of_canaries)
+            state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
+    return scores
+
+
+def _of_sums(
+    statistics: Mapping[str, Statistic], found: Mapping[str, Measured], canaries: Records, component: Tensor
+) -> np.ndarray:
+    """As of a step: what of the sums is explained by each canary, in units of the noise."""
+    target, products = 0.0, 0.0
+    for name, statistic in statistics.items():
+        noise = max(found[name].deviation, 1e-6 * statistic.bound)
+        rows = torch.stack([one.flatten().float() for one in each_sum(statistic, canaries, component)]) / noise
+        released = found[name].sums.flatten().float() / noise - 0.5 * rows.sum(dim=0)
+        target = target + (rows @ released).double()
+        products = products + (rows @ rows.T).double()
+    ridge = 4.0 * torch.eye(len(canaries), dtype=torch.float64)
+    return torch.linalg.solve(products + ridge, target).numpy()
+
+
+def each_sum(statistic: Statistic, canaries: Records, component: Tensor) -> Iterator[Tensor]:
+    """What each canary adds to a statistic."""
+    return (statistic.sums(canaries.encoded[i : i + 1], component[i : i + 1]) for i in range(len(canaries)))
+
+
+def audit_run(
+    scored: Callable[[np.ndarray], np.ndarray],
+    part: np.ndarray,
+    *,
+    claims: Callable[[float], float],
+    delta: float,
+    confidence: float,
+    what: str,
+) -> Finding:
+    """What one run shows about its epsilon.
+
+    Few guesses may all be right, and many tell more of a run without noise, so several numbers are fixed beforehand, and
+    share what is left of the confidence.
+
+    Args:
+        scored: makes the run on the canaries of which it is told, and gives the scores of all.
+        part: (m,) which canaries take part.
+        claims: the epsilon of the run at a delta.
+        delta: of its certificate; where that is so large that the bound would drown in it, a smaller one is looked at.
+        confidence: of the bound.
+        what: is audited, in words.
+    """
+    scores, count = scored(part), len(part)
+    order = np.argsort(scores, kind="stable")
+    error = (1.0 - confidence) / len(_SHARES)
+    delta = min(delta, 0.01 * error / count)
+    best, how = 0.0, ""
+    for share in _SHARES:
+        half = max(1, round(0.5 * share * count))
+        right = int(part[order[count - half :]].sum() + (~part[order[:half]]).sum())
+        bound = one_run_epsilon(count, 2 * half, right, delta, 1.0 - error)
+        if bound > best or not how:
+            best, how = bound, f"one run, {count:,} canaries, {right:,} of {2 * half:,} guesses right"
+    return Finding(what, claims(delta), best, delta, how)

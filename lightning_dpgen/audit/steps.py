@@ -1,0 +1,105 @@
+"""The private step at its worst neighbours: a lot of one record, and an empty one, told apart by what the step releases."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightning_dpgen.audit.bound import Finding, gaussian_shift
+from lightning_dpgen.data.lots import Draw, Lot
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+TRAINING = "training"
+
+
+def plan_of_many(access: Access, count: int, like: Plan) -> Plan:
+    """So many accesses like this one, of every record, with noise of multiplier 1: so little that one tells something."""
+    multipliers = {name: multiplier / access.multiplier for name, multiplier in access.multipliers.items()}
+    whole = dataclasses.replace(access, rate=1.0, multipliers=multipliers)
+    return Plan((Stage(whole, count, 1.0),), math.inf, like.delta, max_rows=like.max_rows)
+
+
+def longest_gradient(module: PrivateMixture, canaries: Records) -> tuple[int, float]:
+    """The canary whose gradient is the longest, and how long that is."""
+    records = canaries.take(np.arange(len(canaries)))
+    norms = canary_gradients(module, records, first_of_all(len(canaries), module.k)).norms()
+    place = int(norms.argmax())
+    return place, float(norms[place])
+
+
+def audit_step(
+    module: PrivateMixture, canaries: Records, place: int, draws: int, confidence: float, *, what: str
+) -> Finding:
+    """What `draws` steps on one canary, and as many on no record, show about the epsilon of a step.
+
+    The auditor knows what the record draws of its own (a code, a point in between): the proof bounds what it adds whatever
+    that is. Where there is no record, it is drawn anyhow.
+
+    Args:
+        module: whose account holds `plan_of_many`, of twice as many steps; its parameters stay as they are.
+        canaries: of which one takes part.
+        place: which.
+        draws: of each.
+        confidence: of the bound.
+        what: is audited, in words.
+    """
+    access = module.account.plan.stage(TRAINING).access
+    parameters = list(module.trained.parameters())
+    optimizer = module.private_optimizer(torch.optim.SGD(parameters, lr=0.0))
+    record = canaries.take(np.array([place])).to(parameters[0])
+    one, none = (0,) + (1,) * module.k, (0,) * (module.k + 1)
+    found = np.empty((2, draws))
+    for i in range(draws):
+        for present in (False, True):
+            lot = Lot(record, one, Draw()) if present else Lot(record[:0], none, Draw())
+            gradients = module.gradients(lot)
+            seen = gradients[0] if present and isinstance(gradients[0], RecordGradients) else None
+            direction = _direction(canary_gradients(module, record, one) if seen is None else seen, parameters)
+            optimizer.take(*gradients)
+            optimizer.step()
+            released = zip(parameters, direction, strict=True)
+            found[int(present), i] = float(sum((p.grad.double() * along).sum() for p, along in released))
+    shift = gaussian_shift(*found, confidence)
+    delta = module.account.plan.delta
+    claim = gaussian_epsilon(1.0 / access.multiplier, delta)
+    bound = gaussian_epsilon(shift, delta) if shift else 0.0
+    return Finding(what, claim, bound, delta, f"{draws:,} steps on one record, and on none")
+
+
+def _direction(gradients: RecordGradients, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Where the gradient of one record points."""
+    unit = {p: torch.zeros_like(p) for p in parameters}
+    gradients.weighted_sum(1.0 / gradients.norms().to(parameters[0]).clamp(min=1e-12), unit)
+    return [unit[p].double() for p in parameters]
+
+
+def canary_gradients(
+    module: PrivateMixture, records: Tensor, offsets: tuple[int, ...], *, typical: bool = False
+) -> RecordGradients:
+    """The gradients of canaries as the network is now: of each by itself, without clipping and without noise.
+
+    Args:
+        module: its network and private stream.
+        records: (m, width).
+        offsets: of the components that they belong to.
+        typical: whether what a record draws of its own is the middle of that.
+    """
+    some, term = next(module.trained.parameters()), module.trained.term
+    lot = Lot(records.to(some), offsets, Draw())
+    noise = some.new_zeros(len(lot), term.noise) if typical else None
+    return term_gradients(module.trained, term, lot, module.account.stream, noise=noise)
+
+
+def first_of_all(count: int, k: int) -> tuple[int, ...]:
+    """Offsets of records that all belong to the first component."""
+    return (0, *(count,) * k)

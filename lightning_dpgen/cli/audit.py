@@ -1,0 +1,201 @@
+"""`dpgen audit`: does what the software does look like what it claims?"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lightning_dpgen.audit.bound import Finding
+from lightning_dpgen.audit.canaries import canaries_of, coins
+from lightning_dpgen.audit.measurements import audit_measurements
+from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
+from lightning_dpgen.audit.one_run import StepScores, audit_run, measured_scores
+from lightning_dpgen.audit.steps import TRAINING, audit_step, longest_gradient, plan_of_many
+from lightning_dpgen.cli import kinds, launch
+from lightning_dpgen.cli.configuration import AuditConf, read_audit_conf
+from lightning_dpgen.cli.families import make_module
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.measured import recipe_of
+from lightning_dpgen.cli.measured_run import split_module
+from lightning_dpgen.cli.mistake import FAULT, OK, Mistake
+from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.settings import Settings, fill
+from lightning_dpgen.cli.table import aligned
+from lightning_dpgen.cli.trained_run import fit, quiet_lightning
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
+from lightning_dpgen.measure.gaussians import label_components
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.ranks import Ranks
+
+# A bound so far below the norm of a gradient that a missing clip is seen at once.
+_FAR_BELOW = 10.0
+# Of canaries among which the longest gradient is looked for.
+_LOOKED_AT = 200
+
+HELP = """usage: dpgen audit [NAME=VALUE ...]
+
+Attacks the mechanisms, the private step or the measurements, and one whole run with the settings of a training, on
+made-up records, and prints how much epsilon the attacks show, at least, beside what is claimed. No records are read.
+
+  dpgen audit data=digits model=vae privacy.epsilon=2
+  dpgen audit data=adult model=measured audit.canaries=500
+  dpgen audit data=digits audit.spend=true          canaries among the records, which must be such that nobody minds
+
+Settings: those of dpgen train, and audit.canaries, audit.draws, audit.confidence, audit.spend.
+Exit status: 0 if no claim is refuted, 1 if one is."""
+
+LIMITS = """What it can see: noise that is missing or too small, a record that counts for more than its bound, noise that
+anybody can draw again, and sums that tell more of a record than the plan says. At a mechanism or a step the bound comes
+near the claim, so noise half as large is seen. One run with canaries shows a fifth to two fifths of a true epsilon, so it
+sees what is grossly wrong, anywhere in the run. What it cannot see: a fault that few runs have, or records unlike the
+made-up ones; one in what is not run here (a split into clusters, several devices, another machine); a number of records,
+a bound or a category that was read off the data; and that a claim is true."""
+
+
+def run(argv: Sequence[str]) -> int:
+    if any(word in ("-h", "--help") for word in argv):
+        print(HELP)
+        print(LIMITS)
+        return OK
+    conf = read_audit_conf(argv)
+    settings = _settled(conf)
+    audits = list(_audits(conf, settings))
+    # All bounds hold together with the confidence that is asked for; the last one, of the whole run, needs half of it.
+    error = 0.5 * (1.0 - conf.audit.confidence)
+    errors = [error / (len(audits) - 1)] * (len(audits) - 1) + [error]
+    print(f"auditing {settings.conf.model.name} on made-up records, like those of data={conf.data.source}", flush=True)
+    findings: list[Finding] = []
+    rows = [("audited", "claimed epsilon", "at delta", "at least", "verdict", "by")]
+    begin = time.monotonic()
+    for audit, own in zip(audits, errors, strict=True):
+        found = audit(1.0 - own)
+        findings += found
+        rows += [_row(one) for one in found]
+    print(f"\n{aligned(rows)}\n")
+    together = f"all bounds together at confidence {conf.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
+    refuted = [one.what for one in findings if one.refuted]
+    if refuted:
+        print(f"REFUTED: {', '.join(refuted)} ({together}). Do not publish what this software has made.\n")
+    else:
+        print(f"no claim is refuted ({together}). That is no proof of one.\n")
+    print(LIMITS)
+    return FAULT if refuted else OK
+
+
+def _row(found: Finding) -> tuple[str, ...]:
+    verdict = "REFUTED" if found.refuted else "-"
+    return found.what, f"{found.claim:.4g}", f"{found.delta:g}", f"{found.bound:.4g}", verdict, found.how
+
+
+def _settled(conf: AuditConf) -> Settings:
+    options, ranks = conf.audit, conf.trainer.devices * conf.trainer.num_nodes
+    for name, least, most in (("canaries", 20, 10**5), ("draws", 100, 10**7)):
+        if not least <= getattr(options, name) <= most:
+            raise Mistake(f"audit.{name}={getattr(options, name)}: expected a whole number from {least} to {most:,}")
+    if not 0.5 <= options.confidence < 1.0:
+        raise Mistake(f"audit.confidence={options.confidence:g}: expected a number from 0.5, below 1")
+    if conf.privacy.noise == "off":
+        raise Mistake("privacy=off: claims nothing that could be audited")
+    if conf.debug.private_seed is not None:
+        raise Mistake(f"debug.private_seed={conf.debug.private_seed}: says itself that it is not private; leave it out")
+    if launch.started() or ranks != 1:
+        raise Mistake(f"trainer.devices={conf.trainer.devices}: an audit is one process on one device")
+    if conf.privacy.study is not None or conf.privacy.selection is not None:
+        raise Mistake("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
+    if conf.split.k not in (None, 1):
+        raise Mistake(f"split.k={conf.split.k}: canaries belong to one component in an audit; leave it out")
+    if conf.model.measured_share is not None:
+        raise Mistake(
+            f"model.measured_share={conf.model.measured_share:g}: audit the two parts by themselves, model=measured and "
+            "the network without it"
+        )
+    conf.split.k = 1
+    return fill(conf)
+
+
+def _audits(conf: AuditConf, settings: Settings) -> Iterator[Callable[[float], list[Finding]]]:
+    options, plan = conf.audit, settings.plan()
+    canaries = canaries_of(settings.schema, options.canaries, conf.seed)
+    for name in CASES:
+        yield lambda confidence, name=name: [audit_mechanism(name, options.draws, confidence)]
+    yield lambda _: [audit_randomness()]
+    if settings.clipping is None:
+        component = _component(canaries)
+        recipe = recipe_of(settings.conf, settings.schema)
+        count = len(recipe.workloads)
+        yield lambda confidence: audit_measurements(
+            recipe, plan, canaries, component, options.draws, 1.0 - (1.0 - confidence) / count
+        )
+    else:
+        yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence)]
+        yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence, far_below=True)]
+    yield lambda confidence: [_whole(conf, settings, plan, canaries, confidence)]
+
+
+def _step(
+    settings: Settings, plan: Plan, canaries: Records, draws: int, confidence: float, *, far_below: bool = False
+) -> Finding:
+    """Of the private step as it is configured, or with a fixed bound far below the norm of the record."""
+    access = plan.stage(TRAINING).access
+
+    def module(clipping: ClippingRule, access: Access) -> PrivateMixture:
+        account = Account(plan_of_many(access, 2 * draws, plan))
+        return make_module(settings.conf, settings.schema, clipping, account)
+
+    few = Records(canaries.schema, canaries.encoded[:_LOOKED_AT])
+    made = module(settings.clipping, access)
+    place, norm = longest_gradient(made, few)
+    what = "the private step, at noise multiplier 1"
+    if far_below:
+        others = {name: value for name, value in access.multipliers.items() if name not in settings.clipping.weights}
+        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.rate))
+        what = "the same, of a record far beyond the bound"
+    return audit_step(made, few, place, draws, confidence, what=what)
+
+
+def _whole(conf: AuditConf, settings: Settings, plan: Plan, canaries: Records, confidence: float) -> Finding:
+    """Of one whole run."""
+    what = "the whole run"
+    others = kinds.records_of(settings.conf.data, settings.schema)[0] if conf.audit.spend else None
+
+    def scored(part: np.ndarray) -> np.ndarray:
+        taken = canaries.encoded[np.flatnonzero(part)]
+        records = Records(settings.schema, taken if others is None else Encoded.joined([others.encoded, taken]))
+        account = Account(plan)
+        if settings.clipping is None:
+            recipe = recipe_of(settings.conf, settings.schema)
+            return measured_scores(recipe, records, _component(records), account, canaries, _component(canaries))
+        module = make_module(settings.conf, settings.schema, settings.clipping, account)
+        watching = StepScores(module, canaries)
+        interrupts = Interrupts()
+        with tempfile.TemporaryDirectory() as folder, quiet_lightning():
+            data = split_module(settings, records, account, None, interrupts)
+            own = RunFolder(Path(folder))
+            own.private.mkdir()
+            fit(settings, module, data, account, own, interrupts, Ranks(), bar=False)
+        return watching.scores
+
+    def claims(delta: float) -> float:
+        return spent(plan.event, delta, relation=plan.relation).epsilon
+
+    try:
+        part = coins(len(canaries))
+        return audit_run(scored, part, claims=claims, delta=plan.delta, confidence=confidence, what=what)
+    except RuntimeError as error:
+        return Finding(what, plan.epsilon, math.inf, plan.delta, f"the run refuses itself: {' '.join(str(error).split())}")
+
+
+def _component(records: Records) -> torch.Tensor:
+    return label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)

@@ -1,0 +1,133 @@
+"""`dpgen audit`: silent on what is shipped, and each broken pipeline is refuted, by a line changed in what is shipped.
+
+Of the sound ones a false alarm has a probability of 1e-4 each (`audit.confidence`); the broken ones are far beyond it.
+"""
+
+import numpy as np
+import pytest
+from contracts.changes import FACTORS, NOISE, change
+
+from lightning_dpgen.audit.canaries import canaries_of, coins
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.cli.settings import read_settings
+from lightning_dpgen.gradients import privatize
+from lightning_dpgen.measure.workload import Workload
+from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.noise import PrivateStream
+
+SOUND = ["audit.confidence=0.9999", "audit.draws=300", "audit.canaries=200"]
+SMALL = ["model.hidden=8", "model.latent=2", "model.steps=10"]
+MODELS = {
+    "vae": ["model=vae", *SMALL],
+    "rbm": ["model=rbm", "model.hidden=8", "model.steps=10"],
+    "wgan": ["model=wgan", *SMALL],
+    "groups": ["model=vae", *SMALL, "model.divergence=group", "model.groups=4"],
+    "embedding": ["model=vae", *SMALL, "model.divergence=embedding"],
+    "layers": ["model=vae", *SMALL, "clipping=fixed"],
+    "measured": ["model=measured"],
+    "tables": ["data=adult", "model=measured", "model.components=5"],
+    "baskets": ["data=bms_webview1", "model=measured", "model.components=5"],
+}
+SLOW = ("groups", "embedding", "layers", "baskets")
+
+
+@pytest.fixture
+def audit(capsys):
+    """Audits; gives the exit status, and the rows by what was audited: (claim, bound, verdict)."""
+
+    def call(*words):
+        status = main(["audit", *words])
+        out = capsys.readouterr().out
+        lines = [line for line in out.splitlines() if " REFUTED " in line or "  -  " in line]
+        return status, {line.split("  ")[0]: line for line in lines}, out
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODELS]
+)
+def test_what_is_shipped_is_not_refuted(audit, model):
+    status, rows, out = audit(*SOUND, *MODELS[model])
+    assert status == 0 and "no claim is refuted" in out and not any("REFUTED" in row for row in rows.values())
+    assert "the whole run" in rows and "Laplace noise" in rows
+    assert len(rows) >= 10 and "What it cannot see" in out
+
+
+BROKEN = {
+    "no noise": (mechanisms.gaussian, {NOISE: "pass"}, MODELS["rbm"],
+                 {"Gaussian noise, float32", "the same, of a record far beyond the bound", "the whole run"}),
+    "no noise on what is measured": (mechanisms.gaussian, {NOISE: "pass"},
+                 ["model=measured", "privacy.epsilon=1", "audit.canaries=600"], {"stage 'means', at noise multiplier 1",
+                 "the whole run"}),
+    "noise half as large": (mechanisms.gaussian, {NOISE: NOISE.replace("deviation", "0.5 * deviation")}, MODELS["rbm"],
+                            {"Gaussian noise, float32", "Gaussian noise, float64", "Gaussian noise on a histogram",
+                             "the same, of a record far beyond the bound"}),
+    "noise half as large in the step alone": (privatize.privatize,
+        {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["vae"],
+        {"the same, of a record far beyond the bound"}),
+    "noise half as large in what is measured alone": (Workload.measure, {
+        "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"stage 'means', at noise multiplier 1"}),
+    "a missing clip": (privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
+                       MODELS["vae"], {"the same, of a record far beyond the bound"}),
+    "seeded noise": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, MODELS["measured"],
+                     {"noise and samples after the same public seeds"}),
+    "noise seeded as torch is": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(torch.initial_seed())"},
+                     MODELS["measured"], {"noise and samples after the same public seeds"}),
+    "samples from a constant key": (PrivateStream._key, {"else np.random.PCG64DXSM()": "else np.random.PCG64DXSM(0)"},
+                     MODELS["measured"], {"noise and samples after the same public seeds"}),
+    "Laplace noise half as large": (mechanisms.laplace, {"multiplier * _checked(": "0.5 * multiplier * _checked("},
+                                    MODELS["measured"], {"Laplace noise"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
+    function, lines, words, expected = BROKEN[case]
+    with monkeypatch.context() as patch:
+        change(patch, function, lines)
+        status, rows, out = audit("audit.confidence=0.9999", "audit.draws=1500", "audit.canaries=300", *words)
+    assert status == 1 and "REFUTED: " in out
+    for what in expected:
+        assert "REFUTED" in rows[what], out
+
+
+def test_canaries_may_be_among_records_that_nobody_minds(audit):
+    status, rows, _ = audit(*SOUND, *MODELS["measured"], "audit.spend=true")
+    assert status == 0 and "the whole run" in rows
+
+
+@pytest.mark.parametrize("data", ["digits", "adult", "bms_webview1", "uk_demand"])
+def test_canaries_are_records_of_their_schema(data):
+    schema = read_settings([f"data={data}"]).schema
+    canaries = canaries_of(schema, 50)
+    assert len(canaries) == 50 and len({row.tobytes() for row in canaries.take(np.arange(50)).numpy()}) > 25
+    assert canaries_of(schema, 50).encoded.codes.tolist() == canaries.encoded.codes.tolist()
+
+
+def test_coins_are_fair_and_their_own():
+    """10,000 coins: outside 4,700 to 5,300 by chance 2e-9."""
+    thrown = coins(10_000)
+    assert 4_700 < thrown.sum() < 5_300 and (thrown != coins(10_000)).any()
+
+
+REFUSED = {
+    "audit.canaries=3": ["audit.canaries=3"],
+    "audit.draws=1": ["audit.draws=1"],
+    "audit.confidence=2": ["audit.confidence=2"],
+    "claims nothing": ["privacy=off"],
+    "says itself": ["debug.private_seed=1"],
+    "one process": ["trainer.devices=2"],
+    "one component": ["split.k=5"],
+    "leave them out": ["privacy.study=census"],
+    "by themselves": ["model.measured_share=0.5"],
+    "no setting": ["audit.guesses=5"],
+    "model.steps=0": ["model.steps=0"],
+}
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_what_cannot_be_audited_is_refused(capsys, told):
+    status = main(["audit", *REFUSED[told]])
+    err = capsys.readouterr().err
+    assert status == 2 and told in err and err.count("\n") == 1
