@@ -15,7 +15,7 @@ from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.projection_settings import ProjectionSettings, fill_projection, read_projection_conf
-from lightning_dpgen.cli.studies import check_study, study_of
+from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.rows import blobs, read_rows
@@ -76,6 +76,7 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
         print(budget_table(plan), flush=True)
         if (text := check_study(study, plan)) is not None:
             print(text, flush=True)
+        warn(mark(study, conf.privacy, [] if simulated else records))
         run_folder.take(folder)
         about = same_run.about_records(records, {}) | same_run.about_settings(asked, n, None)
         account = run_folder.open_account(plan, folder, stream, about, study)

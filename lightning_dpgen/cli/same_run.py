@@ -23,7 +23,7 @@ def about_records(records: Iterable[np.ndarray], read_as: Mapping[str, Any]) -> 
         read_as: all settings that decide what a record is and what is bought first.
     """
     key = secrets.token_hex(16)
-    return {"key": key, "records": _fingerprint(records, key), "read_as": _flat(read_as)}
+    return {"key": key, "records": fingerprint(records, key), "read_as": _flat(read_as)}
 
 
 def about_settings(asked: Mapping[str, Any], n: int, found: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def check_records(
         Mistake: naming what is different.
     """
     _refuse_others(about["read_as"], _flat(read_as), folder)
-    if about["records"] != _fingerprint(records, about["key"]):
+    if about["records"] != fingerprint(records, about["key"]):
         raise Mistake(
             f"run_dir={folder.root}: holds an unfinished run on other records: what it has spent is about those; give the "
             "same data to go on, or choose another run_dir"
@@ -67,7 +67,7 @@ def check_rank(about: Mapping[str, Any], records: Iterable[np.ndarray], read_as:
     Raises:
         Mistake: naming the rank.
     """
-    if _different(about["read_as"], _flat(read_as)) or about["records"] != _fingerprint(records, about["key"]):
+    if _different(about["read_as"], _flat(read_as)) or about["records"] != fingerprint(records, about["key"]):
         raise Mistake(
             f"rank {rank}: reads other records than rank 0, or reads them otherwise: give all nodes the same files and the "
             "same command"
@@ -108,7 +108,8 @@ def _flat(asked: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _fingerprint(records: Iterable[np.ndarray], key: str) -> str:
+def fingerprint(records: Iterable[np.ndarray], key: str) -> str:
+    """What tells records from others to whoever has the key, and nothing to anybody else."""
     digest = hashlib.blake2b(key=bytes.fromhex(key), digest_size=16)
     for array in records:
         digest.update(f"{array.shape} {array.dtype}".encode())

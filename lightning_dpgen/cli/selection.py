@@ -28,7 +28,7 @@ from lightning_dpgen.cli.learned import learned, read_records
 from lightning_dpgen.cli.mistake import OK, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings, fill, read_as
-from lightning_dpgen.cli.studies import check_study, study_of
+from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.target import said
 from lightning_dpgen.cli.telling import Nobody, Terminal
 from lightning_dpgen.data.records import Records
@@ -85,6 +85,7 @@ def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, int
         if (text := check_study(study, candidates.plan)) is not None:
             telling.say(text)
         records = read_records(first, telling)
+        telling.warn(mark(study, conf.privacy, kinds.contents(conf.data)))
         run_folder.take(folder)
         about = same_run.about_records(kinds.contents(conf.data), _read_as(first))
         about |= same_run.about_settings(asked, conf.data.n, None) | {"began": time.time()}

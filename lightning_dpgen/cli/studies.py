@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
 
 from lightning_dpgen.cli.configuration import PrivacyConf, PurePrivacyConf
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.same_run import fingerprint
 from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import round_up
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.loss import REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.study import Study, Total
+from lightning_dpgen.privacy.study import Study, Total, fingerprint_key
 
 # Where studies are kept, unless privacy.study_folder says otherwise.
 _FOLDER = "studies"
@@ -46,6 +51,38 @@ def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> S
         return Study(path, epsilon=given["epsilon"], delta=given["delta"])
     except ValueError as error:
         raise Mistake(f"privacy.study_epsilon={given['epsilon']}, privacy.study_delta={given['delta']}: {error}") from None
+
+
+def mark(study: Study | None, privacy: PrivacyConf | PurePrivacyConf, records: Iterable[np.ndarray]) -> str | None:
+    """Note in the study whose records these are, and say which other studies they belong to; None where there is none.
+
+    Args:
+        study: of the run, if it has one.
+        privacy: says where studies are kept.
+        records: as bytes, all of them; of none nothing is noted.
+    """
+    folder, arrays = Path(privacy.study_folder or _FOLDER), list(records)
+    if not folder.is_dir() or not arrays:
+        return None
+    found = fingerprint(arrays, fingerprint_key(folder))
+    others = []
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            other = Study(path)
+        except LedgerError:
+            # A damaged study says so to its own runs.
+            continue
+        if other.name != getattr(study, "name", None) and other.knows(found):
+            others.append(other.name)
+    if study is not None:
+        study.records = found
+    if not others:
+        return None
+    ours = "and is not entered in it" if study is None else f"and this run adds to study {study.name} alone"
+    return (
+        f"privacy.study={'null' if study is None else study.name}: this file belongs to study {', '.join(others)}, {ours}; "
+        "what both tell about its people adds up, and no certificate will say so"
+    )
 
 
 def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:

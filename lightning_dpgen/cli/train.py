@@ -15,7 +15,7 @@ from lightning_dpgen.cli.learned import learned, read_records
 from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.own_model import rehearse
 from lightning_dpgen.cli.settings import Settings, fill, read_as
-from lightning_dpgen.cli.studies import check_study, study_of
+from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
@@ -110,6 +110,7 @@ def train(
         _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
     # Read before anything is spent.
     seen = first_pass.look(conf) if settings is None else read_records(settings, telling)
+    telling.warn(mark(study, conf.privacy, kinds.contents(conf.data)))
     run_folder.take(folder)
     about = same_run.about_records(kinds.contents(conf.data), read_as(conf))
     if settings is not None:

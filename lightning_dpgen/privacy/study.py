@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ FORMAT_VERSION = 1
 _PATIENCE = 60.0
 # Halvings of delta among which a study that mixes relations looks for its best statement.
 _HALVINGS = 60
+_KEY = "fingerprint.key"
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,14 @@ class Study:
     (2 e, (1 + exp e) d) there.
 
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
-    time lose nothing. The file says nothing about records; it belongs to whoever has these.
+    time lose nothing. Of records it holds a keyed fingerprint at most; it belongs to whoever has these.
 
     Args:
         path: of the file; it is made with its total, or must have been made with the same.
         epsilon, delta: the total; None takes that of the file.
+
+    Attributes:
+        records: a keyed fingerprint of the records of this run, which stands beside its entry, if it is known; private.
 
     Raises:
         LedgerError: if the file is damaged, of another version, or has another total; if there is none and no total.
@@ -74,7 +79,7 @@ class Study:
     """
 
     def __init__(self, path: str | Path, *, epsilon: float | None = None, delta: float | None = None) -> None:
-        self.path = Path(path)
+        self.path, self.records = Path(path), None
         self._lock = filelock.FileLock(f"{self.path}.lock", timeout=_PATIENCE)
         if (epsilon is None) != (delta is None):
             raise ValueError(f"epsilon={epsilon}, delta={delta}: a total has both; expected both, or neither")
@@ -146,10 +151,16 @@ class Study:
         """As `enter`, but nothing is written; without an identity, of a run that is not begun."""
         return self._with(run, event, relation, pair, write=False)
 
+    def knows(self, records: str) -> bool:
+        """Whether a run on these records was entered, by their fingerprint."""
+        with self._held():
+            return any(entry.get("records") == records for entry in self._read()[1])
+
     def _with(
         self, run: str, event: dp_accounting.DpEvent, relation: str, pair: tuple[float, float] | None, *, write: bool
     ) -> Total:
         line = {"run": run, "relation": relation, "event": encode(event), "pair": pair, "at": _now()}
+        line |= {} if self.records is None else {"records": self.records}
         line = json.loads(json.dumps(line))
         with self._held():
             _, entries, head = self._read()
@@ -238,6 +249,16 @@ class Study:
         if header is None or header.get("study") != FORMAT_VERSION:
             raise LedgerError(f"{self.path}: is no study of format {FORMAT_VERSION}")
         return header, entries, head
+
+
+def fingerprint_key(folder: Path) -> str:
+    """The key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine."""
+    path = folder / _KEY
+    with filelock.FileLock(f"{path}.lock", timeout=_PATIENCE):
+        if not path.exists():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(16))
+        return path.read_text(encoding="ascii")
 
 
 def _epsilon(event: dp_accounting.DpEvent | None, delta: float) -> float:

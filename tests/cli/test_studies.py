@@ -91,3 +91,29 @@ def test_a_study_that_makes_no_sense_costs_nothing(train, tmp_path, words, messa
 
     status, _, err, run = train("run", *words)
     assert status == 2 and re.search(message, err) and "Traceback" not in err and not run.exists()
+
+
+def test_a_file_of_another_study_is_warned_of(dpgen, tmp_path, monkeypatch):
+    """By a keyed fingerprint, whose key stays beside the studies; a file that differs in one byte is another."""
+    monkeypatch.chdir(tmp_path)
+    schema = "columns:\n  age: {type: integer, low: 0, high: 99}\n  sex: {type: category, values: [F, M]}\n"
+    (tmp_path / "people.schema.yaml").write_text(schema)
+    rows = [f"{i % 90},{'FM'[i % 2]}" for i in range(200)]
+    for name, lines in (("people.csv", rows), ("others.csv", [*rows[:-1], "91,F"])):
+        (tmp_path / name).write_text("\n".join(["age,sex", *lines]) + "\n")
+
+    def run(name, file, *words):
+        own = [f"data.path={file}", "data.schema=people.schema.yaml", "data.n=200", "model=measured", f"run_dir={name}"]
+        return dpgen("train", "data=table", *own, *words)
+
+    assert run("1", "people.csv", "privacy.study=census", *TOTAL, "privacy.epsilon=1")[0] == 0
+    status, _, err = run("2", "people.csv", "privacy.study=other", *TOTAL, "privacy.epsilon=1")
+    assert status == 0 and "this file belongs to study census" in err and "adds to study other alone" in err
+    status, _, err = run("3", "people.csv")
+    assert status == 0 and "this file belongs to study census, other, and is not entered" in err
+    status, _, err = run("4", "others.csv")
+    assert status == 0 and "belongs to study" not in err
+    status, _, err = run("5", "people.csv", "privacy.study=census", "privacy.epsilon=1")
+    assert status == 0 and "belongs to study other" in err
+    key = tmp_path / "studies" / "fingerprint.key"
+    assert key.stat().st_mode & 0o077 == 0 and key.read_text() not in (tmp_path / "studies" / "census.jsonl").read_text()
