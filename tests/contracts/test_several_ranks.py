@@ -9,10 +9,14 @@ import contextlib
 import functools
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from contracts import steps
+from contracts.steps import GROUPS, RATE, RECORDS, N, account_of
 from contracts.threads import together
 from scipy.stats import ks_2samp
 from torch import nn
@@ -21,27 +25,12 @@ from lightning_dpgen.data import lots as lots_module
 from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients import engines, privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
-from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.forms import Whole
 from lightning_dpgen.gradients.records import materialised
-from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
 
-STEPS, N, RATE, GROUPS = 800, 24, 0.4, 4
 LEVEL = 1e-5
-RECORDS = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.3, 3.0, N)[:, None] + 0.5
-
-
-def _account(ranks, multipliers, *, count=STEPS, rate=RATE, seed=5, max_rows=1):
-    plan = Plan((Stage(Access("training", multipliers, rate), count, 1.0),), 1.0, 1e-5, max_rows=max_rows)
-    account = Account(plan, stream=PrivateStream(seed=seed))
-    account.join(ranks)
-    return account
 
 
 @functools.cache
@@ -50,41 +39,8 @@ def _steps(size: int, seed: int = 5) -> np.ndarray:
     return _made(size, seed)
 
 
-def _terms(weight, bias):
-    """A quadratic loss a record, and of each group the sine of a sum; in closed form, since many steps are made."""
-
-    def whole(lot, slope):
-        return {weight: Whole(slope[:, None] * lot.records), bias: Whole(slope[:, None])}, lambda: slope
-
-    def of_records(lot, noise):
-        return whole(lot, 2.0 * (lot.records @ weight.detach() + bias.detach()))
-
-    def of_groups(lot, noise, groups):
-        sums = groups.gather((lot.records @ weight.detach() + bias.detach())[:, None]).sum(dim=(1, 2))
-        return whole(lot, groups.shared(sums.cos()))
-
-    return PerRecord(None, forms=of_records), PerGroup(None, GROUPS, forms=of_groups)
-
-
 def _made(size, seed=5):
-    def work(ranks):
-        network = nn.Module()
-        network.weight, network.bias = nn.Parameter(torch.tensor([0.3, -0.2, 0.1, 0.4])), nn.Parameter(torch.tensor([0.2]))
-        rules = (DPNorm(4.0, bins=8), Fixed(2.0))
-        account = _account(ranks, {"gradient": 0.5, "norms": 0.5}, seed=seed)
-        optimizer = PrivateOptimizer(
-            torch.optim.SGD(network.parameters(), lr=0.0), account=account, clipping=rules, expected_lot=RATE * N
-        )
-        terms, found = _terms(network.weight, network.bias), []
-        for _ in range(STEPS):
-            # Anew each time, with a new draw of who has which record: the law of a step is over that draw, too.
-            lot = PoissonLots(RECORDS, account).draw()
-            optimizer.take(*[term_gradients(network, term, lot, account.stream) for term in terms])
-            optimizer.step()
-            found.append(torch.cat([p.grad.flatten() for p in network.parameters()]).clone())
-        return torch.stack(found)
-
-    ranks = together(size, work)
+    ranks = together(size, lambda ranks: steps.steps_of(ranks, seed))
     assert all(torch.equal(ranks[0], other) for other in ranks)
     return ranks[0].numpy()
 
@@ -97,6 +53,18 @@ def test_two_and_four_ranks_step_as_one_does():
     assert _alike(_steps(1), _steps(1, seed=6))
     assert _alike(_steps(1), _steps(2))
     assert _alike(_steps(1), _steps(4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_processes_step_as_one_does(tmp_path, size):
+    """As above, but the ranks are processes, and gloo is between them."""
+    command = [sys.executable, steps.__file__]
+    ranks = [subprocess.Popen([*command, str(rank), str(size), str(tmp_path)]) for rank in range(size)]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0] * size
+    made = [np.load(tmp_path / f"rank{rank}.npy") for rank in range(size)]
+    assert all(np.array_equal(made[0], other) for other in made)
+    assert _alike(_steps(1), made[0])
 
 
 def _whole_noise(patch):
@@ -114,7 +82,7 @@ def _own_groups(patch):
         made.draw = lot.draw
         return made
 
-    patch.setitem(globals(), "term_gradients", gradients)
+    patch.setattr(steps, "term_gradients", gradients)
 
 
 def _one_shard(patch):
@@ -146,7 +114,7 @@ def test_a_record_belongs_to_one_rank():
     """Which one is drawn for each by itself, anew in each fit."""
 
     def work(ranks):
-        account = _account(ranks, {"gradient": 1.0}, rate=1.0, seed=None)
+        account = account_of(ranks, {"gradient": 1.0}, rate=1.0, seed=None)
         lots = PoissonLots(np.arange(300.0), account, clusters=torch.arange(300) % 3, k=3)
         lot = lots.draw()
         assert lot.draw.parts == 3
@@ -165,7 +133,7 @@ def test_a_person_belongs_to_one_rank():
     persons = np.repeat(np.arange(60), 3)
 
     def work(ranks):
-        account = _account(ranks, {"gradient": 1.0}, rate=1.0, max_rows=3)
+        account = account_of(ranks, {"gradient": 1.0}, rate=1.0, max_rows=3)
         return PoissonLots(persons.astype(float), account, persons=persons).draw().records.tolist()
 
     parts = together(2, work)
@@ -174,7 +142,7 @@ def test_a_person_belongs_to_one_rank():
 
 def test_ranks_must_have_as_many_records():
     def work(ranks):
-        PoissonLots(RECORDS[: N - ranks.rank], _account(ranks, {"gradient": 1.0})).draw()
+        PoissonLots(RECORDS[: N - ranks.rank], account_of(ranks, {"gradient": 1.0})).draw()
 
     with pytest.raises(Exception, match="rank 1 has another number of records"):
         together(2, work)
@@ -188,7 +156,7 @@ def test_a_group_reaches_twice_its_bound_across_ranks(size):
 
     def exact(joined: bool):
         def work(ranks):
-            account = _account(ranks, {"gradient": 1e-9}, count=1, rate=1.0)
+            account = account_of(ranks, {"gradient": 1e-9}, count=1, rate=1.0)
             rows = torch.zeros(GROUPS // size, 3)
             if ranks.rank == size - 1:
                 rows[0] = -one if joined else one
@@ -218,7 +186,7 @@ def test_one_flat_sum_a_step(size):
     def work(ranks):
         weight, sums = nn.Parameter(torch.zeros(4)), {}
         for rule in (Fixed(1.0), DPNorm(4.0, bins=8)):
-            account = _account(ranks, dict.fromkeys(["gradient", *rule.weights], 1.0), count=10)
+            account = account_of(ranks, dict.fromkeys(["gradient", *rule.weights], 1.0), count=10)
             optimizer = PrivateOptimizer(
                 torch.optim.SGD([weight], lr=0.1), account=account, clipping=rule, expected_lot=RATE * N
             )
