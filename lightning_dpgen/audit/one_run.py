@@ -26,6 +26,8 @@ from lightning_dpgen.privacy.account import Account
 
 # Of canaries that are guessed upon: those with the highest scores and the lowest, half of each.
 _SHARES = (0.1, 0.3, 1.0)
+# Of the planned variance of the noise: what it may really be.
+_PARTS = (1.0, 0.1, 1e-2, 1e-4, 1e-6)
 # Of the regression in each step.
 _ITERATIONS = 20
 
@@ -134,8 +136,30 @@ def _of_sums(
         released = found[name].sums.flatten().float() / noise - 0.5 * rows.sum(dim=0)
         target = target + (rows @ released).double()
         products = products + (rows @ rows.T).double()
-    ridge = 4.0 * torch.eye(len(canaries), dtype=torch.float64)
-    return torch.linalg.solve(products + ridge, target).numpy()
+    return _explained(products, target).numpy()
+
+
+def _explained(products: Tensor, target: Tensor) -> Tensor:
+    """How much of each canary is in numbers ``r = sum_i (b_i - 1/2) a_i + noise``, by ridge regression.
+
+    The noise is as large as was planned, or one of a few parts of that: the part under which `target` is the most likely,
+    since an auditor who takes missing noise for the planned one sees less.
+
+    Args:
+        products: (m, m) of the a_i with each other, in units of the planned noise.
+        target: (m,) of the a_i with r.
+    """
+    values, vectors = torch.linalg.eigh(products)
+    kept = values > 1e-9 * values[-1]
+    values, vectors = values[kept], vectors[:, kept]
+    along = vectors.T @ target
+
+    def log_likelihood(part: float) -> float:
+        variance = values * (0.25 * values + part)
+        return float(-(variance.log() + along.square() / variance).sum())
+
+    part = max(_PARTS, key=log_likelihood)
+    return vectors @ (along / (values + 4.0 * part))
 
 
 def each_sum(statistic: Statistic, canaries: Records, component: Tensor) -> Iterator[Tensor]:

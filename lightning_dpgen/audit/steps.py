@@ -55,7 +55,6 @@ def audit_step(
     """
     access = module.account.plan.stage(TRAINING).access
     parameters = list(module.trained.parameters())
-    optimizer = module.private_optimizer(torch.optim.SGD(parameters, lr=0.0))
     record = canaries.take(np.array([place])).to(parameters[0])
     one, none = (0,) + (1,) * module.k, (0,) * (module.k + 1)
     found = np.empty((2, draws))
@@ -65,6 +64,8 @@ def audit_step(
             gradients = module.gradients(lot)
             seen = gradients[0] if present and isinstance(gradients[0], RecordGradients) else None
             direction = _direction(canary_gradients(module, record, one) if seen is None else seen, parameters)
+            # A new one each time: rules that go on from the last bound would carry one draw into the next.
+            optimizer = module.private_optimizer(torch.optim.SGD(parameters, lr=0.0))
             optimizer.take(*gradients)
             optimizer.step()
             released = zip(parameters, direction, strict=True)
