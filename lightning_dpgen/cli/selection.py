@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.bundle import write_release
@@ -56,7 +58,10 @@ def run(argv: Sequence[str]) -> int:
         Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
     """
     words = [word for word in argv if not word.startswith("run_dir=")]
-    folder = run_folder.choose(next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None))
+    run_dir = next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None)
+    if run_dir is not None:
+        _forget_what_is_left(RunFolder(Path(run_dir)))
+    folder = run_folder.choose(run_dir)
     candidates = read_candidates(words)
     certificate = guarded("train", argv, folder, lambda asked: _select(candidates, words, folder, asked))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
@@ -256,6 +261,12 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
         return _WORST if math.isnan(found) else found
 
     return score
+
+
+def _forget_what_is_left(folder: RunFolder) -> None:
+    """Of a selection that was killed when its release was there, and the rest not yet gone."""
+    if folder.release.exists() and folder.selection.exists():
+        _forget(folder, Ledger.read(folder.ledger).about["began"])
 
 
 def _forget(folder: RunFolder, began: float) -> None:

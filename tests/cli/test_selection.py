@@ -13,6 +13,7 @@ from lightning_dpgen.release.verify import verify
 QUICK = ["model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50", "split.k=2"]
 BY_FIDELITY = ["privacy.selection_score=fidelity", "privacy.fidelity_share=0.1"]
 LAW = ["privacy.selection=logarithmic", "privacy.selection_mean=5"]
+KEPT = ["ledger.jsonl", "ledger.jsonl.heads", "ledger.jsonl.lock"]
 SPACE = ["model.lr=0.001,0.01", "model.steps=3,4"]
 
 
@@ -64,8 +65,7 @@ def test_releases_the_winner_and_nothing_of_the_others(select):
     status, out, err, run = select(*LAW, *BY_FIDELITY, *SPACE)
     assert status == 0, err
     assert "secret number of trials" in out and "trial" not in err
-    kept = ["ledger.jsonl", "ledger.jsonl.heads", "ledger.jsonl.lock"]
-    assert sorted(path.name for path in (run / "private").iterdir()) == kept
+    assert sorted(path.name for path in (run / "private").iterdir()) == KEPT
     certificate = _certificate(run)
     assert verify(run / "release").good
     chosen = certificate["selection"]["chosen"]
@@ -152,6 +152,18 @@ def test_goes_on_after_an_interrupt(select, drawn, monkeypatch, where):
     assert _certificate(run)["selection"]["chosen"] == {"model.hidden": "16"}
     assert (run / "private" / "ledger.jsonl").read_text().count('"selection"') == before
     assert verify(run / "release").good
+
+
+def test_what_is_left_of_trials_when_it_was_killed_at_the_end_goes_with_the_next_call(select, drawn, monkeypatch):
+    drawn(0, 1)
+    words = [*LAW, "model.hidden=4,16", "privacy.selection_score=cli.test_selection.by_size"]
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "_forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        status, _, err, run = select(*words)
+        assert status == 130 and "after the release was complete" in err and (run / "private" / "trials").exists()
+    status, _, err, run = select(*words)
+    assert status == 2 and "finished release" in err
+    assert sorted(path.name for path in (run / "private").iterdir()) == KEPT
 
 
 def test_does_not_go_on_as_another_selection(select, drawn, monkeypatch):
