@@ -64,12 +64,12 @@ BROKEN = {
                             {"Gaussian noise, float32", "Gaussian noise, float64", "Gaussian noise on a histogram",
                              "the same, of a record far beyond the bound"}),
     "noise half as large in the step alone": (privatize.privatize,
-        {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["vae"],
+        {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["rbm"],
         {"the same, of a record far beyond the bound"}),
     "noise half as large in what is measured alone": (Workload.measure, {
         "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"stage 'means', at noise multiplier 1"}),
     "a missing clip": (privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
-                       MODELS["vae"], {"the same, of a record far beyond the bound"}),
+                       MODELS["rbm"], {"the same, of a record far beyond the bound"}),
     "seeded noise": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, MODELS["measured"],
                      {"noise and samples after the same public seeds"}),
     "noise seeded as torch is": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(torch.initial_seed())"},
@@ -86,7 +86,7 @@ def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
     function, lines, words, expected = BROKEN[case]
     with monkeypatch.context() as patch:
         change(patch, function, lines)
-        status, rows, out = audit("audit.confidence=0.9999", "audit.draws=1500", "audit.canaries=300", *words)
+        status, rows, out = audit("audit.confidence=0.9999", "audit.draws=1200", "audit.canaries=300", *words)
     assert status == 1 and "REFUTED: " in out
     for what in expected:
         assert "REFUTED" in rows[what], out
