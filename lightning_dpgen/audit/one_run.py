@@ -8,6 +8,7 @@ numbers are explained best, beside all other canaries and the noise (ridge regre
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -195,7 +196,7 @@ def audit_run(
     delta = min(delta, 0.01 * error / count)
     best, how = 0.0, ""
     for share in _SHARES:
-        half = max(1, round(0.5 * share * count))
+        half = max(1, math.floor(0.5 * share * count))
         right = int(part[order[count - half :]].sum() + (~part[order[:half]]).sum())
         bound = one_run_epsilon(count, 2 * half, right, delta, 1.0 - error)
         if bound > best or not how:

@@ -7,19 +7,23 @@ import math
 
 import numpy as np
 import torch
+from scipy.stats import beta
 from torch import Tensor, nn
 
 from lightning_dpgen.audit.bound import Finding, gaussian_shift
-from lightning_dpgen.data.lots import Draw, Lot
+from lightning_dpgen.data.lots import Draw, Lot, PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 TRAINING = "training"
+# Of which lots are drawn to see how often one of them is there.
+_RECORDS = 50
 
 
 def plan_of_many(access: Access, count: int, like: Plan) -> Plan:
@@ -27,6 +31,21 @@ def plan_of_many(access: Access, count: int, like: Plan) -> Plan:
     multipliers = {name: multiplier / access.multiplier for name, multiplier in access.multipliers.items()}
     whole = dataclasses.replace(access, rate=1.0, multipliers=multipliers)
     return Plan((Stage(whole, count, 1.0),), math.inf, like.delta, max_rows=like.max_rows)
+
+
+def audit_lots(rate: float, draws: int, confidence: float) -> Finding:
+    """Whether a record is in a lot as rarely as the plan says: how often it is, at least, in `draws` of them.
+
+    Args:
+        rate: of the plan.
+        draws: of lots of a few records.
+        confidence: of the bound.
+    """
+    plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, rate), draws, 1.0),), math.inf, 0.5)
+    lots = PoissonLots(torch.arange(_RECORDS, dtype=torch.float32)[:, None], Account(plan))
+    held = sum(int((lots.draw().records == 0.0).sum()) for _ in range(draws))
+    bound = float(beta.ppf(1.0 - confidence, held, draws - held + 1)) if held else 0.0
+    return Finding("how often a lot holds a record (its rate)", rate, bound, 0.0, f"{draws:,} lots")
 
 
 def longest_gradient(module: PrivateMixture, canaries: Records) -> tuple[int, float]:

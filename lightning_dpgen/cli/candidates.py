@@ -23,7 +23,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, none_drawn
+from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, none_drawn
 
 STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"
@@ -154,10 +154,10 @@ def _check(conf: Conf) -> None:
     privacy = conf.privacy
     if privacy.selection not in SHAPES:
         raise Mistake(f"privacy.selection={privacy.selection}: expected {', '.join(SHAPES)}, or null")
-    if privacy.selection_mean is not None and not 1.0 < privacy.selection_mean <= LARGEST_MEAN:
+    if privacy.selection_mean is not None and not SMALLEST_MEAN <= privacy.selection_mean <= LARGEST_MEAN:
         raise Mistake(
-            f"privacy.selection_mean={privacy.selection_mean:g}: expected a mean number of trials above 1, at most "
-            f"{LARGEST_MEAN:g}"
+            f"privacy.selection_mean={privacy.selection_mean:g}: expected a mean number of trials from "
+            f"{SMALLEST_MEAN:g} to {LARGEST_MEAN:g}"
         )
     if privacy.selection_score is None:
         raise Mistake(

@@ -26,7 +26,7 @@ from lightning_dpgen.cli.configuration import TrainerConf
 from lightning_dpgen.cli.guarded import how_to_go_on
 from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.ranks import Ranks, launched_as
 
 # In the environment of ranks beside which this program stays.
 _BESIDE = "DPGEN_BESIDE"
@@ -115,6 +115,11 @@ def together(trainer: TrainerConf) -> Iterator[Ranks]:
     """Within it, this process is one of those that were started; alone where one was."""
     environment = _environment()
     if environment is None or environment.world_size() == 1:
+        if rank := launched_as():
+            raise Mistake(
+                f"this process says that it is rank {rank} of several (RANK, LOCAL_RANK or SLURM_PROCID), and it is alone"
+                ": start it by torchrun or srun with all of its ranks, or unset that variable"
+            )
         yield Ranks()
         return
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)

@@ -129,7 +129,7 @@ def open_account(
         LedgerError: if another run is taking it.
     """
     for state in (folder.split, folder.checkpoint, folder.measured, folder.projected, folder.bought, folder.fidelity,
-                  folder.selection):  # fmt: skip
+                  folder.selection, folder.trials):  # fmt: skip
         if state.exists() and not folder.ledger.exists():
             raise Mistake(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "

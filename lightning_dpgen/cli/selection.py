@@ -47,8 +47,6 @@ from lightning_dpgen.release.synthetic import SyntheticContent
 
 # What a trial that failed is worth, and one whose score is no number.
 _WORST = -math.inf
-# What is wrong with the machine and not with the trial: the selection can go on.
-_OUTSIDE = (OSError, MemoryError)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -77,12 +75,12 @@ def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, int
     for text in (seed_warning(conf), delta_warning(conf)):
         telling.warn(text)
     kinds.KINDS[conf.data.source].find(conf.data, False)
-    default = _untrained(first)
+    default, plain = _untrained(first)
     score = _scoring(candidates, default)
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     study = study_of(conf.privacy)
     # Whatever is asked for, the budget and the space among it.
-    asked = {"words": sorted(words), "unit": first.unit, "debug": {"private_seed": conf.debug.private_seed}}
+    asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": conf.debug.private_seed}}
     if folder.unfinished:
         account = Account.resume(folder.ledger, stream, study=study)
     else:
@@ -110,7 +108,9 @@ def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, int
         telling.say("selecting: trials are made, and nothing is said of them")
         content, winner = trials.best(default)
         account.settle()
-        settings = first if winner is None else candidates.settings[winner]
+        settings = plain if winner is None else candidates.settings[winner]
+        # Of a writing that was killed.
+        shutil.rmtree(folder.staging, ignore_errors=True)
         release = write_release(
             folder.release, folder.staging, content, account,
             unit=settings.unit, declared=settings.declared(), selection=candidates.described(winner),
@@ -141,6 +141,8 @@ class _Trials:
         self._candidates, self._records, self._account = candidates, records, account
         self._folder, self._interrupts, self._score = folder, interrupts, score
         self._kept = self._drawn() if account.remaining(STAGE) else self._load()
+        # Of which run the trials are.
+        self._run = account.ledger.run
 
     def best(self, default: SyntheticContent) -> tuple[SyntheticContent, int | None]:
         """What is released, and which candidate it is; the default and None where no trial was drawn.
@@ -164,7 +166,10 @@ class _Trials:
         if not kept["drawn"]:
             return default, None
         if kept["best"] is None:
-            raise Mistake(f"all trials of the selection failed, and nothing can be released; one of them: {kept['error']}")
+            raise Mistake(
+                "all trials of the selection failed, and nothing can be released; one of them (private, stays here): "
+                f"{kept['error']}"
+            )
         winner = kept["drawn"][kept["best"]]
         return content or self._learn(kept["best"]), winner
 
@@ -174,7 +179,7 @@ class _Trials:
                 number = number_of_trials(access, NUMBER)
                 # With replacement, each from all.
                 drawn = access.stream.integers(number, len(self._candidates.settings)).tolist()
-            self._save({"drawn": drawn, "done": 0, "best": None, "score": _WORST, "error": ""})
+            self._save({"drawn": drawn, "begun": 0, "done": 0, "best": None, "score": _WORST, "error": ""})
         self._interrupts.stop_here()
         return self._kept
 
@@ -198,23 +203,31 @@ class _Trials:
         """What a trial has learned, its score, and why it has none; one that fails is the worst."""
         try:
             content = self._learn(position)
-            return content, self._score(content), ""
-        except _OUTSIDE:
-            raise
+        except Exception as error:
+            if _of_the_machine(error):
+                raise
+            return None, _WORST, said(error)
+        try:
+            return content, self._score(content), "its score is no number, or the worst there is"
         except Exception as error:
             return None, _WORST, said(error)
 
     def _learn(self, position: int) -> SyntheticContent:
         settings, folder = self._candidates.settings[self._kept["drawn"][position]], self._trial(position)
-        stream = self._account.stream
-        if folder.unfinished:
-            # Charged as it was planned, a trial cannot make again what it has lost.
+        stream, plan, about = self._account.stream, settings.plan(), {"selection": self._run, "trial": position}
+        if position < self._kept["begun"]:
+            # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
+            if not folder.unfinished:
+                raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is made once")
             account = Account.resume(folder.ledger, stream, exact=True)
         else:
             self._folder.trials.mkdir(mode=0o700, exist_ok=True)
             run_folder.take(folder)
-            account = run_folder.open_account(settings.plan(), folder, stream, {})
+            account = run_folder.open_account(plan, folder, stream, about)
+            self._save(self._kept | {"begun": position + 1})
         try:
+            if account.ledger.about != about or account.ledger.promise != plan.as_json():
+                raise LedgerError(f"{folder.ledger}: is of another selection or another trial")
             return learned(settings, self._records, account, folder, self._interrupts, Nobody(), None)
         finally:
             account.ledger.close()
@@ -229,14 +242,14 @@ def _read_as(settings: Settings) -> dict[str, Any]:
     return described | {"privacy": {name: value for name, value in described["privacy"].items() if name != "epsilon"}}
 
 
-def _untrained(settings: Settings) -> SyntheticContent:
+def _untrained(settings: Settings) -> tuple[SyntheticContent, Settings]:
     """A network that has seen nothing: what is released where no trial is drawn, and what a score is tried out on."""
     plain, conf = read_conf(["model=vae"]), copy.deepcopy(settings.conf)
     conf.model, conf.clipping, conf.split = plain.model, plain.clipping, plain.split
     made = fill(conf)
     module = make_module(made.conf, made.schema, made.clipping, Account(made.plan()))
     mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
-    return SyntheticContent(mixture, made.rows, made.conf.seed)
+    return SyntheticContent(mixture, made.rows, made.conf.seed), made
 
 
 def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[SyntheticContent], float]:
@@ -263,6 +276,14 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
     return score
 
 
+def _of_the_machine(error: Exception) -> bool:
+    """Whether the machine is at fault and not the trial: then the selection stops, and can go on."""
+    if isinstance(error, OSError | MemoryError | torch.OutOfMemoryError):
+        return True
+    # As the allocator of a CPU has it.
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
 def _forget_what_is_left(folder: RunFolder) -> None:
     """Of a selection that was killed when its release was there, and the rest not yet gone."""
     if folder.release.exists() and folder.selection.exists():
@@ -273,5 +294,5 @@ def _forget(folder: RunFolder, began: float) -> None:
     """Leave nothing by which the number of trials could be found: times of files are that of the beginning."""
     shutil.rmtree(folder.trials, ignore_errors=True)
     folder.selection.unlink(missing_ok=True)
-    for path in (*folder.release.iterdir(), folder.release, *folder.private.iterdir()):
+    for path in (*folder.release.iterdir(), folder.release, *folder.private.iterdir(), folder.private, folder.root):
         os.utime(path, (began, began))

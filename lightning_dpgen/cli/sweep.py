@@ -146,7 +146,7 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def _short(words: Sequence[str], varied: Sequence[str]) -> str:
-    return " ".join(word for word in words if word.partition("=")[0] in varied) or "the only one"
+    return " ".join(word for word in words if word.lstrip("+").partition("=")[0] in varied) or "the only one"
 
 
 def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
@@ -210,7 +210,7 @@ def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> i
     """Print and keep the table of what has become of each job; gives the status of the sweep."""
     rows, certificates, statuses = [["job", *varied, "epsilon", "delta", "seconds", "ended"]], [], []
     for number, words in enumerate(jobs):
-        given = dict(word.partition("=")[::2] for word in words)
+        given = dict(word.lstrip("+").partition("=")[::2] for word in words)
         told = root / "private" / f"job{number}.json"
         ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {"status": FAULT, "seconds": math.nan}
         path, epsilon, delta, how = root / str(number) / "release" / CERTIFICATE, "-", "-", f"status {ended['status']}"

@@ -23,6 +23,7 @@ from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 # Of the rehearsal, on either side and for each parameter.
@@ -126,7 +127,7 @@ class PrivateOptimizer(DPOptimizer):
         """Draw the noise of one step on an account that is thrown away, and see that each parameter gets its share.
 
         Raises:
-            RuntimeError: if the noise of a parameter is not of the planned size, with a false alarm of 2e-11 for each.
+            NoiseMissing: if the noise of a parameter is not of the planned size, with a false alarm of 2e-11 for each.
         """
         stage = self._account.plan.stage(self._stage)
         if not stage.access.private:
@@ -143,7 +144,7 @@ class PrivateOptimizer(DPOptimizer):
             ratio = float((views[p].double() / deviation).square().mean())
             low, high = chi2.ppf([_FALSE_ALARM, 1.0 - _FALSE_ALARM], size) / size
             if not (low <= ratio <= high):
-                raise RuntimeError(
+                raise NoiseMissing(
                     f"noise of {math.sqrt(ratio):.3g} times the planned size reached a parameter of shape "
                     f"{tuple(p.shape)}: this fit would not be private; its optimizer or private stream is not ours"
                 )

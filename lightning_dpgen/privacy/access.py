@@ -12,7 +12,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, one_of
+from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
@@ -81,10 +81,10 @@ class Access:
             raise ValueError(f"stage {self.stage!r}: noise of a sampled access must be gaussian, found {dict(self.kinds)}")
         if bool(self.trials) != any(kind in SHAPES for kind in self.kinds.values()):
             raise ValueError(f"stage {self.stage!r}: trials are those of a selection, which draws their number")
-        if self.trials and (len(multipliers) > 1 or not 1.0 < self._mean <= LARGEST_MEAN):
+        if self.trials and (len(multipliers) > 1 or not SMALLEST_MEAN <= self._mean <= LARGEST_MEAN):
             raise ValueError(
-                f"stage {self.stage!r}: expected a mean number of trials above 1, at most {LARGEST_MEAN:g}, and nothing "
-                f"else; found {multipliers}"
+                f"stage {self.stage!r}: expected a mean number of trials from {SMALLEST_MEAN:g} to {LARGEST_MEAN:g}, and "
+                f"nothing else; found {multipliers}"
             )
         for name, delta in self.deltas.items():
             if name not in multipliers or name in self.kinds or not SMALLEST_FAILURE <= delta < 1.0:

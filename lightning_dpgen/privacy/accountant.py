@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import attrs
@@ -31,7 +32,7 @@ _ROUNDING = 1e-13
 LARGEST_EPSILON = 1000.0
 # Of an event tree: what it is made of, and how often.
 _Leaves = tuple[tuple[dp_accounting.DpEvent, int], ...]
-_RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
+RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 # For a search a few do, of which the largest take longest.
 _FEW_ORDERS = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64]
 
@@ -130,6 +131,32 @@ def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     event, delta = without_failures(event, delta)
     flat = _join_gaussians(event)
     return math.inf if flat is None or delta == 0.0 else _by_rdp(tuple(_leaves(flat, 1)), delta)
+
+
+def spent_at_orders(event: dp_accounting.DpEvent, delta: float, shares: Mapping[int, float]) -> float:
+    """Epsilon by Renyi moments, the best of several orders that each have a share of delta.
+
+    So it holds, too, where the order that is the best follows from what earlier parts of the composition have released: the
+    largest of several martingales is at most the sum of them.
+
+    Args:
+        event: an event tree.
+        delta: in (0, 1).
+        shares: of delta, by order; they add up to 1 at most.
+    """
+    event, delta = without_failures(event, delta)
+    flat = _join_gaussians(event)
+    if flat is None or delta == 0.0:
+        return math.inf
+    orders = tuple(shares)
+    moments = sum((count * _moments(leaf, orders) for leaf, count in _leaves(flat, 1)), np.zeros(len(orders)))
+    found = zip(orders, moments, strict=True)
+    return max(0.0, min(float(moment) + converted(a, delta * shares[a]) for a, moment in found))
+
+
+def converted(order: int, delta: float) -> float:
+    """What a Renyi moment of this order lacks to be an epsilon (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    return math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1)
 
 
 def without_failures(
@@ -239,7 +266,7 @@ def _round(value: float, digits: int, direction) -> float:
 @functools.lru_cache(maxsize=4096)
 def _by_rdp(leaves: _Leaves, delta: float, quick: bool = True) -> float:
     # Whole orders only: the fractional ones fail to converge for large lots and add nothing to a bracket.
-    orders = _FEW_ORDERS if quick else _RDP_ORDERS
+    orders = _FEW_ORDERS if quick else RDP_ORDERS
     moments = sum((count * _moments(leaf, tuple(orders)) for leaf, count in leaves), np.zeros(len(orders)))
     epsilon, order = compute_epsilon(orders, moments, delta)
     # A small epsilon needs large orders.
@@ -313,4 +340,6 @@ def _hashable(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """The same with tuples where there are lists, for a cache."""
     if isinstance(event, dp_accounting.ComposedDpEvent | OneOfDpEvent):
         return attrs.evolve(event, events=tuple(map(_hashable, event.events)))
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        return attrs.evolve(event, event=_hashable(event.event))
     return event

@@ -21,6 +21,10 @@ class DamagedState(PrivacyError):
     """What an interrupted run has saved cannot be read."""
 
 
+class NoiseMissing(PrivacyError, RuntimeError):
+    """Noise of another size than was planned reached a parameter; nothing has been spent."""
+
+
 class RankLost(PrivacyError):
     """One of the processes that make a run together has stopped; the ledger holds whatever was drawn."""
 

@@ -15,7 +15,7 @@ import dp_accounting
 from dp_accounting import dp_event
 
 from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, OneOfDpEvent
+from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, OneOfDpEvent
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.access import Access
@@ -100,7 +100,7 @@ def _leaf_counts(event: dp_accounting.DpEvent, count: int) -> Iterator[int]:
         yield count
 
 
-def _decode(tree: Any, depth: int) -> dp_accounting.DpEvent:
+def _decode(tree: Any, depth: int, *, under_selection: bool = False) -> dp_accounting.DpEvent:
     if depth > _MAX_DEPTH:
         raise UnknownEvent(f"event tree is nested deeper than {_MAX_DEPTH} levels")
     if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
@@ -112,7 +112,10 @@ def _decode(tree: Any, depth: int) -> dp_accounting.DpEvent:
     found = sorted(set(tree) - {"type"})
     if found != sorted(names):
         raise UnknownEvent(f"{tree['type']} has the fields {names}, found {found}")
-    fields = {name: _decode_field(name, tree[name], depth) for name in names}
+    selection = cls is dp_event.RepeatAndSelectDpEvent
+    fields = {name: _decode_field(name, tree[name], depth, under_selection=selection) for name in names}
+    if cls is OneOfDpEvent and not under_selection:
+        raise UnknownEvent("one of several events stands under a selection alone")
     if cls is dp_event.RepeatAndSelectDpEvent and not _selects(fields["event"]):
         raise UnknownEvent("trials are composed of Gaussian and Laplace noise, and hold neither a selection nor failures")
     if cls is dp_event.PoissonSampledDpEvent and not isinstance(fields["event"], dp_event.GaussianDpEvent):
@@ -132,9 +135,9 @@ def _selects(event: dp_accounting.DpEvent) -> bool:
     return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent | dp_event.PoissonSampledDpEvent)
 
 
-def _decode_field(name: str, value: Any, depth: int) -> Any:
+def _decode_field(name: str, value: Any, depth: int, *, under_selection: bool) -> Any:
     if name == "event":
-        return _decode(value, depth + 1)
+        return _decode(value, depth + 1, under_selection=under_selection)
     if name == "events":
         if not isinstance(value, list) or not value:
             raise UnknownEvent("'events' must be a list of at least one event")
@@ -153,8 +156,8 @@ def _decode_field(name: str, value: Any, depth: int) -> Any:
             raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")
         return value
     if name == "mean":
-        if not number or not 1.0 < value <= LARGEST_MEAN:
-            raise UnknownEvent(f"mean={value!r} of a number of trials: expected more than 1, at most {LARGEST_MEAN:g}")
+        if not number or not SMALLEST_MEAN <= value <= LARGEST_MEAN:
+            raise UnknownEvent(f"mean={value!r} of a number of trials: expected {SMALLEST_MEAN:g} to {LARGEST_MEAN:g}")
         return float(value)
     if name == "shape":
         shape = math.inf if value == _INFINITE else value

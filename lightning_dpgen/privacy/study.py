@@ -16,7 +16,7 @@ import dp_accounting
 import filelock
 
 from lightning_dpgen.privacy import chain
-from lightning_dpgen.privacy.accountant import check_delta, round_up, spent_by_rdp
+from lightning_dpgen.privacy.accountant import RDP_ORDERS, check_delta, converted, round_up, spent_at_orders
 from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import composed, decode, encode
@@ -50,10 +50,10 @@ class Study:
     """Runs on one population under one name, in an append-only file, against a total.
 
     Whoever asks several times pays several times: before a run draws anything, its event is entered, and a run that would
-    pass the total is refused. Events under add-or-remove-one are composed by Renyi moments at fixed orders, which may be
-    chosen one after the other (Feldman and Zrnic 2021: a filter, with the total fixed in advance); others enter as pairs
-    (epsilon, delta). As soon as a run is under replace-one the whole is: an add-or-remove-one pair (e, d) is
-    (2 e, (1 + exp e) d) there.
+    pass the total is refused. Events under add-or-remove-one are composed by Renyi moments, whose budgets may be chosen one
+    after the other: at a fixed order that is a filter (Feldman and Zrnic 2021), and since the best of several orders is
+    taken, each has its part of delta, fixed with the total; others enter as pairs (epsilon, delta), which share it. As
+    soon as a run is under replace-one the whole is: an add-or-remove-one pair (e, d) is (2 e, (1 + exp e) d) there.
 
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
     time lose nothing. Of records it holds a keyed fingerprint at most; it belongs to whoever has these.
@@ -189,16 +189,16 @@ class Study:
                 raise Unaccountable(f"a run under {entry['relation']} has no pair")
             else:
                 (own if entry["relation"] == ADD_OR_REMOVE_ONE else replaced).append(entry["pair"])
-        event = composed(events) if events else None
+        event, shares = composed(events) if events else None, _shares(self.epsilon, self.delta)
         if not replaced:
             left = self.delta - math.fsum(delta for _, delta in own)
-            epsilon = _epsilon(event, left) + math.fsum(epsilon for epsilon, _ in own)
+            epsilon = _epsilon(event, left, shares) + math.fsum(epsilon for epsilon, _ in own) if left >= 0.0 else math.inf
             return Total(epsilon, self.delta, ADD_OR_REMOVE_ONE, len(last))
         left = self.delta - math.fsum(delta for _, delta in replaced)
         best = math.inf
         for halving in range(1, _HALVINGS):
             delta = left * 0.5**halving
-            epsilon = _epsilon(event, delta) + math.fsum(epsilon for epsilon, _ in own)
+            epsilon = _epsilon(event, delta, shares) + math.fsum(epsilon for epsilon, _ in own)
             whole = (delta if event is not None else 0.0) + math.fsum(delta for _, delta in own)
             if left >= 0.0 and epsilon < 700.0 and (1.0 + math.exp(epsilon)) * whole <= left:
                 best = min(best, 2.0 * epsilon)
@@ -261,10 +261,20 @@ def fingerprint_key(folder: Path) -> str:
         return path.read_text(encoding="ascii")
 
 
-def _epsilon(event: dp_accounting.DpEvent | None, delta: float) -> float:
+def _epsilon(event: dp_accounting.DpEvent | None, delta: float, shares: Mapping[int, float]) -> float:
     if event is None:
         return 0.0
-    return spent_by_rdp(event, delta) if delta > 0.0 else math.inf
+    return spent_at_orders(event, delta, shares) if delta > 0.0 else math.inf
+
+
+def _shares(epsilon: float, delta: float) -> dict[int, float]:
+    """Of delta, by order, fixed with the total: as much to the order at which a Gaussian would use it up as to all others.
+
+    They add up to a half, since how delta is shared with pairs may follow from results, too.
+    """
+    first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, 0.25 * delta)) / order)
+    rest = 0.25 / (len(RDP_ORDERS) - 1)
+    return {order: 0.25 if order == first else rest for order in RDP_ORDERS}
 
 
 def _now() -> str:

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 # The shape of each law, as `RepeatAndSelectDpEvent` has it: truncated negative binomial ones, and the Poisson law.
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
-LARGEST_MEAN = 1000.0
+SMALLEST_MEAN, LARGEST_MEAN = 1.01, 1000.0
 # A number that is less likely than this, beyond the mean, stands for all that are larger.
 _NEVER = 1e-18
 
@@ -82,7 +82,7 @@ def draw_number(uniform: Callable[[], float], law: str, mean: float) -> int:
     Args:
         uniform: gives independent uniform numbers in [0, 1).
         law: a key of `SHAPES`.
-        mean: of the law, above 1.
+        mean: of the law, from `SMALLEST_MEAN` to `LARGEST_MEAN`.
 
     Example:
         >>> draw_number(lambda: 0.1, "geometric", 2.0)
@@ -104,11 +104,11 @@ def none_drawn(law: str, mean: float) -> float:
 def _law(law: str, mean: float) -> Iterator[tuple[int, float]]:
     """Numbers in order, with their probabilities."""
     if law == "poisson":
-        number, probability = 0, math.exp(-mean)
+        number = 0
         while True:
-            yield number, probability
+            # exp(-mean) alone would be 0 for a large mean.
+            yield number, math.exp(number * math.log(mean) - mean - math.lgamma(number + 1))
             number += 1
-            probability *= mean / number
     gamma = _gamma(mean, SHAPES[law])
     power, number = gamma if law == "geometric" else -(1.0 - gamma) / math.log(gamma), 1
     while True:

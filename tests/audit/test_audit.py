@@ -76,6 +76,8 @@ BROKEN = {
                      MODELS["measured"], {"noise and samples after the same public seeds"}),
     "samples from a constant key": (PrivateStream._key, {"else np.random.PCG64DXSM()": "else np.random.PCG64DXSM(0)"},
                      MODELS["measured"], {"noise and samples after the same public seeds"}),
+    "all records in each lot": (PrivateStream.poisson_sample, {"random = self._sampler": "return np.arange(population)"},
+                                MODELS["rbm"], {"how often a lot holds a record (its rate)"}),
     "Laplace noise half as large": (mechanisms.laplace, {"multiplier * _checked(": "0.5 * multiplier * _checked("},
                                     MODELS["measured"], {"Laplace noise"}),
 }  # fmt: skip
@@ -92,6 +94,10 @@ def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
     assert status == 1 and "REFUTED: " in out
     for what in expected:
         assert "REFUTED" in rows[what], out
+
+
+def test_any_number_of_canaries(audit):
+    assert audit("audit.canaries=203", "audit.draws=100", "audit.confidence=0.9999", *MODELS["measured"])[0] == 0
 
 
 def test_canaries_may_be_among_records_that_nobody_minds(audit):

@@ -1,9 +1,11 @@
 """The best of a secret number of trials: chosen, charged once, and nothing of the others left behind."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_dpgen.cli import candidates, selection
 from lightning_dpgen.cli.candidates import read_candidates
@@ -111,6 +113,8 @@ def test_where_none_is_drawn_an_untrained_network_is_released(select, monkeypatc
     status, out, err, run = select("privacy.selection=poisson", "privacy.selection_mean=3", *BY_FIDELITY, *SPACE)
     assert status == 0 and "with probability 0.05 there is none" in out, err
     assert _certificate(run)["selection"]["chosen"] is None and verify(run / "release").good
+    declared, described = _certificate(run)["declared"], json.loads((run / "release" / "model.json").read_text())
+    assert declared["model"]["hidden"] == described["hidden"]
     assert "an untrained network" in _certificate(run)["statement"]
 
 
@@ -164,6 +168,65 @@ def test_what_is_left_of_trials_when_it_was_killed_at_the_end_goes_with_the_next
     status, _, err, run = select(*words)
     assert status == 2 and "finished release" in err
     assert sorted(path.name for path in (run / "private").iterdir()) == KEPT
+
+
+def test_a_release_that_was_killed_while_it_was_written_is_written_again(select, drawn, monkeypatch):
+    from lightning_dpgen.release import bundle
+
+    drawn(0, 1)
+    words = [*LAW, "model.hidden=4,16", "privacy.selection_score=cli.test_selection.by_size"]
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "sync_files", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert select(*words)[0] == 130
+    status, _, err, run = select(*words)
+    assert status == 0 and verify(run / "release").good, err
+
+
+def _stopped_before_the_release(select, monkeypatch, *words):
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        status, _, _, run = select(*words)
+        assert status == 130
+    return run
+
+
+def test_the_order_of_the_words_is_that_of_what_was_drawn(select, drawn, monkeypatch):
+    drawn(1)
+    words = ["model.steps=3,4", "seed=0,1"]
+    _stopped_before_the_release(select, monkeypatch, *LAW, *BY_FIDELITY, *words)
+    status, _, err, _ = select(*LAW, *BY_FIDELITY, *words[::-1])
+    assert status == 2 and "run_dir=" in err
+    assert select(*LAW, *BY_FIDELITY, *words)[0] == 0
+
+
+def test_a_trial_that_is_gone_is_not_made_again(select, drawn, monkeypatch):
+    drawn(0)
+    run = _stopped_before_the_release(select, monkeypatch, *LAW, *BY_FIDELITY)
+    shutil.rmtree(run / "private" / "trials")
+    status, _, err, _ = select(*LAW, *BY_FIDELITY)
+    assert status == 3 and "a trial is made once" in err and not (run / "release").exists()
+
+
+def test_a_trial_of_another_selection_is_not_taken(select, drawn, monkeypatch):
+    drawn(0)
+    mine = _stopped_before_the_release(select, monkeypatch, *LAW, *BY_FIDELITY)
+    other, _ = select, shutil.copytree(mine, mine.with_name("other"))
+    shutil.rmtree(mine)
+    run = _stopped_before_the_release(other, monkeypatch, *LAW, *BY_FIDELITY)
+    shutil.rmtree(run / "private" / "trials")
+    shutil.copytree(run.with_name("other") / "private" / "trials", run / "private" / "trials")
+    status, _, err, _ = select(*LAW, *BY_FIDELITY)
+    assert status == 2 and "of another selection" in err and not (run / "release").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory: 9")])
+def test_a_machine_without_memory_stops_a_selection_that_goes_on(select, drawn, monkeypatch, error):
+    drawn(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "learned", lambda *_: (_ for _ in ()).throw(error))
+        with pytest.raises(type(error)):
+            select(*LAW, *BY_FIDELITY)
+    assert select(*LAW, *BY_FIDELITY)[0] == 0
 
 
 def test_does_not_go_on_as_another_selection(select, drawn, monkeypatch):

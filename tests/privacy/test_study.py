@@ -24,13 +24,13 @@ def study(tmp_path):
 
 
 def test_runs_are_composed_by_renyi_moments(study):
-    """Beside dp-accounting's own accountant, at the same orders; never below the exact composition of Gaussians."""
+    """Between what dp-accounting says of the best order, and of one that has its small part of delta; not below exact."""
     study.enter("a", STEPS)
     total = study.enter("b", GAUSSIAN(3.0))
     accountant = RdpAccountant(orders=[*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
     accountant.compose(STEPS)
     accountant.compose(GAUSSIAN(3.0))
-    assert total.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=0.02) and total.runs == 2
+    assert accountant.get_epsilon(1e-6) <= total.epsilon <= accountant.get_epsilon(1e-6 / 160) and total.runs == 2
     assert total.epsilon >= gaussian_epsilon(1 / 3.0, 1e-6) and total == study.total
 
 
@@ -65,6 +65,20 @@ def test_failures_are_taken_off_delta(study):
         study.enter("b", EpsilonDeltaDpEvent(0.0, 6e-7))
 
 
+def test_pairs_alone_share_delta(study):
+    study.enter("a", GAUSSIAN(3.0), pair=(0.5, 6e-7))
+    with pytest.raises(BudgetTooSmall):
+        study.enter("b", GAUSSIAN(3.0), pair=(0.5, 6e-7))
+    assert study.enter("c", GAUSSIAN(3.0), pair=(0.5, 4e-7)).epsilon == pytest.approx(1.0)
+
+
+def test_near_its_total_a_study_pays_little_for_being_a_filter(tmp_path):
+    """A run that uses nearly all costs within a tenth of its best order, though which is best was not known."""
+    study = Study(tmp_path / "s.jsonl", epsilon=5.0, delta=1e-6)
+    alone = _rdp(GAUSSIAN(1.2), 1e-6)
+    assert 4.0 < alone <= study.enter("a", GAUSSIAN(1.2)).epsilon < 1.1 * alone
+
+
 def test_replaced_records_put_the_whole_in_their_relation(study):
     """An add-or-remove pair (e, d) is (2 e, (1 + exp e) d) for a record replaced, whatever d is chosen."""
     study.enter("a", GAUSSIAN(8.0))
@@ -78,7 +92,7 @@ def test_replaced_records_put_the_whole_in_their_relation(study):
         epsilon = _rdp(GAUSSIAN(8.0), delta)
         if (1 + math.exp(epsilon)) * delta <= 1e-6:
             found.append(2 * epsilon + 1.0)
-    assert total.epsilon == pytest.approx(min(found), rel=0.05)
+    assert min(found) <= total.epsilon < 1.35 * min(found)
     with pytest.raises(LedgerError, match="enters with its"):
         study.enter("more rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE)
 

@@ -1,6 +1,7 @@
 """The best of a secret number of trials: its cost against another implementation and an exact one, and the law itself."""
 
 import functools
+import itertools
 import json
 import math
 
@@ -20,7 +21,16 @@ from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent, draw_number, none_drawn, one_of
+from lightning_dpgen.privacy.trials import (
+    LARGEST_MEAN,
+    SHAPES,
+    SMALLEST_MEAN,
+    OneOfDpEvent,
+    _law,
+    draw_number,
+    none_drawn,
+    one_of,
+)
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)
@@ -109,6 +119,18 @@ def test_the_number_has_its_law(law):
     assert none_drawn(law, 6.0) == pytest.approx(REFERENCE[law](6.0).pmf(0))
 
 
+@pytest.mark.parametrize("law", SHAPES)
+@pytest.mark.parametrize("mean", [SMALLEST_MEAN, 10.0, 744.0, LARGEST_MEAN])
+def test_the_law_is_one_and_has_its_mean(law, mean):
+    numbers = itertools.islice(_law(law, mean), 40_000 if law == "poisson" else 400_000)
+    total = first = 0.0
+    for number, probability in numbers:
+        total, first = total + probability, first + number * probability
+        if number > 2 * mean and probability < 1e-25:
+            break
+    assert total == pytest.approx(1.0, abs=1e-9) and first == pytest.approx(mean, rel=1e-6)
+
+
 def test_ends_for_every_word_of_the_generator():
     for uniform in (0.0, 0.5, 1.0 - 2.0**-53):
         for law in SHAPES:
@@ -138,7 +160,8 @@ def test_a_tree_comes_back_from_json(shape):
         {"mean": 1.0}, {"mean": 1e9}, {"mean": "5"}, {"shape": 0.5}, {"shape": -1.0}, {"shape": True}, {"shape": "oo"},
         {"event": encode(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0))},
         {"event": {"type": "EpsilonDeltaDpEvent", "epsilon": 0.0, "delta": 1e-7}},
-        {"event": {"type": "NonPrivateDpEvent"}},
+        {"event": {"type": "NonPrivateDpEvent"}}, {"mean": 1.0001},
+        {"event": {"type": "ComposedDpEvent", "events": [{"type": "OneOfDpEvent", "events": [encode(GAUSSIAN)]}]}},
         {"event": {"type": "OneOfDpEvent", "events": []}},
     ],
     ids=str,
@@ -147,6 +170,14 @@ def test_another_tree_is_refused(change):
     tree = encode(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0))
     with pytest.raises(UnknownEvent):
         decode(tree | change)
+
+
+def test_one_of_several_stands_under_a_selection_alone():
+    with pytest.raises(UnknownEvent, match="under a selection"):
+        decode(encode(OneOfDpEvent([GAUSSIAN, LAPLACE])))
+    deep = dp_event.SelfComposedDpEvent(dp_event.ComposedDpEvent([GAUSSIAN, LAPLACE]), 3)
+    whole = decode(encode(dp_event.RepeatAndSelectDpEvent(deep, 5.0, 0.0)))
+    assert spent(whole, 1e-5).epsilon == pytest.approx(RdpAccountant(ORDERS).compose(whole).get_epsilon(1e-5), rel=1e-6)
 
 
 def test_of_a_record_replaced_nothing_is_known():
