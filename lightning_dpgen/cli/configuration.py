@@ -22,6 +22,14 @@ from lightning_dpgen.cli.mistake import Mistake
 _NOT_OF_TYPE = r"Value '(?P<value>.*)' of type '\w+' could not be converted to (?P<type>Integer|Float)"
 _TYPES = {"Integer": "a whole number", "Float": "a number"}
 _GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
+# What a Trainer has, and a private training cannot.
+_NEVER = {
+    "trainer.strategy": "is ddp where trainer.devices or trainer.num_nodes say so; fsdp and deepspeed keep a part of each "
+    "parameter in each process, where no gradient of a record has a norm to be clipped by",
+    "trainer.accumulate_grad_batches": "a lot is one access, and is drawn whole; model.rate says how large it is",
+    "trainer.gradient_clip_val": "gradients are clipped record by record, as clipping says",
+    "trainer.use_distributed_sampler": "which records a lot holds is drawn in secret; a sampler takes them in turn",
+}
 # Sources of records that a network learns, and of rows that a projection releases.
 RECORDS = (
     "digits", "mnist", "fashion_mnist", "images", "adult", "mushroom", "table", "retail", "bms_webview1", "baskets",
@@ -395,6 +403,8 @@ def _explain(error: Exception) -> str:
 
 
 def _no_setting(name: str) -> str:
+    if (why := _NEVER.get(name.lstrip("+~"))) is not None:
+        return f"{name}: {why}"
     if name.startswith("model."):
         return f"there is no setting {name!r} of the model that was chosen; all are listed in {conf_dir() / 'model'}"
     return f"there is no setting {name!r}; all are listed in {conf_dir()}"

@@ -38,6 +38,8 @@ MISTAKES = {
     "no room": (["split.room=-1"], "split.room=-1"),
     "bad rate": (["model.rate=2"], "model.rate=2"),
     "no steps": (["model.steps=0"], "model.steps=0"),
+    "fsdp": (["trainer.strategy=fsdp"], "trainer.strategy: is ddp .* keep a part of each parameter"),
+    "accumulate": (["+trainer.accumulate_grad_batches=4"], "a lot is one access"),
     "bad bias": (["model.bias=foo"], "model.bias=foo"),
     "bad bound": (["clipping=fixed", "clipping.c=0"], "clipping.c=0"),
     "bad share": (["split.lloyd_share=nan"], "split.lloyd_share=nan"),
