@@ -70,7 +70,6 @@ MISTAKES = {
         ["model.divergence=group", "model.groups=5", "trainer.devices=2"], r"model\.groups=5: 2 devices share them"
     ),
     "half precision": (["trainer.precision=16-mixed"], r"trainer\.precision=16-mixed: expected one of"),
-    "a strategy": (["trainer.strategy=fsdp"], "no setting 'trainer.strategy'"),
     "half a component": (["model=measured", "model.components=1.5"], r"model\.components=1\.5: expected a whole"),
     "no number": (["model.lr=fast"], r"model\.lr=fast: expected a number"),
     "an added setting": (["+nosuch=1"], "no setting 'nosuch'"),
