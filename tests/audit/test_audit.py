@@ -28,7 +28,7 @@ MODELS = {
     "tables": ["data=adult", "model=measured", "model.components=5"],
     "baskets": ["data=bms_webview1", "model=measured", "model.components=5"],
 }
-SLOW = ("groups", "embedding", "layers", "baskets")
+SLOW = ("wgan", "groups", "embedding", "layers", "baskets")
 
 
 @pytest.fixture
