@@ -40,8 +40,8 @@ def gaussian(
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
         plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
         one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
-        Where R processes share the access, `values` are each one's part of a sum, noise of ``1 / sqrt(R)`` of that
-        deviation is added by each, and what comes back, to all of them, is the sum of both.
+        Where R processes share the access, `values` are each one's part of a sum, each adds the noise of its own R-th of
+        the numbers, and what comes back, to all of them, is the sum: every number with the noise of one.
 
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
@@ -54,7 +54,7 @@ def gaussian(
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
         deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
-        access.stream.add_normal_(values, deviation / math.sqrt(access.ranks.size))
+        access.stream.add_normal_(access.ranks.part_of(values), deviation)
     return access.ranks.sum_(values)
 
 

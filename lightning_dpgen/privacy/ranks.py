@@ -67,6 +67,10 @@ class Ranks:
                 dist.all_reduce(values, group=self._control if values.device.type == "cpu" else None)
         return values
 
+    def part_of(self, values: Tensor) -> Tensor:
+        """The numbers of a contiguous tensor that fall to this rank, as a view: each number to one rank."""
+        return values.view(-1).tensor_split(self.size)[self.rank]
+
     def told(self, value: T | None = None) -> T:
         """What rank 0 says; the value of others is not looked at."""
         if self.size == 1:

@@ -27,7 +27,6 @@ from lightning_dpgen.gradients import engines, privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
 
 LEVEL = 1e-5
@@ -69,8 +68,13 @@ def test_processes_step_as_one_does(tmp_path, size):
 
 def _whole_noise(patch):
     """Each rank draws the noise of all."""
-    own = PrivateStream.add_normal_
-    patch.setattr(PrivateStream, "add_normal_", lambda self, out, deviation: own(self, out, 2.0 * deviation))
+    patch.setattr(Ranks, "part_of", lambda self, values: values)
+
+
+def _noise_of_rank_0(patch):
+    """The others draw none."""
+    own = Ranks.part_of
+    patch.setattr(Ranks, "part_of", lambda self, values: own(self, values)[: None if self.leads else 0])
 
 
 def _own_groups(patch):
@@ -96,6 +100,7 @@ def _every_record_everywhere(patch):
 
 BROKEN = {
     "whole noise in each rank": _whole_noise,
+    "noise of rank 0 alone": _noise_of_rank_0,
     "groups of each rank": _own_groups,
     "no sum": _one_shard,
     "every record in every rank": _every_record_everywhere,
