@@ -92,10 +92,10 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
     except SignalException:
         return INTERRUPTED
     except ChildFailedError as failed:
+        ranks = failed.failures
         # Others leave because of the first, or are told to by the agent.
-        after = (RANK_LOST, -signal.SIGTERM)
-        ranks = {rank: own for rank, own in failed.failures.items() if own.exitcode not in after} or failed.failures
-        first = min(ranks)
+        after = (RANK_LOST, INTERRUPTED, -signal.SIGTERM)
+        first = min((rank for rank, own in ranks.items() if own.exitcode not in after), default=min(ranks))
         # What rank 0 leaves with has been explained by it.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode

@@ -51,8 +51,8 @@ def test_the_program_starts_a_process_for_each_device(tmp_path):
     _sound(tmp_path / "run")
 
 
-def _worker(run: Path, rank: int) -> int:
-    """The process of a rank, as Linux tells."""
+def _worker(run: Path, rank: int) -> int | None:
+    """The process of a rank, as Linux tells; None before it is there."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words, environment = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
@@ -60,7 +60,21 @@ def _worker(run: Path, rank: int) -> int:
             continue
         if f"run_dir={run}".encode() in words and f"RANK={rank}".encode() in environment:
             return int(process.name)
-    raise AssertionError(f"no rank {rank}")
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_before_it_has_begun_is_named(tmp_path, rank):
+    run = tmp_path / "run"
+    process = _train(*SETTINGS, *TWO, f"run_dir={run}")
+    while not (number := _worker(run, rank)):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    os.kill(number, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and f"rank {rank} of 2 was killed by signal 9; nothing was released" in err
+    assert not (run / "private" / "ledger.jsonl").exists()
 
 
 @pytest.mark.slow
