@@ -11,6 +11,7 @@ from lightning_dpgen.cli.projection_table import projection_table
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.cli.studies import check_study, said, study_of
 from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.cli.telling import Terminal
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.privacy.plan import Plan
 
@@ -32,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
         print(projection_table(argv[1:]))
         return 0
     if asks_for_selection(argv):
-        candidates = read_candidates(argv)
+        candidates = read_candidates(argv, Terminal())
         print(candidates.table())
         _tell_study(candidates.settings[0].conf, candidates.plan)
         return 0

@@ -19,6 +19,7 @@ from lightning_dpgen.cli.settings import Settings, fill, first_draft, has_first_
 from lightning_dpgen.cli.sweep import expanded
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.target import named
+from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -91,8 +92,12 @@ def asks_for_selection(argv: Sequence[str]) -> bool:
     return bool(values) and values[-1] != "null"
 
 
-def read_candidates(argv: Sequence[str]) -> Candidates:
+def read_candidates(argv: Sequence[str], telling: Telling) -> Candidates:
     """All that a selection may try, checked, with the budget of a trial such that the whole stays within the epsilon given.
+
+    Args:
+        argv: of `dpgen train`, less run_dir.
+        telling: hears how many candidates there are, since many take a while.
 
     Raises:
         Mistake: naming argument, value and what was expected.
@@ -104,6 +109,7 @@ def read_candidates(argv: Sequence[str]) -> Candidates:
             raise Mistake(f"{name}: trials of a selection may differ in settings of model, clipping and split, and in seed")
     if len(jobs) > _MOST:
         raise Mistake(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
+    telling.say(f"planning {len(jobs)} candidate{'s' * (len(jobs) > 1)}")
     confs = [read_conf(job) for job in jobs]
     privacy = confs[0].privacy
     _check(confs[0])

@@ -60,7 +60,7 @@ def run(argv: Sequence[str]) -> int:
     if run_dir is not None:
         _forget_what_is_left(RunFolder(Path(run_dir)))
     folder = run_folder.choose(run_dir)
-    candidates = read_candidates(words)
+    candidates = read_candidates(words, Terminal())
     certificate = guarded("train", argv, folder, lambda asked: _select(candidates, words, folder, asked))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")

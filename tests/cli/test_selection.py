@@ -10,6 +10,7 @@ import torch
 from lightning_dpgen.cli import candidates, selection
 from lightning_dpgen.cli.candidates import read_candidates
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.cli.telling import Nobody
 from lightning_dpgen.release.certificate import digest, statement
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
@@ -283,11 +284,12 @@ def test_a_budget_that_pays_for_no_trial_is_said(select):
 def test_the_budget_is_told_without_reading_a_record(dpgen):
     status, out, _ = dpgen("budget", *QUICK, *LAW, *BY_FIDELITY, *SPACE)
     assert status == 0 and "secret number of trials (logarithmic law, mean 5)" in out and "of 4 at delta 1e-05" in out
+    assert out.startswith("planning 4 candidates\n")
 
 
 def test_the_budget_of_a_trial_is_nearly_the_largest_that_fits():
     words = [*QUICK, *LAW, *BY_FIDELITY, *SPACE]
-    found = read_candidates(words)
+    found = read_candidates(words, Nobody())
     assert found.plan.epsilon <= 4.0 < 1.01 * found.plan.epsilon
     assert all(own.conf.privacy.epsilon == found.trial_epsilon for own in found.settings)
     for own in found.settings:
