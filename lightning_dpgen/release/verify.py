@@ -52,6 +52,8 @@ from lightning_dpgen.release.strict_json import read_json
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
+# Between the account of a run and that of its study, which is the looser one.
+_BETWEEN_ACCOUNTS = 1e-2
 _LARGEST_FILE = 16 * 2**20
 # Of a loss distribution: far more than the rule for the interval ever takes, and still quick.
 _MOST_POINTS = 4e6
@@ -151,9 +153,6 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the statement does not say what the fields say")
     if isinstance(certificate["selection"], str) and certificate["selection"] != SELECTION:
         verdict.problems.append(f"selection: this format knows {SELECTION!r}, or a law, a score and a space")
-    study = certificate["study"]
-    if study != STUDY_UNKNOWN and study["epsilon"] > study["total_epsilon"]:
-        verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
     if len(verdict.problems) == before:
         verdict.checks.append("the certificate is as it was written, and its statement follows from its fields")
 
@@ -240,6 +239,8 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         _compare(f"epsilon of stage {name!r}", stated, alone, verdict)
     if len(verdict.problems) > before:
         return
+    if certificate["study"] != STUDY_UNKNOWN:
+        _check_study(certificate["study"], event, relation, verdict)
     if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
@@ -269,6 +270,24 @@ def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdic
         verdict.problems.append("selection: what was chosen is none of what there was to choose from")
     if chosen is None and selection["law"] != "poisson":
         verdict.problems.append(f"selection: under the {selection['law']} law there is always a trial")
+
+
+def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, verdict: Verdict) -> None:
+    """Whether a study can have spent so little with this run in it, and so much within its total."""
+    if study["epsilon"] > study["total_epsilon"]:
+        verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
+    if study["delta"] < _SMALLEST_DELTA:
+        verdict.problems.append(f"study: delta={study['delta']:g}: expected a number from {_SMALLEST_DELTA:g} to 1")
+        return
+    # What is under replace-one enters as it stands.
+    alone = verdict.epsilon if relation == REPLACE_ONE else spent(event, study["delta"]).epsilon
+    if study["epsilon"] < alone * (1.0 - _BETWEEN_ACCOUNTS):
+        verdict.problems.append(
+            f"study: epsilon {study['epsilon']:g} at delta {study['delta']:g} is less than what this run alone costs, "
+            f"{alone:.6g}"
+        )
+    if relation == REPLACE_ONE != study["relation"]:
+        verdict.problems.append("study: is stated for a record added or removed, and this run for one replaced")
 
 
 def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:

@@ -8,10 +8,11 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 import scipy.sparse
+from contracts.sealed import rewrite
 
 from lightning_dpgen.cli import project
 from lightning_dpgen.data.rows import blobs
-from lightning_dpgen.release.certificate import digest, file_hash, statement
+from lightning_dpgen.release.certificate import file_hash
 from lightning_dpgen.release.sampler import load_release
 
 SETTINGS = ["data.n=300", "data.d=12", "project.radius=6", "project.k=5"]
@@ -75,12 +76,11 @@ def test_sample_and_evaluate_are_not_for_it(dpgen, release):
 
 
 def _sealed(release, change=lambda c: None):
-    certificate = json.loads((release / "privacy.json").read_text())
-    change(certificate)
-    certificate["files"] = {name: file_hash(release / name) for name in certificate["files"]}
-    certificate["statement"] = statement(certificate)
-    certificate["digest"] = digest(certificate)
-    (release / "privacy.json").write_text(json.dumps(certificate))
+    def with_hashes(certificate):
+        change(certificate)
+        certificate["files"] = {name: file_hash(release / name) for name in certificate["files"]}
+
+    rewrite(release, with_hashes)
 
 
 def _description(release, **changes):

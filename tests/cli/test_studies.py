@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.verify import verify
@@ -73,6 +74,9 @@ def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
     study = _certificate(run)["study"]
     assert study["relation"] == "replace_one" and study["runs"] == 2 and 2.0 < study["epsilon"] <= 12.0
     assert verify(run / "release").good
+    # A study with it in it cannot be about a record added or removed.
+    rewrite(run / "release", lambda c: c["study"].update(relation="add_or_remove_one"))
+    assert any("this run for one replaced" in problem for problem in verify(run / "release").problems)
 
 
 MISTAKES = {

@@ -6,23 +6,13 @@ import re
 import shutil
 
 import pytest
+from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.certificate import digest, file_hash, statement
+from lightning_dpgen.release.certificate import digest, file_hash
 from lightning_dpgen.release.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def _rewrite(release, change, seal=True):
-    """Change the certificate; with `seal`, as somebody would who also repairs statement and digest."""
-    path = release / "privacy.json"
-    certificate = json.loads(path.read_text())
-    change(certificate)
-    if seal:
-        certificate["statement"] = statement(certificate)
-        certificate["digest"] = digest(certificate)
-    path.write_text(json.dumps(certificate))
 
 
 def test_a_release_is_consistent_wherever_it_is_copied(dpgen, release):
@@ -41,7 +31,7 @@ def test_a_run_stands_for_its_release(dpgen, trained, words):
 
 def test_a_release_within_a_release_is_not_checked_in_its_place(dpgen, trained, release):
     shutil.copytree(trained / "release", release / "release")
-    _rewrite(release, lambda c: c.__setitem__("epsilon", c["epsilon"] / 2))
+    rewrite(release, lambda c: c.__setitem__("epsilon", c["epsilon"] / 2))
     assert dpgen("verify", release)[0] == 2
 
 
@@ -95,6 +85,10 @@ SEALED = {
     "two stages of one name": (lambda c: c["stages"][1].update(name=c["stages"][0]["name"]), "two stages"),
     "chosen among several": (lambda c: c.update(selection="the best of ten"), "selection"),
     "a study": (lambda c: c.update(study=STUDY), "study: epsilon 9 is above the total of 3"),
+    "a study that costs less than its run": (
+        lambda c: c.update(study=STUDY | {"epsilon": 0.1}), "less than what this run alone costs"
+    ),
+    "a study of a tiny delta": (lambda c: c.update(study=STUDY | {"epsilon": 2.9, "delta": 1e-300}), "study: delta"),
     "format by another type": (lambda c: c.update(format_version=True), "format_version"),
     "replacing made cheap": (lambda c: c["also"].update(replace_one_epsilon=0.1), "'also'"),
     "a cheap curve": (lambda c: c["also"]["curve"][0].__setitem__(1, 0.01), "'also'"),
@@ -120,14 +114,14 @@ SEALED = {
 
 @pytest.mark.parametrize(("change", "words"), SEALED.values(), ids=SEALED.keys())
 def test_a_certificate_that_was_changed_and_sealed_again(dpgen, release, change, words):
-    _rewrite(release, change)
+    rewrite(release, change)
     status, out, err = dpgen("verify", release)
     assert status == 2 and "NOT TO BE TRUSTED" in out and words in out and not err, out
 
 
 @pytest.mark.parametrize("field", ["epsilon", "delta", "unit", "statement", "files", "declared", "versions"])
 def test_any_change_breaks_the_digest(release, field):
-    _rewrite(release, lambda c: c.__setitem__(field, 0.5), seal=False)
+    rewrite(release, lambda c: c.__setitem__(field, 0.5), seal=False)
     assert not verify(release).good
 
 
@@ -144,11 +138,11 @@ def test_wrong_types_are_problems_and_not_crashes(dpgen, release, field):
         if value == json.loads(original)[field]:
             continue
         (release / "privacy.json").write_text(original)
-        _rewrite(release, lambda c, value=value: c.__setitem__(field, value), seal=False)
+        rewrite(release, lambda c, value=value: c.__setitem__(field, value), seal=False)
         status, _, err = dpgen("verify", release)
         assert status == 2 and not err
     (release / "privacy.json").write_text(original)
-    _rewrite(release, lambda c: c.pop(field), seal=False)
+    rewrite(release, lambda c: c.pop(field), seal=False)
     assert dpgen("verify", release)[0] == 2
 
 
@@ -179,7 +173,7 @@ def test_files(dpgen, release, spoil, words):
 def test_a_page_that_says_something_else(dpgen, release, name):
     text = (release / name).read_text()
     (release / name).write_text(text.replace("differentially private", "perfectly private"))
-    _rewrite(release, lambda c: c["files"].update({name: file_hash(release / name)}))
+    rewrite(release, lambda c: c["files"].update({name: file_hash(release / name)}))
     status, out, _ = dpgen("verify", release)
     assert status == 2 and f"{name} does not hold the certificate's statement" in out
 
@@ -192,7 +186,7 @@ def test_what_would_take_forever_is_refused(dpgen, release):
         _event(event)(c)
         c["accountant"]["value_discretization_interval"] = 5e-6
 
-    _rewrite(release, expensive)
+    rewrite(release, expensive)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and "too fine for an event" in out
 
@@ -256,7 +250,7 @@ def test_every_single_field_is_held_to_something(release):
                 assert digest(changed) != changed["digest"], path
                 continue
             (release / "privacy.json").write_text(json.dumps(original))
-            _rewrite(release, change, seal)
+            rewrite(release, change, seal=seal)
             assert not verify(release).good, path
 
 
@@ -312,5 +306,5 @@ def test_secure_noise_is_named_and_standard_noise_does_not_boast(dpgen, trained,
     standard = json.loads((trained / "release" / "privacy.json").read_text())
     assert standard["noise"]["source"] == STANDARD and "not cryptographic" in standard["statement"]
     # A source that was changed without the statement is found out.
-    _rewrite(made, lambda c: c["noise"].update(source=STANDARD), seal=False)
+    rewrite(made, lambda c: c["noise"].update(source=STANDARD), seal=False)
     assert "the statement does not say what the fields say" in verify(made).problems

@@ -1,18 +1,18 @@
 """The certificate of a run that found its keys privately: their delta is in the event tree, and cannot be taken out."""
 
-import copy
 import json
 
 import numpy as np
 import pytest
 import torch
+from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE, round_up, spent
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.events import decode
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
-from lightning_dpgen.release.certificate import digest, make_certificate, statement
+from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.report import describe
 from lightning_dpgen.release.verify import verify
 
@@ -39,11 +39,8 @@ def made(tmp_path_factory):
 
 def _verified(made, change=lambda certificate: None):
     folder, certificate = made
-    certificate = copy.deepcopy(certificate)
-    change(certificate)
-    certificate["statement"] = statement(certificate)
-    certificate["digest"] = digest(certificate)
     (folder / "privacy.json").write_text(json.dumps(certificate))
+    rewrite(folder, change)
     return verify(folder)
 
 

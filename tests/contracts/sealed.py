@@ -1,0 +1,18 @@
+"""A certificate that was changed, and sealed again by whoever changed it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_dpgen.release.certificate import digest, statement
+
+
+def rewrite(release: Path, change: Callable[[dict], object], *, seal: bool = True) -> None:
+    """Change the certificate of a release; with `seal`, its statement and digest too."""
+    path = release / "privacy.json"
+    certificate = json.loads(path.read_text())
+    change(certificate)
+    if seal:
+        certificate["statement"] = statement(certificate)
+        certificate["digest"] = digest(certificate)
+    path.write_text(json.dumps(certificate))
