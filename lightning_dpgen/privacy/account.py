@@ -97,8 +97,7 @@ class OpenAccess:
 
 def study_entry(plan: Plan) -> dict[str, Any]:
     """How the event of a plan enters a study: under add-or-remove-one by its moments, otherwise as a pair."""
-    selects = any(stage.access.trials for stage in plan.stages)
-    moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0 and not selects
+    moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0
     pair = None if moments or not plan.private else (plan.spent.epsilon, plan.delta)
     return {"relation": plan.relation, "pair": pair}
 

@@ -169,15 +169,23 @@ class Study:
             except Unaccountable as error:
                 raise LedgerError(f"{self.path}: run {run!r} enters with its (epsilon, delta) alone ({error})") from None
             if total.epsilon > self.epsilon:
-                before = self._composed(entries)
                 raise BudgetTooSmall(
-                    f"study {self.name}: {before.runs} runs have spent epsilon {round_up(before.epsilon):g} of "
-                    f"{self.epsilon:g} at delta {self.delta:g}, and with this one it would be {round_up(total.epsilon):g}: "
-                    "ask for less; a larger total would be another study, whose cost adds to this one's"
+                    f"study {self.name}: {self._compared(self._composed(entries), total)}: ask for less; a larger total "
+                    "would be another study, whose cost adds to this one's"
                 )
             if write:
                 self._append(head, line)
         return total
+
+    def _compared(self, before: Total, after: Total) -> str:
+        """What had been spent, and why a run does not fit, in words."""
+        runs = f"{before.runs} run{'s have' if before.runs != 1 else ' has'} spent epsilon {round_up(before.epsilon):g}"
+        spent = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
+        if math.isfinite(after.epsilon):
+            return f"{spent}, and with this one it would be {round_up(after.epsilon):g}"
+        if after.relation != before.relation:
+            spent += " for a record added or removed; for one replaced, as in this run, (e, d) becomes (2 e, (1 + exp e) d)"
+        return f"{spent}, and with this one no epsilon holds at that delta"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
         last = {entry["run"]: entry for entry in entries}

@@ -8,10 +8,13 @@ import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.study import Study
 
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -97,6 +100,22 @@ def test_replaced_records_put_the_whole_in_their_relation(study):
         study.enter("more rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE)
 
 
+def test_there_may_be_no_epsilon_for_records_replaced(study):
+    study.enter("a", GAUSSIAN(3.0), pair=(2.0, 5e-7))
+    with pytest.raises(BudgetTooSmall, match=r"added or removed; for one replaced, as in this run, .* no epsilon holds"):
+        study.enter("rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE, pair=(1.0, 0.0))
+
+
+def test_selections_are_composed_by_their_moments(study):
+    """Several of them, and runs beside them, cost less than the sum of their epsilons."""
+    selection = dp_accounting.dp_event.RepeatAndSelectDpEvent(GAUSSIAN(8.0), 5.0, 0.0)
+    plan = Plan((Stage(Access("a", {"b": 5.0}, kinds={"b": "logarithmic"}, trials=(GAUSSIAN(8.0),)), 1, 1.0),), 9.0, 1e-6)
+    assert plan.event == selection and study_entry(plan)["pair"] is None
+    alone = study.enter("a", selection).epsilon
+    assert _rdp(selection, 1e-6) <= alone
+    assert study.enter("b", selection).epsilon < 1.8 * alone
+
+
 def _rdp(event, delta):
     accountant = RdpAccountant(orders=[*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
     accountant.compose(event)
@@ -104,7 +123,7 @@ def _rdp(event, delta):
 
 
 def test_what_is_not_private_is_refused(study):
-    with pytest.raises(BudgetTooSmall, match="it would be inf"):
+    with pytest.raises(BudgetTooSmall, match="no epsilon holds at that delta"):
         study.enter("twin", dp_accounting.NonPrivateDpEvent())
 
 
