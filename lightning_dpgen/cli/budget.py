@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.candidates import asks_for_selection, read_candidates
-from lightning_dpgen.cli.configuration import Conf
+from lightning_dpgen.cli.configuration import Conf, ProjectConf
 from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
-from lightning_dpgen.cli.projection_table import projection_table
+from lightning_dpgen.cli.projection_table import planned_projection, projection_table
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.cli.studies import check_study, said, study_of
 from lightning_dpgen.cli.table import budget_table
@@ -30,7 +30,9 @@ def run(argv: Sequence[str]) -> int:
         print(HELP)
         return 0
     if argv[:1] == ["project"]:
-        print(projection_table(argv[1:]))
+        projection = planned_projection(argv[1:])
+        print(projection_table(projection))
+        _tell_study(projection.conf, projection.plan())
         return 0
     if asks_for_selection(argv):
         candidates = read_candidates(argv, Terminal())
@@ -50,7 +52,9 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _tell_study(conf: Conf, plan: Plan) -> None:
+def _tell_study(conf: Conf | ProjectConf, plan: Plan) -> None:
     if (study := study_of(conf.privacy, begin=False)) is not None:
         print(f"study {study.name}: spent so far: {said(study.total, study)}")
         print(check_study(study, plan))
+    elif conf.privacy.study is not None:
+        print(f"study {conf.privacy.study}: not begun; its first run begins it")

@@ -18,6 +18,16 @@ def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
 
 
+def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
+    """How a line ends that says why a run was stopped."""
+    if folder.release.exists():
+        return f", after the release was complete: {folder.release}"
+    if folder.unfinished:
+        on = how_to_go_on(command, argv, folder)
+        return f"; nothing was released, and the ledger holds all that was drawn. {on}"
+    return "; nothing was released, and nothing was spent"
+
+
 def guarded(
     command: str, argv: Sequence[str], folder: RunFolder, work: Callable[[Interrupts], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -31,24 +41,14 @@ def guarded(
     Raises:
         Mistake: on an interrupt, or an error of the system.
     """
-
-    on = how_to_go_on(command, argv, folder)
     interrupts = Interrupts()
     with interrupts.caught():
         try:
             return work(interrupts)
         except KeyboardInterrupt:
-            if folder.release.exists():
-                text = f"interrupted after the release was complete: {folder.release}"
-            elif folder.unfinished:
-                text = f"interrupted; nothing was released. {on}"
-            else:
-                text = "interrupted; nothing was released, and nothing was spent"
-            raise Mistake(text, INTERRUPTED) from None
+            raise Mistake(f"interrupted{what_came_of(command, argv, folder)}", INTERRUPTED) from None
         except RankLost as error:
-            hint = f" {on}" if folder.unfinished else ""
-            text = f"{error}; nothing was released, and the ledger holds all that was drawn.{hint}"
-            raise Mistake(text, RANK_LOST) from None
+            raise Mistake(f"{error}{what_came_of(command, argv, folder)}", RANK_LOST) from None
         except OSError as error:
-            hint = f"; {on}" if folder.unfinished else ""
+            hint = f"; {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
             raise Mistake(f"{describe_os_error(error)}{hint}") from None

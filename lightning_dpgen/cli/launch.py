@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.cli.configuration import TrainerConf
-from lightning_dpgen.cli.guarded import how_to_go_on
+from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
@@ -99,12 +99,8 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         # What rank 0 leaves with has been explained by it.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode
-        on = f" {how_to_go_on('train', argv, folder)}" if folder.unfinished else ""
-        raise Mistake(
-            f"rank {first} of {devices} {_ended(ranks[first])}; nothing was released"
-            f"{', and the ledger holds all that was drawn.' if on else ''}{on}",
-            RANK_LOST,
-        ) from None
+        text = f"rank {first} of {devices} {_ended(ranks[first])}{what_came_of('train', argv, folder)}"
+        raise Mistake(text, RANK_LOST) from None
     finally:
         del os.environ[_BESIDE]
     return OK

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.cli.projection_settings import all_options, fill_projection, read_projection_conf
+from lightning_dpgen.cli.projection_settings import ProjectionSettings, all_options, fill_projection, read_projection_conf
 from lightning_dpgen.cli.table import aligned, budget_table
 from lightning_dpgen.projection.choice import PAIRS, Option
 
 _HEADER = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
 
 
-def projection_table(argv: Sequence[str]) -> str:
-    """The budget table of a projection, and its options: for each k the best, the best of all, and the raw rivals.
+def planned_projection(argv: Sequence[str]) -> ProjectionSettings:
+    """A projection as its settings have it.
 
     Raises:
         Mistake: as `read_projection_conf` and `fill_projection`; and if the number of columns is not declared.
@@ -21,8 +21,12 @@ def projection_table(argv: Sequence[str]) -> str:
     conf = read_projection_conf(argv)
     if conf.data.d is None:
         raise Mistake("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
-    settings = fill_projection(conf, conf.data.d)
-    found = all_options(conf, conf.data.d)
+    return fill_projection(conf, conf.data.d)
+
+
+def projection_table(settings: ProjectionSettings) -> str:
+    """The budget table of a projection, and its options: for each k the best, the best of all, and the raw rivals."""
+    found = all_options(settings.conf, settings.conf.data.d)
     best = {option.k: option for option in reversed(found)}
     rows = [_HEADER, *(_cells(best[k]) for k in sorted(best))]
     raw = next((option for option in found if option.matrix == "identity"), None)

@@ -77,8 +77,8 @@ class RunFolder:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a run was begun here; of the private folder alone, nothing was drawn."""
-        return self.ledger.exists()
+        """Whether a run was begun here that has not released; of the private folder alone, nothing was drawn."""
+        return self.ledger.exists() and not self.release.exists()
 
     @property
     def staging(self) -> Path:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.stores import Store, check_finite, store_of
+from lightning_dpgen.data.stores import Store, check_finite, content, store_of
 from lightning_dpgen.privacy.account import Account
 
 
@@ -155,6 +155,7 @@ class PoissonLots:
         ranks = self._account.ranks
         if ranks.size > 1:
             ranks.same("number of records", len(self._store))
+            ranks.same("content or order of records", content(self._store))
             units, of_unit = len(self._store), None
             if self._person_of is not None:
                 persons, person_of = np.unique(self._person_of, return_inverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import warnings
@@ -24,6 +25,8 @@ from lightning_dpgen.data.errors import BadRecords
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}
 # Numbers that are checked at a time: few enough to stay in the processor's cache.
 _AT_ONCE = 1 << 17
+# Records that are looked at together.
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -288,6 +291,23 @@ def check_finite(store: Store) -> None:
         # The sum is quick, and finite only if all are; it may overflow where they are finite.
         if block.is_floating_point() and not block.sum().isfinite() and not block.isfinite().all():
             raise BadRecords("the records hold NaN or infinite values: replace or drop them first")
+
+
+def content(store: Store) -> bytes:
+    """A digest of all records in their order; of the items of a Dataset none, since these may be drawn. Private."""
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(store, DatasetStore):
+        return b""
+    for start in range(0, len(store), _ROWS):
+        for part in tree_leaves(store.stretch(slice(start, min(start + _ROWS, len(store))))):
+            arrays = (part.data, part.indices, part.indptr) if scipy.sparse.issparse(part) else (_as_bytes(part),)
+            for array in arrays:
+                digest.update(np.ascontiguousarray(array))
+    return digest.digest()
+
+
+def _as_bytes(values: Tensor) -> np.ndarray:
+    return values.contiguous().flatten().view(torch.uint8).numpy()
 
 
 def _store(records: Any, name: str) -> Store:

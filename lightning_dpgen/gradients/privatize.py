@@ -138,6 +138,7 @@ def clipped_weights(
 
 def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:
     """Noise for each component's block in proportion to its own sensitivity: in these units each block has 1."""
+    access.ranks.agree(sensitivity.tolist())
     for view in out.views.values():
         view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))
     gaussian(access, "gradient", out.flat, sensitivity=1.0)

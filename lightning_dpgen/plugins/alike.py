@@ -23,12 +23,15 @@ def begin_alike(module: nn.Module, ranks: Ranks) -> None:
 
 
 def check_alike(module: nn.Module, ranks: Ranks) -> None:
-    """Compare parameters and buffers, bit for bit but for chance (sums of their bits and of the squares of these).
+    """Compare the sizes of all noise; and parameters and buffers, bit for bit but for chance.
+
+    That is by sums of their bits and of the squares of these.
 
     Raises:
         RanksDiffer: naming a rank that differs from rank 0.
     """
     if ranks.size > 1:
+        ranks.compare()
         ranks.same("network after equal steps", [_digest(tensor) for tensor in _tensors(module)])
 
 

@@ -404,6 +404,7 @@ class Account:
         if self.ledger.waits(access):
             self.ledger.write(access)
         else:
+            self.ranks.compare()
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
 
     def claim(self, draw: Draw, stage: str) -> None:

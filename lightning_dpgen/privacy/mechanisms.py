@@ -54,6 +54,8 @@ def gaussian(
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
         deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
+        # Each draws for all.
+        access.ranks.agree(name, deviation, values.shape, values.dtype)
         access.stream.add_normal_(access.ranks.part_of(values), deviation)
     return access.ranks.sum_(values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1, control: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size, self._control = rank, size, control
+        self._said = b""
 
     @classmethod
     def joined(cls) -> Ranks:
@@ -104,6 +106,19 @@ class Ranks:
                     f"rank {rank} has another {what} than rank 0: start all ranks with the same command, data, software "
                     "and kind of machine"
                 )
+
+    def agree(self, *values: Any) -> None:
+        """Take down what all ranks must have alike, such as how large a noise is; `compare` sees to it."""
+        if self.size > 1:
+            self._said = hashlib.blake2b(self._said + repr(values).encode(), digest_size=16).digest()
+
+    def compare(self) -> None:
+        """See that all ranks have taken down the same.
+
+        Raises:
+            RanksDiffer: in every rank, naming one that differs from rank 0.
+        """
+        self.same("clipping rule, bound or divisor", self._said)
 
     def leader_first(self, work: Callable[[], T]) -> T:
         """Let rank 0 do its work, and then, if it was done, the others theirs."""

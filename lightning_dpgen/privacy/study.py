@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.accountant import RDP_ORDERS, check_delta, converte
 from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import composed, decode, encode
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
 
 FORMAT_VERSION = 1
 # Seconds that a run waits for others to write their line.
@@ -28,6 +28,7 @@ _PATIENCE = 60.0
 # Halvings of delta among which a study that mixes relations looks for its best statement.
 _HALVINGS = 60
 _KEY = "fingerprint.key"
+_KEY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Study:
 
     def __init__(self, path: str | Path, *, epsilon: float | None = None, delta: float | None = None) -> None:
         self.path, self.records = Path(path), None
-        self._lock = filelock.FileLock(f"{self.path}.lock", timeout=_PATIENCE)
+        # Of the file itself, whatever name it goes by here.
+        self._lock = filelock.FileLock(f"{self.path.resolve()}.lock", timeout=_PATIENCE)
         if (epsilon is None) != (delta is None):
             raise ValueError(f"epsilon={epsilon}, delta={delta}: a total has both; expected both, or neither")
         if epsilon is not None:
@@ -137,6 +139,7 @@ class Study:
         Raises:
             BudgetTooSmall: if that passes the total; nothing has been written then.
             LedgerError: if the file is damaged, or no pair is given where one is needed.
+            ValueError: for a pair or a relation that is none.
         """
         return self._with(run, event, relation, pair, write=True)
 
@@ -159,6 +162,10 @@ class Study:
     def _with(
         self, run: str, event: dp_accounting.DpEvent, relation: str, pair: tuple[float, float] | None, *, write: bool
     ) -> Total:
+        if relation not in RELATIONS:
+            raise ValueError(f"relation={relation!r}: expected {' or '.join(RELATIONS)}")
+        if pair is not None and not (len(pair) == 2 and 0.0 <= pair[0] < math.inf and 0.0 <= pair[1] < 1.0):
+            raise ValueError(f"pair={pair}: expected (epsilon, delta), of which neither is negative, and delta is below 1")
         line = {"run": run, "relation": relation, "event": encode(event), "pair": pair, "at": _now()}
         line |= {} if self.records is None else {"records": self.records}
         line = json.loads(json.dumps(line))
@@ -168,7 +175,7 @@ class Study:
                 total = self._composed([*entries, line])
             except Unaccountable as error:
                 raise LedgerError(f"{self.path}: run {run!r} enters with its (epsilon, delta) alone ({error})") from None
-            if total.epsilon > self.epsilon:
+            if not total.epsilon <= self.epsilon:
                 raise BudgetTooSmall(
                     f"study {self.name}: {self._compared(self._composed(entries), total)}: ask for less; a larger total "
                     "would be another study, whose cost adds to this one's"
@@ -260,13 +267,26 @@ class Study:
 
 
 def fingerprint_key(folder: Path) -> str:
-    """The key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine."""
+    """The key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine.
+
+    Raises:
+        LedgerError: if it is damaged.
+    """
     path = folder / _KEY
     with filelock.FileLock(f"{path}.lock", timeout=_PATIENCE):
         if not path.exists():
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-                file.write(secrets.token_hex(16))
-        return path.read_text(encoding="ascii")
+            part = path.with_name(f"{_KEY}.part")
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(_KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+            sync_folder(folder)
+        key = path.read_text(encoding="ascii")
+    if len(key) != 2 * _KEY_BYTES:
+        raise LedgerError(f"{path}: is not a key of fingerprints, or only a part of one; delete it, and another is made")
+    return key
 
 
 def _epsilon(event: dp_accounting.DpEvent | None, delta: float, shares: Mapping[int, float]) -> float:

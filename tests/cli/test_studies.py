@@ -74,6 +74,11 @@ def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
     study = _certificate(run)["study"]
     assert study["relation"] == "replace_one" and study["runs"] == 2 and 2.0 < study["epsilon"] <= 12.0
     assert verify(run / "release").good
+    rows = ["project", "data=blobs", "data.n=300", "data.d=6", "project.radius=3"]
+    status, _, err = dpgen("budget", *rows, *words[:2], "privacy.epsilon=50")
+    assert status == 3 and "study census: 2 runs have spent epsilon" in err
+    status, out, _ = dpgen("budget", *rows, "privacy.study=none", "privacy.epsilon=1")
+    assert status == 0 and "study none: not begun" in out
     # A study with it in it cannot be about a record added or removed.
     rewrite(run / "release", lambda c: c["study"].update(relation="add_or_remove_one"))
     assert any("this run for one replaced" in problem for problem in verify(run / "release").problems)

@@ -153,6 +153,35 @@ def test_ranks_must_have_as_many_records():
         together(2, work)
 
 
+def test_ranks_must_have_the_same_records():
+    """In the same order, for a shard is positions: a record at two of them could be in two shards."""
+
+    def work(ranks):
+        records = RECORDS if ranks.leads else RECORDS.flip(0)
+        PoissonLots(records, account_of(ranks, {"gradient": 1.0})).draw()
+
+    with pytest.raises(Exception, match="rank 1 has another content or order of records"):
+        together(2, work)
+
+
+@pytest.mark.parametrize("rules", [(Fixed(1e-3), Fixed(100.0)), (DPNorm(4.0, bins=8), DPNorm(8.0, bins=8))], ids=str)
+def test_ranks_must_have_the_same_bound(rules):
+    """Each draws a part of the noise for all, as large as its own bound asks for."""
+
+    def work(ranks):
+        weight, rule = nn.Parameter(torch.zeros(4)), rules[ranks.rank]
+        account = account_of(ranks, dict.fromkeys(["gradient", *rule.weights], 1.0), count=200)
+        inner = torch.optim.SGD([weight], lr=0.1)
+        optimizer = PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
+        lots = PoissonLots(RECORDS, account)
+        for _ in range(5):
+            optimizer.take(materialised({weight: lots.draw().records}))
+            optimizer.step()
+
+    with pytest.raises(Exception, match="rank 1 has another clipping rule, bound or divisor"):
+        together(2, work)
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_group_reaches_twice_its_bound_across_ranks(size):
     """A record that turns the gradient of its group around: 2 C over the number of all groups, and no less."""

@@ -3,19 +3,17 @@
 import json
 import math
 import multiprocessing
+from pathlib import Path
 
 import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.loss import REPLACE_ONE
-from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.study import Study, fingerprint_key
 
 GAUSSIAN = dp_accounting.GaussianDpEvent
 STEPS = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(0.01, GAUSSIAN(1.0)), 500)
@@ -106,14 +104,45 @@ def test_there_may_be_no_epsilon_for_records_replaced(study):
         study.enter("rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE, pair=(1.0, 0.0))
 
 
-def test_selections_are_composed_by_their_moments(study):
-    """Several of them, and runs beside them, cost less than the sum of their epsilons."""
-    selection = dp_accounting.dp_event.RepeatAndSelectDpEvent(GAUSSIAN(8.0), 5.0, 0.0)
-    plan = Plan((Stage(Access("a", {"b": 5.0}, kinds={"b": "logarithmic"}, trials=(GAUSSIAN(8.0),)), 1, 1.0),), 9.0, 1e-6)
-    assert plan.event == selection and study_entry(plan)["pair"] is None
-    alone = study.enter("a", selection).epsilon
-    assert _rdp(selection, 1e-6) <= alone
-    assert study.enter("b", selection).epsilon < 1.8 * alone
+@pytest.mark.parametrize(
+    ("pair", "relation"),
+    [
+        ((math.nan, 1e-7), ADD_OR_REMOVE_ONE), ((-5.0, 1e-7), ADD_OR_REMOVE_ONE), ((1.0, -1.0), REPLACE_ONE),
+        ((math.inf, 0.0), REPLACE_ONE), ((1.0, math.nan), REPLACE_ONE), ((1.0, 1.0), REPLACE_ONE), ((1.0,), REPLACE_ONE),
+        ((1.0, 1e-7), "foo"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_pair_or_a_relation_that_is_none_is_refused(study, pair, relation):
+    with pytest.raises(ValueError, match="expected"):
+        study.enter("a", GAUSSIAN(3.0), relation=relation, pair=pair)
+    assert study.total.runs == 0
+
+
+def test_two_names_of_one_study_are_one(tmp_path):
+    """Whoever holds it by one name keeps the other waiting."""
+    (tmp_path / "other").mkdir()
+    one = Study(tmp_path / "a.jsonl", epsilon=5.0, delta=1e-6)
+    (tmp_path / "other" / "b.jsonl").symlink_to(tmp_path / "a.jsonl")
+    two = Study(tmp_path / "other" / "b.jsonl")
+    assert Path(one._lock.lock_file) == Path(two._lock.lock_file)
+    two.enter("a", GAUSSIAN(3.0))
+    assert one.total.runs == 1
+
+
+def test_a_key_that_could_not_be_written_is_none(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lightning_dpgen.privacy.study.os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            fingerprint_key(tmp_path)
+    key = fingerprint_key(tmp_path)
+    assert len(key) == 32 and fingerprint_key(tmp_path) == key
+    (tmp_path / "fingerprint.key").write_text("")
+    with pytest.raises(LedgerError, match="only a part of one"):
+        fingerprint_key(tmp_path)
 
 
 def _rdp(event, delta):
