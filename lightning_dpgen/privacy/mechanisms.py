@@ -46,7 +46,7 @@ def gaussian(
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
         TypeError: if `values` are neither float32 nor float64: rounded noise is another mechanism.
-        ValueError: if the sensitivity is not positive and finite while noise is due.
+        ValueError: if the sensitivity is not positive and finite while noise is due, or values are not contiguous.
     """
     _check_real(name, values)
     multiplier = access.take(name, GAUSSIAN)
@@ -254,6 +254,8 @@ def _check_real(name: str, values: Tensor) -> None:
     # Noise that is rounded to whole or to short numbers before it is added is not post-processing: it leaks.
     if values.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"values of {name!r} are {values.dtype}: expected float32 or float64")
+    if not values.is_contiguous():
+        raise ValueError(f"values of {name!r} are not contiguous: expected values.contiguous(), which is made noisy in place")
 
 
 def _checked(name: str, sensitivity: float) -> float:

@@ -174,6 +174,13 @@ def test_rounded_noise_is_refused_before_it_is_taken(dtype):
             draw(access, "x", torch.zeros(3), sensitivity=1.0)
 
 
+def test_values_that_are_not_contiguous_are_refused_before_noise_is_taken():
+    with _open(GAUSSIAN, 1.0) as access:
+        with pytest.raises(ValueError, match="not contiguous"):
+            mechanisms.gaussian(access, "x", torch.zeros(3, 2).T, sensitivity=1.0)
+        mechanisms.gaussian(access, "x", torch.zeros(3, 2), sensitivity=1.0)
+
+
 def test_impossible_arguments():
     with _open(PURE, 1.0) as access:
         with pytest.raises(TypeError, match="int64"):
