@@ -255,7 +255,7 @@ def _check_real(name: str, values: Tensor) -> None:
     if values.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"values of {name!r} are {values.dtype}: expected float32 or float64")
     if not values.is_contiguous():
-        raise ValueError(f"values of {name!r} are not contiguous: expected values.contiguous(), which is made noisy in place")
+        raise ValueError(f"values of {name!r} are not contiguous: expected values.contiguous(), made noisy in place")
 
 
 def _checked(name: str, sensitivity: float) -> float:
