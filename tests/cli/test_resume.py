@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from lightning_dpgen.cli import train, trained_run
+from lightning_dpgen.cli.guarded import what_came_of
+from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -295,3 +297,13 @@ def test_training_that_was_lost_whole_is_not_released(dpgen, tmp_path, monkeypat
         assert dpgen("train", *SETTINGS[1:], "model.steps=1", f"run_dir={run}")[0] == 2
     status, _, err = dpgen("train", *SETTINGS[1:], "model.steps=1", f"run_dir={run}")
     assert status == 3 and "nothing to release" in _one_line(err) and not (run / "release").exists()
+
+
+def test_what_came_of_a_run_is_said_as_it_is(trained, tmp_path):
+    """A rank may die when the release is there already, and whoever began anew would pay twice."""
+    finished, begun, nothing = RunFolder(trained), RunFolder(tmp_path / "begun"), RunFolder(tmp_path / "nothing")
+    begun.private.mkdir(parents=True)
+    begun.ledger.touch()
+    assert what_came_of("train", [], finished) == f", after the release was complete: {finished.release}"
+    assert "the ledger holds all that was drawn. To go on" in what_came_of("train", [], begun)
+    assert what_came_of("train", [], nothing).endswith("nothing was released, and nothing was spent")
