@@ -142,7 +142,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
     grouped = vae()
 
     def terms(lot: Lot, stream: PrivateStream) -> tuple:
-        return tuple(term_gradients(grouped, term, lot, stream) for term in grouped.terms(lot, 16, 10.0))
+        return tuple(term_gradients(grouped, term, lot, stream) for term in grouped.terms(lot, 16, 10.0, places=46))
 
     found["VAE with a group term, lot 256, 16 groups"] = (
         {

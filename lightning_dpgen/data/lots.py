@@ -86,12 +86,6 @@ class Lot:
             ends = tuple(min(max(end_of - start, 0), end - start) for end_of in self.offsets)
             yield self.mapped(lambda x, start=start, end=end: x[start:end], ends)
 
-    def padded(self, more: int) -> Lot:
-        """With as many copies of its first record behind the others: a network takes these, where it may not take zeros."""
-        return self.mapped(
-            lambda x: torch.cat([x, x[:1].expand(more, *x.shape[1:])]), (*self.offsets[:-1], self.offsets[-1] + more)
-        )
-
 
 class PoissonLots:
     """An endless source of Poisson lots.

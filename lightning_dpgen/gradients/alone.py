@@ -1,8 +1,8 @@
-"""Whether the loss of a record depends on that record alone, and the engine understands the network: tried first."""
+"""Whether an engine understands a loss: its gradients, compared with those of single records, before anything is spent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,79 +12,49 @@ from torch.utils._pytree import tree_map
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.stores import randomness_of_their_own
-from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
-_RECORDS = 3
-# Records that are compared in their groups.
-_IN_GROUPS = 12
+# Records that are compared; of groups, those that are in them.
+_RECORDS, _IN_GROUPS = 3, 12
 # Of a loss and of a norm of its gradient, relative.
 _TOLERANCE = 1e-3
 
 
-def check_alone(network: nn.Module, term: PerRecord, empty: Any) -> None:
-    """See that a record put in front of others changes neither their losses nor their gradients.
+def made_up(empty: Any, like: Tensor) -> Lot:
+    """A lot of made-up records of the shapes of a lot of none.
 
-    The records are made up: uniform numbers between 0 and 1, and zeros where they are whole. What the loss draws from torch
-    is held still meanwhile, as each record draws numbers of its own in any case.
-
-    Args:
-        network: that is trained.
-        term: its per-record loss.
-        empty: records of a lot of none, for their shapes and types.
-
-    Raises:
-        ValueError: if a record in front changes another's part.
+    Their numbers are uniform from 0 to 1, in the precision of `like`; zeros where they are whole.
     """
-    some = next(network.parameters())
-    device, records = some.device, made_up(empty, some)
-
-    def parts(start: int) -> tuple[Tensor, Tensor]:
-        lot = Lot(tree_map(lambda x: x[start:], records), (0, _RECORDS + 1 - start))
-        noise = torch.full((len(lot), term.noise), 0.5, device=device)
-        with _Still():
-            gradients = ghost_gradients(network, term, lot, noise, at_least=5 + 6 * start)
-        return gradients.losses.double(), gradients.norms().double()
-
-    for what, without, behind in zip(("loss", "gradient"), parts(1), parts(0), strict=True):
-        if not torch.allclose(behind[1:], without, rtol=_TOLERANCE, atol=_TOLERANCE * float(without.abs().amax())):
-            raise ValueError(
-                f"the {what} of a record changes when another record is put in front of it: each record's loss may depend "
-                "on that record alone (no mean or norm over the lot, no pairs of records, no position in it)"
-            )
-
-
-def made_up(empty: Any, like: Tensor) -> Any:
-    """Records of the shapes of a lot of none: numbers between 0 and 1, in the precision of `like`; zeros where whole."""
     generator = torch.Generator().manual_seed(0)
 
     def of(x: Tensor) -> Tensor:
-        shape = (_RECORDS + 1, *x.shape[1:])
+        shape = (_RECORDS, *x.shape[1:])
         if x.is_floating_point():
             return torch.rand(shape, generator=generator, dtype=x.dtype).to(like)
         return torch.zeros(shape, dtype=x.dtype, device=like.device)
 
-    return tree_map(of, empty)
+    return Lot(tree_map(of, empty), (0, _RECORDS))
 
 
 def check_exact(
-    ways: Sequence[Callable[[Lot, Tensor, Groups | None], RecordGradients]],
+    engine: Callable[[nn.Module, PerRecord | PerGroup, Lot, Tensor, Groups | None], RecordGradients],
     network: nn.Module,
     term: PerRecord | PerGroup,
     lot: Lot,
     noise: Tensor,
     groups: Groups | None = None,
 ) -> bool:
-    """Compare what an engine gives for the first records of a lot with each of them by itself, by plain autograd.
+    """Compare the gradients that an engine finds for the first records of a lot with those of plain autograd for one record
+    at a time, and the losses of these records with those that they have beside another one.
 
-    What an engine takes for a dimension of records, and whether it sees each use of a parameter, follows from how a
-    network is written. So one that it does not understand is found out at the first lot, before an access. Of a per-group
-    term each group is compared with a lot of its records alone.
+    The first is a test of the engine, and finds parameters whose use it does not see. The second finds losses that are
+    meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
 
     Args:
-        ways: of the engine: the book-keeping one takes two, padded to different sizes.
+        engine: as `ghost_gradients`.
         network, term, lot, noise, groups: as for the engine.
 
     Returns:
@@ -94,30 +64,111 @@ def check_exact(
         ValueError: if they differ. It says nothing of the records.
     """
     few, noise, groups = _first(lot, noise, groups)
-    count = len(few) if groups is None else groups.count
+    if groups is not None and len(lot.offsets) > 2:
+        # For the groups of a mixture there is no second opinion.
+        return True
     parameters = [p for p in network.parameters() if p.requires_grad]
     # What is not held still would take public numbers, as many as there are records.
     with _Still(), randomness_of_their_own():
-        # First of all the engine, which names what it refuses.
-        found = [way(few, noise, groups) for way in ways]
-        engine = [_rows(gradients, parameters, count) for gradients in found]
-        if groups is None:
-            single = torch.stack([_single(term, few, noise, i, parameters) for i in range(count)])
-        else:
-            single = torch.stack([_group(term, few, noise, groups, j, parameters) for j in range(count)])
-    lengths = single.norm(dim=1)
-    for rows in engine:
-        # A record whose gradient is not finite will add zeros.
-        wrong = (rows - single).norm(dim=1) > _tolerance() * lengths + 1e-9
-        if bool((wrong & torch.isfinite(lengths)).any()):
-            what = "record" if groups is None else "group"
-            raise ValueError(
-                f"the gradients of single {what}s differ from those that the engine finds in a lot: the loss of a {what} "
-                "depends on others, or on their order or number (a mean over the places of groups.gather counts empty "
-                "ones), on what was computed in another call, or on random numbers that are not torch's; or the network "
-                "does with its parameters what the book-keeping engine does not see: engine='func' takes them one by one"
-            )
+        with _Unchanged(network):
+            found = engine(network, term, few, noise, groups)
+        _compare(found, _one_by_one(network, term, few, noise, groups, parameters), parameters)
+        if groups is None and len(few.offsets) == 2 and len(few) > 1:
+            with _Unchanged(network):
+                _compare_pairs(network, term, few, noise, found.losses)
     return _tell_apart(few, groups)
+
+
+def _one_by_one(
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None,
+    parameters: list[nn.Parameter],
+) -> Tensor:
+    """(rows, P) the gradient of each record, or group, by plain autograd of a lot of its own."""
+    if groups is None:
+        rows = [(tree_map(lambda x, i=i: x[i : i + 1, None], lot.records), noise[i : i + 1, None]) for i in range(len(lot))]
+    else:
+        held = tree_map(groups.repeated, lot.records), groups.repeated(noise), groups.mask
+        rows = [tree_map(lambda x, j=j: x[j : j + 1], held) for j in range(groups.count)]
+    found = []
+    for i, own in enumerate(rows):
+        if groups is not None and not bool(groups.mask[i].any()):
+            found.append(torch.cat([torch.zeros_like(p).flatten() for p in parameters]).double())
+            continue
+        offsets = tuple(int(i < end) for end in lot.offsets)
+
+        def loss(records: Any, noise: Tensor, *there: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
+            if there:
+                return term.losses(Lot(records, (0, len(there[0]))), noise, OneGroup(there[0]))
+            return term.losses(Lot(records, offsets), noise)
+
+        with _Unchanged(network), torch.enable_grad():
+            losses = Isolation(1).run(loss, *own)
+            each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
+        found.append(torch.cat([g.flatten() for g in each]).double())
+    return torch.stack(found)
+
+
+def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter]) -> None:
+    lengths = single.norm(dim=1)
+    # A record whose gradient is not finite will add zeros.
+    wrong = (_rows(found, parameters) - single).norm(dim=1) > _tolerance() * lengths + 1e-9
+    if bool((wrong & torch.isfinite(lengths)).any()):
+        raise ValueError(
+            "the gradients of single records differ from those that the engine finds in a lot: the network does with its "
+            "parameters what the book-keeping engine does not see, or the loss depends on random numbers that are not "
+            "torch's, or gives other values when it is called again. engine='func' takes records one by one"
+        )
+
+
+class _Unchanged:
+    """Puts a network's counters, buffers and frozen parameters back afterwards: a loss that is tried takes no step."""
+
+    def __init__(self, network: nn.Module) -> None:
+        frozen = [p for p in network.parameters() if not p.requires_grad]
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        # Far more than what is trained is a pretrained network, which nothing updates and a copy of which might not fit.
+        if sum(p.numel() for p in frozen) > 4 * trained:
+            frozen = []
+        self._numbers = [
+            (module, {name: x for name, x in vars(module).items() if isinstance(x, int | float)})
+            for module in network.modules()
+        ]
+        self._tensors = [(x, x.detach().clone()) for x in (*network.buffers(), *frozen)]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_) -> None:
+        for module, numbers in self._numbers:
+            vars(module).update(numbers)
+        with torch.no_grad():
+            for x, before in self._tensors:
+                x.copy_(before)
+
+
+def _compare_pairs(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor) -> None:
+    """Call the loss with lots of two records each: every record of a lot and the next one."""
+
+    def paired(x: Tensor) -> Tensor:
+        return torch.stack([x, x.roll(-1, dims=0)], dim=1)
+
+    def of_two(records: Any, own: Tensor) -> Tensor:
+        return term.losses(Lot(records, (0, 2)), own)
+
+    with torch.no_grad():
+        pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise))
+    beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)]).double()
+    alone = alone.double()
+    differs = (beside - alone).abs() > _tolerance() * (alone.abs().amax() + 1e-9)
+    if bool((differs & torch.isfinite(alone)).any()):
+        raise ValueError(
+            "the loss of a record is another when a second record is beside it (a mean or norm over the lot, pairs of "
+            "records, batch statistics, a position in the lot). Under privacy each record is alone, so that its gradient "
+            "is its own: write the loss of one record. A PerGroup term may compare the records of a group"
+        )
 
 
 def _first(lot: Lot, noise: Tensor, groups: Groups | None) -> tuple[Lot, Tensor, Groups | None]:
@@ -125,7 +176,7 @@ def _first(lot: Lot, noise: Tensor, groups: Groups | None) -> tuple[Lot, Tensor,
     count = min(len(lot), _RECORDS if groups is None else _IN_GROUPS)
     ends = tuple(min(end, count) for end in lot.offsets)
     few = lot.mapped(lambda x: x[:count].clone(), ends)
-    return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count)
+    return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count, groups.places)
 
 
 def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
@@ -134,36 +185,13 @@ def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
     return len(lot) > 1 and any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
 
 
-def _rows(gradients: RecordGradients, parameters: list[nn.Parameter], count: int) -> Tensor:
-    """(count, P) the gradient of each record."""
+def _rows(gradients: RecordGradients, parameters: list[nn.Parameter]) -> Tensor:
+    """(rows, P) the gradient of each record, or group."""
     views, rows = {p: torch.zeros_like(p) for p in parameters}, []
-    for i in range(count):
-        gradients.weighted_sum(torch.eye(count, dtype=parameters[0].dtype, device=parameters[0].device)[i], views)
+    for weights in torch.eye(len(gradients), dtype=parameters[0].dtype, device=parameters[0].device):
+        gradients.weighted_sum(weights, views)
         rows.append(torch.cat([views[p].flatten() for p in parameters]).double())
     return torch.stack(rows)
-
-
-def _single(term: PerRecord, lot: Lot, noise: Tensor, i: int, parameters: list[nn.Parameter]) -> Tensor:
-    alone = Lot(tree_map(lambda x: x[i : i + 1], lot.records), tuple(int(i < end) for end in lot.offsets))
-    return _plain(lambda: term.losses(alone, noise[i : i + 1]), parameters)
-
-
-def _group(
-    term: PerGroup, lot: Lot, noise: Tensor, groups: Groups, j: int, parameters: list[nn.Parameter]
-) -> Tensor:
-    members = (groups.index == j).nonzero()[:, 0]
-    if not len(members):
-        return torch.cat([torch.zeros_like(p).flatten() for p in parameters]).double()
-    cuts = torch.searchsorted(members, torch.tensor(lot.offsets, device=members.device))
-    alone = lot.mapped(lambda x: x[members], tuple(cuts.tolist()))
-    return _plain(lambda: term.losses(alone, noise[members], Groups(torch.zeros_like(members), 1)), parameters)
-
-
-def _plain(losses: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Tensor:
-    """(P,) the gradient of a sum of losses by plain autograd."""
-    with torch.enable_grad():
-        found = torch.autograd.grad(losses().sum(), parameters, allow_unused=True, materialize_grads=True)
-    return torch.cat([g.flatten() for g in found]).double()
 
 
 def _tolerance() -> float:
@@ -182,6 +210,7 @@ _CONSTANT: dict[Callable, Callable] = {
     Tensor.bernoulli_: lambda x, *_, **__: x.fill_(1.0),
     torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
     torch.randint: lambda *a, **k: torch.zeros(_size(a[-1:] if "size" not in k else a, k), dtype=torch.long),
+    torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
     torch.poisson: lambda x, *_, **__: x.round(),
     Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
     torch.nn.functional.alpha_dropout: lambda x, *_, **__: x,
@@ -194,15 +223,9 @@ _CONSTANT: dict[Callable, Callable] = {
 
 
 class _Still(TorchFunctionMode):
-    """Within it, torch's random functions give constants; a generator that is not torch's default is refused."""
+    """Within it, torch's random functions give constants."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if kwargs and kwargs.get("generator") is not None:
-            raise ValueError(
-                f"{getattr(function, '__name__', function)}(generator=...) in the loss: numbers of a public generator go "
-                "to records by their position, so that one record would change what the others draw. Leave generator "
-                "out: torch's default one is private while the loss is computed"
-            )
         return _CONSTANT.get(function, function)(*args, **(kwargs or {}))
 
 

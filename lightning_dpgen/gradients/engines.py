@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from contextlib import nullcontext
 
@@ -19,7 +18,7 @@ from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 
-# Losses of a network that were compared with single records.
+# Losses of a network that were compared with those of torch.func.
 _checked: weakref.WeakKeyDictionary[nn.Module, set] = weakref.WeakKeyDictionary()
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
@@ -47,7 +46,8 @@ def term_gradients(
         noise: (B, term.noise) from the stream, where it was drawn already.
 
     Raises:
-        ValueError: for another engine or kind of term, layers that mix records, a loss of a record that sees others.
+        ValueError: for another engine or kind of term, layers that mix records, and a loss that would need to see more than
+            its own record (`gradients/isolation.py`).
         RuntimeError: for a loss that writes into a parameter, or uses one where it cannot be seen.
     """
     if engine not in ENGINES:
@@ -57,22 +57,29 @@ def term_gradients(
     some = next(network.parameters())
     if noise is None:
         noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
-    groups = None
-    if isinstance(term, PerGroup):
-        # Of several processes, each has as many of the groups, and its records are in these.
-        count, left = divmod(term.groups, lot.draw.parts)
-        if left:
-            raise ValueError(
-                f"groups={term.groups}: {lot.draw.parts} processes share them, so expected a multiple of {lot.draw.parts}"
-            )
-        groups = Groups(torch.from_numpy(stream.integers(len(lot), count)).to(some.device), count)
-    if len(lot) and not (engine == "ghost" and term.forms is not None):
+    closed = engine == "ghost" and term.forms is not None
+    groups = _groups(term, lot, stream, some.device, closed) if isinstance(term, PerGroup) else None
+    if len(lot) and not closed:
         known, code = _checked.setdefault(network, set()), (engine, code_of(term.loss))
-        if code not in known:
-            sizes = [{"at_least": 2}, {"at_least": 11}] if engine == "ghost" else [{}]
-            ways = [functools.partial(ENGINES[engine], network, term, **size) for size in sizes]
-            if check_exact(ways, network, term, lot, noise, groups):
-                known.add(code)
+        if code not in known and check_exact(ENGINES[engine], network, term, lot, noise, groups):
+            known.add(code)
     # A closed form draws nothing itself.
-    with nullcontext() if term.forms is not None and engine == "ghost" else torch_draws_from(stream, some.device):
+    with nullcontext() if closed else torch_draws_from(stream, some.device):
         return ENGINES[engine](network, term, lot, noise, groups)
+
+
+def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.device, closed: bool) -> Groups:
+    """The groups of a lot, drawn for each record by itself."""
+    # Of several processes, each has as many of the groups, and its records are in these.
+    count, left = divmod(term.groups, lot.draw.parts)
+    if left:
+        raise ValueError(
+            f"groups={term.groups}: {lot.draw.parts} processes share them, so expected a multiple of {lot.draw.parts}"
+        )
+    if term.places is None and not closed:
+        raise ValueError(
+            "places=None: expected how many records a group has room for, a public number, since what the loss computes "
+            "must not have the shape of the largest group; PerGroup.room(expected_lot, groups) gives one"
+        )
+    index = torch.from_numpy(stream.integers(len(lot), count)).to(device)
+    return Groups(index, count, None if closed else term.places)

@@ -1,8 +1,9 @@
-"""Per-record gradients by `torch.func`: exact for any network, and held as one gradient a record."""
+"""Per-record gradients with a copy of each parameter for each record: exact for any network, and held one a record."""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +12,17 @@ from torch.utils._pytree import tree_map
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.forms import Whole
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.segments import segments
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 
 def functional_gradients(
     network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
 ) -> RecordGradients:
-    """The gradients of a term for each record, by ``vmap(grad)`` over lots of one record; or of each group, one by one.
+    """The gradients of a term for each record, or group of records, by `torch.vmap` over records and parameters.
 
     The oracle of the book-keeping engine, and the way for what it refuses. Needs B x P numbers.
 
@@ -28,19 +31,18 @@ def functional_gradients(
         term: a per-record or per-group loss.
         lot: B records, sorted by component.
         noise: (B, term.noise).
-        groups: of the records, for a per-group loss.
+        groups: of the records, for a per-group loss, with a public number of places.
 
     Raises:
-        ValueError: for layers that mix records.
+        ValueError: for layers that mix records, groups of a mixture, or a loss that would need to see more than its own
+            record.
     """
     layers = checked_layers(network)
-    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    if groups is None:
-        gradients, losses = _of_records(network, parameters, term, lot, noise)
-    else:
-        gradients, losses = _of_groups(network, parameters, term, lot, noise, groups)
+    gradients, losses = _of_records(network, term, lot, noise) if groups is None else _of_groups(
+        network, term, lot, noise, groups
+    )
     return RecordGradients(
-        {p: Whole(gradients[name]) for name, p in parameters.items()},
+        {p: Whole(gradient) for p, gradient in gradients.items()},
         layers,
         len(losses),
         lot.draw,
@@ -50,71 +52,76 @@ def functional_gradients(
     )
 
 
-def _of_records(network, parameters, term: PerRecord, lot: Lot, noise: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    gradients = {name: [p.new_zeros(0, *p.shape)] for name, p in parameters.items()}
-    losses = [noise.new_zeros(0)]
-    for c, (start, end) in enumerate(itertools.pairwise(lot.offsets)):
-        if start == end:
-            continue
+def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    parts = [({p: p.new_zeros(0, *p.shape) for p in _trained(network)}, noise.new_zeros(0))]
+    for c, start, end in segments(lot.offsets):
         alone = tuple(int(i > c) for i in range(len(lot.offsets)))
 
-        def loss(values, record, own, alone=alone):
-            with _swapped(network, values):
-                result = term.losses(Lot(tree_map(lambda x: x[None], record), alone), own[None])
-            return result.sum(), result.sum()
+        def of_one(records: Any, own: Tensor, alone: tuple[int, ...] = alone) -> Tensor:
+            return term.losses(Lot(records, alone), own)
 
-        # Each record draws numbers of its own, if the loss draws any.
-        each = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        part, value = each(
-            {name: p.detach() for name, p in parameters.items()},
-            tree_map(lambda x, start=start, end=end: x[start:end], lot.records),
-            noise[start:end],
-        )
-        losses.append(value.detach())
-        for name, gradient in part.items():
-            gradients[name].append(gradient.detach())
-    return {name: torch.cat(each) for name, each in gradients.items()}, torch.cat(losses)
+        records = tree_map(lambda x, s=start, e=end: x[s:e, None], lot.records)
+        parts.append(_each(network, of_one, records, noise[start:end, None]))
+    gradients = {p: torch.cat([part[p] for part, _ in parts]) for p in _trained(network)}
+    return gradients, torch.cat([losses for _, losses in parts])
 
 
-def _of_groups(network, parameters, term: PerGroup, lot: Lot, noise: Tensor, groups: Groups):
-    gradients = {name: p.new_zeros(groups.count, *p.shape) for name, p in parameters.items()}
-    losses = noise.new_zeros(groups.count)
-    for j in range(groups.count):
-        members = (groups.index == j).nonzero()[:, 0]
-        if not len(members):
-            continue
-        cuts = torch.searchsorted(members, torch.tensor(lot.offsets, device=members.device))
-        own = lot.mapped(lambda x, members=members: x[members], tuple(cuts.tolist()))
-        alone = Groups(torch.zeros_like(members), 1)
+def _of_groups(
+    network: nn.Module, term: PerGroup, lot: Lot, noise: Tensor, groups: Groups
+) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    if not len(lot):
+        return {p: p.new_zeros(groups.count, *p.shape) for p in _trained(network)}, noise.new_zeros(groups.count)
+    if len(lot.offsets) > 2:
+        raise ValueError("engine='func' takes the groups of a single component: use engine='ghost' for a mixture")
 
-        def loss(values, own=own, alone=alone, members=members):
-            with _swapped(network, values):
-                return term.losses(own, noise[members], alone).sum()
+    def of_one(records: Any, own: Tensor, there: Tensor) -> Tensor:
+        return term.losses(Lot(records, (0, len(there))), own, OneGroup(there))
 
-        found, losses[j] = torch.func.grad_and_value(loss)({name: p.detach() for name, p in parameters.items()})
-        for name, gradient in found.items():
-            gradients[name][j] = gradient
-    return gradients, losses
+    records = tree_map(groups.repeated, lot.records)
+    gradients, losses = _each(network, of_one, records, groups.repeated(noise), groups.mask)
+    # Without a record there is none; the loss of zeros may be anything.
+    there = groups.mask.any(dim=1)
+    kept = {p: torch.where(there.view(-1, *(1,) * p.dim()), gradient, 0.0) for p, gradient in gradients.items()}
+    return kept, torch.where(there, losses, 0.0)
+
+
+def _each(
+    network: nn.Module, loss: Callable[..., Tensor], records: Any, *rest: Tensor
+) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    """The gradients (B, ...) of each parameter, and the losses (B,), of a loss (1,) of the rows of B records."""
+    size = len(rest[0])
+    copies = {p: p.detach().expand(size, *p.shape).requires_grad_() for p in _trained(network)}
+
+    def of_one(values: list[Tensor], *rows: Any) -> Tensor:
+        with _swapped(network, dict(zip(copies, values, strict=True))):
+            return loss(*rows).squeeze(0)
+
+    with torch.enable_grad():
+        losses = Isolation(size).run(of_one, [copy.view_as(copy) for copy in copies.values()], records, *rest)
+        found = torch.autograd.grad(losses.sum(), list(copies.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(copies, found, strict=True)), losses.detach()
+
+
+def _trained(network: nn.Module) -> list[nn.Parameter]:
+    return [p for p in network.parameters() if p.requires_grad]
 
 
 class _swapped:
-    """The network with other values in place of its parameters, while `term.loss` (a closure on it) is called."""
+    """The network with other values in place of its parameters, while a loss that calls it is called."""
 
-    def __init__(self, network: nn.Module, values: dict[str, Tensor]) -> None:
-        self._network, self._values = network, values
-
-    def __enter__(self) -> None:
-        values = {id(self._network.get_parameter(name)): value for name, value in self._values.items()}
+    def __init__(self, network: nn.Module, values: dict[nn.Parameter, Tensor]) -> None:
         # Every place that holds a parameter, since two layers may share one.
         self._held = [
-            (module, leaf, p)
-            for module in self._network.modules()
+            (module, leaf, p, values[p])
+            for module in network.modules()
             for leaf, p in module._parameters.items()
-            if id(p) in values
+            if p in values
         ]
-        for module, leaf, p in self._held:
-            module._parameters[leaf] = values[id(p)]
+
+    def __enter__(self) -> None:
+        for module, leaf, _, value in self._held:
+            module._parameters[leaf] = value
 
     def __exit__(self, *_) -> None:
-        for module, leaf, parameter in self._held:
+        for module, leaf, parameter, _ in self._held:
             module._parameters[leaf] = parameter

@@ -21,6 +21,8 @@ class Groups:
     Args:
         index: (B,) int64, from 0 to count - 1; a larger one is in no group.
         count: m, how many groups; a constant.
+        places: how many records a group has room for, a constant; further ones are in no group. None for as many as the
+            largest group has, which is private: for code that nobody but this package writes.
 
     Example:
         >>> groups = Groups(torch.tensor([1, 0, 1]), count=3)
@@ -34,6 +36,14 @@ class Groups:
 
     index: Tensor
     count: int
+    places: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.places is not None:
+            order, _, place, _ = self._slots
+            index = self.index.index_fill(0, order[place >= self.places], self.count)
+            object.__setattr__(self, "index", index)
+            self.__dict__.pop("_slots")
 
     @cached_property
     def _slots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,12 +61,12 @@ class Groups:
         Where there is none stands the first of the group, so that a record that is not finite stays in its own group.
         """
         order, group, place, sizes = self._slots
-        slots = self.index.new_zeros(self.count, max(1, int(sizes.max())))
+        slots = self.index.new_zeros(self.count, self.places or max(1, int(sizes.max())))
         slots[group, place] = order
         empty = torch.arange(slots.shape[1], device=slots.device) >= sizes[:, None]
         return torch.where(empty, slots[:, :1], slots).flatten(), empty, (sizes == 0).nonzero()[:, 0]
 
-    def _repeated(self, x: Tensor) -> Tensor:
+    def repeated(self, x: Tensor) -> Tensor:
         """As `gather`, but with copies of the first of a group behind the others; zeros where a group has none."""
         slots, empty, none = self._padded
         if not len(x):
@@ -65,9 +75,9 @@ class Groups:
         return rows.index_fill_(0, none, 0) if len(none) else rows
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, ...) as (m, r, ...): the records of each group, zeros behind them; r is the largest group's size, or 1."""
+        """(B, ...) as (m, r, ...): the records of each group, zeros behind them; r is `places`, or the largest's size."""
         empty = self._padded[1]
-        return self._repeated(x).masked_fill_(empty.view(*empty.shape, *(1,) * (x.dim() - 1)), 0)
+        return self.repeated(x).masked_fill_(empty.view(*empty.shape, *(1,) * (x.dim() - 1)), 0)
 
     def scatter(self, rows: Tensor) -> Tensor:
         """The inverse of `gather`: (m, r, ...) as (B, ...), zeros for a record of no group."""
@@ -86,7 +96,7 @@ class Groups:
         if isinstance(form, Product | Outer):
             # Of a product one factor of zeros will do; an embedding's rows are told by numbers, of which 0 is one.
             pairs = [
-                (self.gather(left), self._repeated(right) if left.is_floating_point() else self.gather(right))
+                (self.gather(left), self.repeated(right) if left.is_floating_point() else self.gather(right))
                 for left, right in form.pairs
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]

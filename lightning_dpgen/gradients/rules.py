@@ -1,7 +1,8 @@
 """Rules of the tape: for each function of torch, what the gradients of records are with respect to its parameters.
 
 Each rule is called as its function is, with stand-ins among the arguments, and gives NotImplemented where it is not one.
-For the shapes: B records, r positions (or calls), parameters as matrices (o, n).
+What the loss sees of a record has the records in front here (`Tape.rows`). For the shapes: B records, r positions (or
+calls), parameters as matrices (o, n).
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.forms import Form, Outer, Segmented, Whole, outer
+from lightning_dpgen.gradients.isolation import HiddenOffsets
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 from lightning_dpgen.gradients.standins import Rule, StandIn, Tape
+from lightning_dpgen.gradients.watch import is_hidden
 
 
 def _value(x):
@@ -46,42 +49,49 @@ def _summed(gradient: Tensor, shape: Sequence[int], like: Tensor) -> Whole:
     return Whole(gradient.sum(dim=stretched, keepdim=True) if stretched else gradient)
 
 
+def _by_channel(gradient: Tensor, size: int, like: Tensor) -> Whole:
+    """The gradient (B, channels) of what is one for each channel, from that of the result (B q, channels, ...)."""
+    return Whole(gradient.reshape(size, -1, *gradient.shape[1:2], gradient[0, 0].numel()).sum(dim=(1, 3)).to(like.dtype))
+
+
 # Matrix products
 
 
 def _linear(tape: Tape, input, weight, bias=None):
-    if tape.records_at(input) != 0:
+    x = tape.rows(input)
+    if x is None:
         return NotImplemented
-    output = F.linear(input, _value(weight), _value(bias))
 
     def note(gradient):
-        g = _rows(gradient, input if not isinstance(weight, StandIn) else weight.source)
+        g = _rows(gradient, x if not isinstance(weight, StandIn) else weight.source)
         if isinstance(weight, StandIn):
-            yield _matrix(weight, [(g, _rows(input, weight.source))], (g.shape[2], input.shape[-1]))
+            yield _matrix(weight, [(g, _rows(x, weight.source))], (g.shape[2], x.shape[-1]))
         if isinstance(bias, StandIn):
             yield bias.source, Whole(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
 
-    return tape.note(output, note)
+    return tape.note(lambda: F.linear(x, _value(weight), _value(bias)), note)
 
 
 def _matmul(tape: Tape, a, b, *, out=None):
-    if isinstance(b, StandIn) and tape.records_at(a) == 0 and b.source.dim() <= 2 and a.dim() > 1:
-        parameter = b
+    if out is not None:
+        return NotImplemented
+    if isinstance(b, StandIn) and b.source.dim() <= 2 and (x := tape.rows(a)) is not None:
 
         def note(gradient):
-            g = gradient[..., None] if parameter.source.dim() == 1 else gradient
-            g, x = _rows(g, parameter.source), _rows(a, parameter.source)
-            yield _matrix(parameter, [(x, g)], (x.shape[2], g.shape[2]))
+            g = gradient[..., None] if b.source.dim() == 1 else gradient
+            g, inputs = _rows(g, b.source), _rows(x, b.source)
+            yield _matrix(b, [(inputs, g)], (inputs.shape[2], g.shape[2]))
 
-        return tape.note(a @ _value(b), note)
-    if isinstance(a, StandIn) and tape.records_at(b) == 0 and a.source.dim() == 2 and b.dim() > 2:
-        parameter = a
+        return tape.note(lambda: x @ _value(b), note)
+    if isinstance(a, StandIn) and a.source.dim() == 2 and (x := tape.rows(b)) is not None:
+        vector = x.dim() == 2
 
         def note(gradient):
-            g, x = _rows(gradient.mT, parameter.source), _rows(b.mT, parameter.source)
-            yield _matrix(parameter, [(g, x)], (g.shape[2], x.shape[2]))
+            g = _rows(gradient if vector else gradient.mT, a.source)
+            inputs = _rows(x if vector else x.mT, a.source)
+            yield _matrix(a, [(g, inputs)], (g.shape[2], inputs.shape[2]))
 
-        return tape.note(_value(a) @ b, note)
+        return tape.note(lambda: F.linear(x, _value(a)) if vector else _value(a) @ x, note)
     return NotImplemented
 
 
@@ -90,7 +100,7 @@ def _matmul_from_the_right(tape: Tape, b, a):
 
 
 def _addmm(tape: Tape, input, mat1, mat2, *, beta=1, alpha=1, out=None):
-    if beta != 1 or alpha != 1 or tape.records_at(mat1) != 0:
+    if beta != 1 or alpha != 1 or out is not None or not is_hidden(mat1):
         return NotImplemented
     product = _matmul(tape, mat1, mat2) if isinstance(mat2, StandIn) else mat1 @ mat2
     return product + input
@@ -102,7 +112,8 @@ def _turn(tape: Tape, matrix, *dimensions):
         return NotImplemented
     if dimensions and sorted(d % 2 for d in dimensions) != [0, 1]:
         return NotImplemented
-    return StandIn.of(matrix.source.t(), tape, turned=matrix.source)
+    with tape.isolation.outside():
+        return StandIn.of(matrix.source.t(), tape, turned=matrix.source)
 
 
 def _permute(tape: Tape, matrix, *dimensions):
@@ -151,63 +162,61 @@ def _conv_factors(x: Tensor, gradient: Tensor, shape, stride, padding, dilation,
     return gradient.flatten(2).transpose(1, 2), seen
 
 
-def _grouped(left: Tensor, right: Tensor, groups: int, shape) -> Form:
-    """A convolution in groups is as many convolutions side by side: multiplied out, since each is small."""
-    a = left.unflatten(2, (groups, -1))
-    b = right.unflatten(2, (groups, -1))
-    return Whole(torch.einsum("brgo,brgn->bgon", a, b).reshape(len(left), *shape))
-
-
-def _conv_form(x, gradient, shape, stride, padding, dilation, groups) -> Form:
-    left, right = _conv_factors(x, gradient, shape, stride, padding, dilation, groups)
+def _positions(left: Tensor, right: Tensor, size: int, groups: int, shape) -> Form:
+    """Of (B q, r, ...) factors of B records of q pictures. A convolution in groups is as many convolutions side by side: it
+    is multiplied out, since each is small."""
+    left, right = left.reshape(size, -1, left.shape[2]), right.reshape(size, -1, right.shape[2])
     if groups > 1:
-        return _grouped(left, right, groups, shape)
+        a, b = left.unflatten(2, (groups, -1)), right.unflatten(2, (groups, -1))
+        return Whole(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
     return outer([(left, right)], (shape[0], math.prod(shape[1:])), shape)
 
 
-def _conv_transpose_form(x, gradient, shape, stride, padding, dilation, groups) -> Form:
+def _conv_form(x, gradient, size, shape, stride, padding, dilation, groups) -> Form:
+    return _positions(*_conv_factors(x, gradient, shape, stride, padding, dilation, groups), size, groups, shape)
+
+
+def _conv_transpose_form(x, gradient, size, shape, stride, padding, dilation, groups) -> Form:
     """A transposed convolution is a convolution with input and output exchanged; its weight is (in, out, kernel)."""
     kernel = shape[2:]
     stride, dilation, padding = (_pair(v, len(kernel)) for v in (stride, dilation, padding))
     left = x.flatten(2).transpose(1, 2)
     right = _unfolded(gradient, kernel, dilation, padding, stride, x.shape[2:])
-    if groups > 1:
-        return _grouped(left, right, groups, shape)
-    return outer([(left, right)], (shape[0], math.prod(shape[1:])), shape)
+    return _positions(left, right, size, groups, shape)
 
 
 def _conv_rule(function, form, transposed: bool) -> Rule:
+    names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
+
     def rule(tape: Tape, input, weight, bias=None, stride=1, padding=0, *rest, **named):
-        names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
         options = dict(zip(names, rest, strict=False)) | named
         dilation, groups = options.get("dilation", 1), options.get("groups", 1)
-        if tape.records_at(input) != 0:
+        rows = tape.rows(input)
+        if rows is None:
             return NotImplemented
-        output = function(input, _value(weight), _value(bias), stride, padding, **options)
+        # A record may be several pictures, or one without a dimension for several.
+        several = rows.dim() == weight.dim() + 1
+        x = rows.flatten(0, 1) if several else rows
+        size = len(rows)
 
         def note(gradient):
             if isinstance(weight, StandIn):
                 like = weight.source
-                x, g = input.detach().to(like.dtype), gradient.to(like.dtype)
-                yield like, form(x, g, tuple(like.shape), stride, padding, dilation, groups)
+                inputs, g = x.detach().to(like.dtype), gradient.to(like.dtype)
+                yield like, form(inputs, g, size, tuple(like.shape), stride, padding, dilation, groups)
             if isinstance(bias, StandIn):
-                yield bias.source, Whole(gradient.flatten(2).sum(dim=2).to(bias.source.dtype))
+                yield bias.source, _by_channel(gradient, size, bias.source)
 
-        return tape.note(output, note)
+        return tape.note(
+            lambda: function(x, _value(weight), _value(bias), stride, padding, **options),
+            note,
+            (lambda y: y.unflatten(0, (size, -1))) if several else None,
+        )
 
     return rule
 
 
 # Embeddings
-
-
-def _check_embedding(max_norm, scale_grad_by_freq) -> None:
-    if max_norm is not None:
-        raise ValueError(
-            "an embedding with max_norm rescales the rows that a lot looks up, without noise: leave it out"
-        )
-    if scale_grad_by_freq:
-        raise ValueError("an embedding with scale_grad_by_freq divides by counts over the lot: leave it out")
 
 
 def _looked_up(weight: StandIn, indices: Tensor, rows: Tensor, padding_idx) -> tuple[Tensor, Form]:
@@ -221,32 +230,33 @@ def _looked_up(weight: StandIn, indices: Tensor, rows: Tensor, padding_idx) -> t
 def _embedding(
     tape: Tape, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
 ):
-    _check_embedding(max_norm, scale_grad_by_freq)
-    if not isinstance(weight, StandIn) or tape.records_at(input) != 0:
+    index = tape.rows(input)
+    if not isinstance(weight, StandIn) or index is None:
         return NotImplemented
-    indices = input.detach().reshape(len(input), -1).long()
 
     def note(gradient):
-        yield _looked_up(weight, indices, gradient.reshape(len(input), -1, gradient.shape[-1]), padding_idx)
+        indices = index.reshape(len(index), -1).long()
+        yield _looked_up(weight, indices, gradient.reshape(*indices.shape, -1), padding_idx)
 
-    return tape.note(F.embedding(input, _value(weight)), note)
+    return tape.note(lambda: F.embedding(index, _value(weight)), note)
 
 
 def _getitem(tape: Tape, parameter, index):
     """Rows of a parameter at the indices of records: an embedding of any shape."""
     if not isinstance(parameter, StandIn) or not isinstance(index, Tensor) or index.dtype != torch.int64:
         return NotImplemented
-    if tape.records_at(index) != 0:
+    where = tape.rows(index)
+    if where is None:
         return NotImplemented
     shape = tuple(parameter.source.shape)
     entries, width = shape[0], math.prod(shape[1:])
 
     def note(gradient):
-        indices = index.detach().reshape(len(index), -1) % entries
-        rows = gradient.reshape(len(index), -1, width).to(parameter.source.dtype)
+        indices = where.reshape(len(where), -1) % entries
+        rows = gradient.reshape(*indices.shape, width).to(parameter.source.dtype)
         yield parameter.source, Outer([(indices, rows)], (entries, width), shape)
 
-    return tape.note(_value(parameter)[index], note)
+    return tape.note(lambda: _value(parameter)[where], note)
 
 
 def _embedding_bag(
@@ -263,91 +273,78 @@ def _embedding_bag(
     include_last_offset=False,
     padding_idx=None,
 ):
-    _check_embedding(max_norm, scale_grad_by_freq)
-    if not isinstance(weight, StandIn) or mode == "max" or isinstance(per_sample_weights, StandIn):
+    index = tape.rows(input)
+    if not isinstance(weight, StandIn) or isinstance(per_sample_weights, StandIn) or index is None:
         return NotImplemented
-    if offsets is None:
-        if tape.records_at(input) != 0:
-            return NotImplemented
-        indices, there = input.long(), torch.ones(input.shape, dtype=torch.bool, device=input.device)
-        share = per_sample_weights
-    else:
-        ends = offsets.long() if include_last_offset else F.pad(offsets.long(), (0, 1), value=len(input))
-        lengths = ends.diff()
-        if len(lengths) != tape.size:
-            return NotImplemented
-        place = torch.arange(max(1, int(lengths.max())), device=input.device)
-        there = place < lengths[:, None]
-        where = (ends[:-1, None] + place).clamp(max=max(len(input) - 1, 0))
-        indices = torch.where(there, input.long()[where] if len(input) else 0, 0)
-        share = None if per_sample_weights is None else per_sample_weights[where]
+    if offsets is not None or mode == "max" or index.dim() != 3:
+        raise ValueError(
+            "an EmbeddingBag takes the bag of a record as a row of indices, padded to a fixed length (padding_idx), in the "
+            "modes sum and mean: offsets would say how long the bags of records are"
+        )
+    share = tape.rows(per_sample_weights)
+    bags, there = index.flatten(0, 1).long(), torch.ones((), dtype=torch.bool, device=index.device)
     if padding_idx is not None:
-        there = there & (indices != padding_idx % weight.source.shape[0])
-    share = there.to(weight.source.dtype) if share is None else torch.where(there, share, 0.0).to(weight.source.dtype)
-    if mode == "mean":
-        share = share / there.sum(dim=1, keepdim=True).clamp(min=1)
-    output = F.embedding_bag(
-        input,
-        _value(weight),
-        offsets,
-        mode=mode,
-        per_sample_weights=per_sample_weights,
-        include_last_offset=include_last_offset,
-        padding_idx=padding_idx,
-    )
+        there = bags != padding_idx % weight.source.shape[0]
+    there = there.expand(bags.shape)
+
+    def compute():
+        own = None if share is None else share.flatten(0, 1)
+        options = {"mode": mode, "per_sample_weights": own, "padding_idx": padding_idx}
+        return F.embedding_bag(bags, _value(weight), **options)
 
     def note(gradient):
-        rows = share.detach()[:, :, None] * gradient.to(share.dtype)[:, None, :]
-        yield weight.source, Outer([(indices, rows)], tuple(weight.source.shape), tuple(weight.source.shape))
+        weights = there.to(weight.source.dtype)
+        if share is not None:
+            weights = torch.where(there, share.detach().flatten(0, 1), 0.0).to(weight.source.dtype)
+        if mode == "mean":
+            weights = weights / there.sum(dim=1, keepdim=True).clamp(min=1)
+        rows = weights[:, :, None] * gradient.to(weights.dtype)[:, None, :]
+        shape, size = tuple(weight.source.shape), len(index)
+        yield weight.source, Outer([(bags.reshape(size, -1), rows.reshape(size, -1, rows.shape[2]))], shape, shape)
 
-    return tape.note(output, note)
+    return tape.note(compute, note, lambda y: y.unflatten(0, (len(index), -1)))
 
 
 # Normalisation: each within one record
 
 
-def _normalised(tape: Tape, function: Callable[[Tensor], Tensor], output: Tensor, input, weight, bias, channels: bool):
-    """Scale and shift after a normalisation; over all channels of a position, or one of each over all positions."""
+def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias, channels: bool):
+    """Scale and shift after a normalisation.
 
-    def total(x: Tensor, like: Tensor) -> Whole:
-        x = x.to(like.dtype)
-        if channels:
-            return Whole(x.flatten(2).sum(dim=2) if x.dim() > 2 else x)
-        return _summed(x, like.shape, like)
+    Args:
+        tape, input, weight, bias: as of the function.
+        function: normalises records, and scales and shifts them by a weight and a bias, or None.
+        channels: whether each channel (B, several, channels, ...) has one of each for all positions, or each number of a
+            position.
+    """
+    rows = tape.rows(input)
+    if rows is None or (channels and rows.dim() < 3):
+        return NotImplemented
+    x, size = rows.flatten(0, 1) if channels else rows, len(rows)
+
+    def total(g: Tensor, like: Tensor) -> Whole:
+        return _by_channel(g, size, like) if channels else _summed(g, like.shape, like)
 
     def note(gradient):
         if isinstance(weight, StandIn):
-            yield weight.source, total(gradient * function(input.detach()), weight.source)
+            yield weight.source, total(gradient * function(x.detach(), None, None), weight.source)
         if isinstance(bias, StandIn):
             yield bias.source, total(gradient, bias.source)
 
-    return tape.note(output, note)
+    seen = (lambda y: y.unflatten(0, rows.shape[:2])) if channels else None
+    return tape.note(lambda: function(x, _value(weight), _value(bias)), note, seen)
 
 
 def _layer_norm(tape: Tape, input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    if tape.records_at(input) != 0 or input.dim() <= len(normalized_shape):
-        return NotImplemented
-    output = F.layer_norm(input, normalized_shape, _value(weight), _value(bias), eps)
-    bare = lambda x: F.layer_norm(x, normalized_shape, None, None, eps)  # noqa: E731
-    return _normalised(tape, bare, output, input, weight, bias, channels=False)
+    return _normalised(tape, input, lambda x, w, b: F.layer_norm(x, normalized_shape, w, b, eps), weight, bias, False)
 
 
 def _rms_norm(tape: Tape, input, normalized_shape, weight=None, eps=None):
-    if tape.records_at(input) != 0 or input.dim() <= len(normalized_shape):
-        return NotImplemented
-    output = F.rms_norm(input, normalized_shape, _value(weight), eps)
-    return _normalised(
-        tape, lambda x: F.rms_norm(x, normalized_shape, None, eps), output, input, weight, None, channels=False
-    )
+    return _normalised(tape, input, lambda x, w, _: F.rms_norm(x, normalized_shape, w, eps), weight, None, False)
 
 
 def _group_norm(tape: Tape, input, num_groups, weight=None, bias=None, eps=1e-5):
-    if tape.records_at(input) != 0:
-        return NotImplemented
-    output = F.group_norm(input, num_groups, _value(weight), _value(bias), eps)
-    return _normalised(
-        tape, lambda x: F.group_norm(x, num_groups, None, None, eps), output, input, weight, bias, channels=True
-    )
+    return _normalised(tape, input, lambda x, w, b: F.group_norm(x, num_groups, w, b, eps), weight, bias, True)
 
 
 def _instance_norm(
@@ -361,86 +358,17 @@ def _instance_norm(
     momentum=0.1,
     eps=1e-5,
 ):
-    if running_mean is not None or not use_input_stats or tape.records_at(input) != 0:
+    if running_mean is not None or not use_input_stats:
         return NotImplemented
-    output = F.instance_norm(input, None, None, _value(weight), _value(bias), True, momentum, eps)
-    bare = lambda x: F.instance_norm(x, eps=eps)  # noqa: E731
-    return _normalised(tape, bare, output, input, weight, bias, channels=True)
+
+    def function(x, w, b):
+        return F.instance_norm(x, None, None, w, b, True, momentum, eps)
+
+    return _normalised(tape, input, function, weight, bias, True)
 
 
 def _batch_norm(tape: Tape, *_, **__):
     raise ValueError("batch_norm mixes the records of a lot: use group_norm or layer_norm")
-
-
-# Parameters that are plain tensors
-
-
-def _elementwise(function: Callable) -> Rule:
-    """A parameter that is broadcast: each record gets a copy of its own, without memory, whose gradient is the record's."""
-
-    def rule(tape: Tape, *args, **kwargs):
-        tensors = [x for x in args if isinstance(x, Tensor)]
-        records = [x for x in tensors if not isinstance(x, StandIn) and tape.records_at(x) is not None]
-        dims = max((x.dim() for x in tensors), default=0)
-        if kwargs or not records or any(tape.records_at(x) != 0 or x.dim() != dims for x in records):
-            return NotImplemented
-        copies: list[tuple[StandIn, Tensor, tuple[int, ...]]] = []
-        for x in args:
-            if isinstance(x, StandIn):
-                shape = tuple(x.source.shape)
-                if len(shape) == dims and shape[0] != 1:
-                    return NotImplemented
-                own = shape[1:] if len(shape) == dims else shape
-                expanded = _value(x).reshape(own).expand(tape.size, *(1,) * (dims - 1 - len(own)), *own)
-                copies.append((x, expanded.requires_grad_(), own))
-        remaining = iter(copies)
-        output = function(*(next(remaining)[1] if isinstance(x, StandIn) else x for x in args))
-        for parameter, copy, _ in copies:
-            tape.note_copy(copy, _copied(parameter))
-        return output
-
-    return rule
-
-
-def _copied(parameter: StandIn) -> Callable[[Tensor], list[tuple[Tensor, Form]]]:
-    def note(gradient):
-        return [(parameter.source, Whole(gradient.reshape(len(gradient), *parameter.source.shape)))]
-
-    return note
-
-
-def _expand(tape: Tape, parameter, *sizes):
-    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-    if not isinstance(parameter, StandIn) or not sizes or sizes[0] != tape.size:
-        return NotImplemented
-    shape = tuple(parameter.source.shape)
-    own = shape[1:] if len(shape) == len(sizes) and shape[0] == 1 else shape
-    if len(own) >= len(sizes):
-        return NotImplemented
-    copy = _value(parameter).reshape(1, *(1,) * (len(sizes) - 1 - len(own)), *own).expand(sizes).requires_grad_()
-
-    def note(gradient):
-        yield parameter.source, Whole(_summed(gradient, own, parameter.source).gradient.reshape(-1, *shape))
-
-    tape.note_copy(copy, note)
-    # A view of it, so that it may be written into by whoever holds it.
-    return copy.view_as(copy)
-
-
-def _repeat(tape: Tape, parameter, *sizes):
-    """A parameter that is repeated once for each record is expanded."""
-    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-    if not isinstance(parameter, StandIn) or not sizes or sizes[0] != tape.size or any(n != 1 for n in sizes[1:]):
-        return NotImplemented
-    shape = tuple(parameter.source.shape)
-    if len(shape) == len(sizes) and shape[0] != 1:
-        return NotImplemented
-    own = shape[1:] if len(shape) == len(sizes) else (*(1,) * (len(sizes) - 1 - len(shape)), *shape)
-    return _expand(tape, parameter, tape.size, *own)
-
-
-def _expand_as(tape: Tape, parameter, other):
-    return _expand(tape, parameter, *other.shape)
 
 
 # Stacks of k components
@@ -448,18 +376,32 @@ def _expand_as(tape: Tape, parameter, other):
 
 def _segmented(function, form_of) -> Rule:
     def rule(tape: Tape, x, weight, bias, offsets, **options):
-        if tape.records_at(x) != 0:
+        rows, isolation = tape.rows(x), tape.isolation
+        if isinstance(offsets, HiddenOffsets):
+            own = isolation.offsets
+        elif rows is not None:
+            own = (0, isolation.size)
+        else:
             return NotImplemented
-        output = function(x, _value(weight), _value(bias), offsets, **options)
+        if rows is not None and (rows.shape[1] != 1 or len(own) != len(weight) + 1):
+            raise ValueError(
+                f"a stack of {len(weight)} components takes (1, ...) for one record of a lot, with the lot's offsets; "
+                f"found {tuple(x.shape)} and {len(own) - 1} components"
+            )
+        with isolation.outside():
+            inputs = (x.expand(isolation.size, *x.shape) if rows is None else rows).squeeze(1)
 
         def note(gradient):
             if isinstance(weight, StandIn):
-                yield weight.source, Segmented(form_of(x.detach(), gradient, weight.source.shape[1:], **options), offsets)
+                form = form_of(inputs.detach(), gradient, weight.source.shape[1:], **options)
+                yield weight.source, Segmented(form, own)
             if isinstance(bias, StandIn):
                 total = gradient if gradient.dim() == 2 else gradient.flatten(2).sum(dim=2)
-                yield bias.source, Segmented(Whole(total), offsets)
+                yield bias.source, Segmented(Whole(total), own)
 
-        return tape.note(output, note)
+        return tape.note(
+            lambda: function(inputs, _value(weight), _value(bias), own, **options), note, lambda y: y.unsqueeze(1)
+        )
 
     return rule
 
@@ -469,22 +411,24 @@ def _linear_form(x: Tensor, gradient: Tensor, shape) -> Form:
 
 
 def _segmented_conv_form(x, gradient, shape, stride, padding) -> Form:
-    return _conv_form(x, gradient, tuple(shape), stride, padding, 1, 1)
+    return _conv_form(x, gradient, len(x), tuple(shape), stride, padding, 1, 1)
 
 
 def _segmented_conv_transpose_form(x, gradient, shape, stride, padding, output_padding) -> Form:
-    return _conv_transpose_form(x, gradient, tuple(shape), stride, padding, 1, 1)
+    return _conv_transpose_form(x, gradient, len(x), tuple(shape), stride, padding, 1, 1)
 
 
-_ELEMENTWISE = (
+# Functions that are as quick with a copy of a parameter for each record as they would be with a rule.
+_COPIED = (
     "add", "sub", "mul", "div", "true_divide", "pow", "maximum", "minimum", "rsub", "where", "lerp", "addcmul", "addcdiv",
     "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__", "__rmul__", "__imul__", "__truediv__",
-    "__rtruediv__", "__itruediv__", "__pow__", "__rpow__", "add_", "sub_", "mul_", "div_",
+    "__rtruediv__", "__itruediv__", "__pow__", "__rpow__", "add_", "sub_", "mul_", "div_", "expand_as", "cat", "concat",
+    "concatenate", "stack", "hstack", "vstack",
 )  # fmt: skip
 
 
-def _rules() -> dict[Callable, Rule]:
-    rules: dict[Callable, Rule] = {
+def _rules() -> dict[Callable, Rule | None]:
+    rules: dict[Callable, Rule | None] = {
         F.linear: _linear,
         torch.addmm: _addmm,
         Tensor.addmm: _addmm,
@@ -501,12 +445,6 @@ def _rules() -> dict[Callable, Rule]:
         F.group_norm: _group_norm,
         F.instance_norm: _instance_norm,
         F.batch_norm: _batch_norm,
-        Tensor.expand: _expand,
-        Tensor.broadcast_to: _expand,
-        torch.broadcast_to: _expand,
-        Tensor.expand_as: _expand_as,
-        Tensor.repeat: _repeat,
-        Tensor.tile: _repeat,
         segmented_linear: _segmented(segmented_linear, _linear_form),
         segmented_conv2d: _segmented(segmented_conv2d, _segmented_conv_form),
         segmented_conv_transpose2d: _segmented(segmented_conv_transpose2d, _segmented_conv_transpose_form),
@@ -519,10 +457,9 @@ def _rules() -> dict[Callable, Rule]:
         rules[function] = _conv_rule(function, _conv_form, transposed=False)
     for function in (F.conv_transpose1d, F.conv_transpose2d):
         rules[function] = _conv_rule(function, _conv_transpose_form, transposed=True)
-    for holder, name in itertools.product((torch, Tensor), _ELEMENTWISE):
-        function = getattr(holder, name, None)
-        if function is not None:
-            rules[function] = _elementwise(function)
+    for holder, name in itertools.product((torch, Tensor), _COPIED):
+        if hasattr(holder, name):
+            rules[getattr(holder, name)] = None
     return rules
 
 

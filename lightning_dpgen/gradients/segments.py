@@ -14,12 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from lightning_dpgen.gradients.isolation import HiddenOffsets
+
 
 def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
     """(B, n) through the matrices (k, o, n) and biases (k, o); gives (B, o)."""
     given = (x, weight) if bias is None else (x, weight, bias)
     if has_torch_function(given):
         return handle_torch_function(segmented_linear, given, x, weight, bias, offsets)
+    if isinstance(offsets, HiddenOffsets):
+        return offsets.call(segmented_linear, x, weight, bias)
     if not torch.is_grad_enabled():
         return segmented_product(x, weight, bias, offsets)
     return _SegmentedLinear.apply(x, weight, bias, offsets)
@@ -33,6 +37,8 @@ def segmented_conv2d(
     options = {"stride": stride, "padding": padding}
     if has_torch_function(given):
         return handle_torch_function(segmented_conv2d, given, x, weight, bias, offsets, **options)
+    if isinstance(offsets, HiddenOffsets):
+        return offsets.call(segmented_conv2d, x, weight, bias, **options)
     return _each(F.conv2d, x, weight, bias, offsets, options)
 
 
@@ -51,6 +57,8 @@ def segmented_conv_transpose2d(
     options = {"stride": stride, "padding": padding, "output_padding": output_padding}
     if has_torch_function(given):
         return handle_torch_function(segmented_conv_transpose2d, given, x, weight, bias, offsets, **options)
+    if isinstance(offsets, HiddenOffsets):
+        return offsets.call(segmented_conv_transpose2d, x, weight, bias, **options)
     return _each(F.conv_transpose2d, x, weight, bias, offsets, options)
 
 
@@ -82,6 +90,8 @@ def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def components(offsets: Sequence[int], device: torch.device) -> Tensor:
     """(B,) the component of each record, from where the components begin and end."""
+    if isinstance(offsets, HiddenOffsets):
+        return offsets.components(device)
     sizes = torch.tensor([end - start for start, end in itertools.pairwise(offsets)])
     return torch.repeat_interleave(sizes, output_size=offsets[-1]).to(device)
 

@@ -9,21 +9,23 @@ masked or normalised weight) is a stand-in again, and gradients are carried back
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.gradients.forms import Form, Whole, combined
+from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.watch import call, is_hidden
 
 # From the gradient of an output, one row a record, to gradients with respect to some sources.
 Note = Callable[[Tensor], Iterable[tuple[Tensor, Form]]]
 # Called as the function is, after the tape; gives its result, or NotImplemented.
 Rule = Callable[..., Any]
-
 
 # What gives a parameter's own memory, and what takes it away.
 _APART, _SET_DATA = (Tensor.data.__get__, Tensor.detach), Tensor.data.__set__
@@ -46,23 +48,6 @@ class _Noted(torch.autograd.Function):
     def backward(ctx, gradient):
         ctx.tape.receive(ctx.place, gradient)
         return gradient, gradient.new_zeros(()), None, None
-
-
-class _Marked(torch.autograd.Function):
-    """Passes records on, so that what is computed from them is known by its place in the graph."""
-
-    @staticmethod
-    def forward(ctx, records, seed):
-        ctx.mark_dirty(records)
-        return records
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, gradient.new_zeros(())
-
-
-class AmbiguousSize(ValueError):
-    """A dimension that is not that of the records is as large as the lot: by chance, or by how the loss is made."""
 
 
 class StandIn(Tensor):
@@ -99,24 +84,19 @@ class Tape:
     """What parameters were used for in one forward pass of a lot.
 
     Args:
-        size: number of records, unlike any other size that tensors have here: a dimension of that size is that of records.
-        rules: how functions of torch are taped.
-        say: is told the names of functions that have no rule.
-
-    Attributes:
-        constants: sizes that tensors without records had; the size of a lot must be none of them.
-        shapes: of what records and parameters gave, without the dimension of records: these must be public.
+        isolation: in which the loss is called, so that it sees a lot of one record.
+        rules: how functions of torch are taped; None for those that are handed a copy of each parameter for each record.
+        say: is told the names of functions that are not among them, and are handed such copies too.
     """
 
-    def __init__(self, size: int, rules: Mapping[Callable, Rule], say: Callable[[str], None]) -> None:
-        self.size, self.constants = size, set()
+    def __init__(self, isolation: Isolation, rules: Mapping[Callable, Rule | None], say: Callable[[str], None]) -> None:
+        self.isolation = isolation
         self._rules, self._say = rules, say
-        # What gradients are asked of: all results that are noted lead to the first, records to the second alone.
-        self._seed, self._of_records = torch.zeros((), requires_grad=True), torch.zeros((), requires_grad=True)
-        self.shapes: list[tuple[int, ...]] = []
+        # Gradients are asked of it: all results that are noted lead there.
+        self._seed = torch.zeros((), requires_grad=True)
         self._notes: list[Note] = []
         self._received: dict[int, Tensor] | None = None
-        self._copies: list[tuple[Tensor, Note]] = []
+        self._copies: list[tuple[Tensor, Tensor]] = []
         self._leaves: dict[nn.Parameter, StandIn] = {}
         # What shares a parameter's memory or is a copy of it, and its version then.
         self._handed: list[tuple[Tensor, int]] = []
@@ -128,21 +108,23 @@ class Tape:
             self._handed.append((parameter, parameter._version))
         return self._leaves[parameter]
 
-    def mark(self, x: Tensor) -> Tensor:
-        """The same records, from which whatever is computed can be told."""
-        return _Marked.apply(x.detach(), self._of_records) if x.is_floating_point() else x
+    def rows(self, x: Any) -> Tensor | None:
+        """(B, ...), the records that are behind what the loss sees as one; None for what holds no record."""
+        return self.isolation.rows(x)
 
-    def note(self, output: Tensor, note: Note) -> Tensor:
-        """Have `note` called with the gradient of `output`, (B, ...); gives what is to be used in its place."""
-        self._notes.append(note)
-        at = output.shape.index(self.size) if self.size in output.shape else len(output.shape)
-        self.shapes.append((*output.shape[:at], *output.shape[at + 1 :]))
-        return _Noted.apply(output, self._seed, self, len(self._notes) - 1)
+    def note(self, compute: Callable[[], Tensor], note: Note, seen: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """What the loss is to see of a result for all records.
 
-    def note_copy(self, copy: Tensor, note: Note) -> Tensor:
-        """As `note`, for a copy of a parameter for each record that nobody but the caller will hold."""
-        self._copies.append((copy.requires_grad_(), note))
-        return copy
+        Args:
+            compute: gives the result.
+            note: is called with its gradient.
+            seen: turns the result into (B, ...), where it has another shape.
+        """
+        with self.isolation.outside():
+            self._notes.append(note)
+            output = _Noted.apply(compute(), self._seed, self, len(self._notes) - 1)
+            output = output if seen is None else seen(output)
+        return self.isolation.hide(output)
 
     def receive(self, place: int, gradient: Tensor) -> None:
         """Called in the backward pass."""
@@ -153,37 +135,17 @@ class Tape:
             )
         self._received[place] = gradient
 
-    def records_at(self, x: Any) -> int | None:
-        """Which dimension of a tensor is that of records; None if it holds no record.
-
-        Raises:
-            ValueError: if it depends on records, and none of its dimensions is theirs.
-        """
-        if not isinstance(x, Tensor) or isinstance(x, StandIn):
-            return None
-        places = [i for i, n in enumerate(x.shape) if n == self.size]
-        if len(places) == 1:
-            return places[0]
-        if places:
-            raise AmbiguousSize(
-                f"a tensor of shape {tuple(x.shape)} sets the {self.size} records of a lot against each other, and meets a "
-                "parameter: the loss of a record may depend on that record alone"
-            )
-        if x.requires_grad and not x.is_leaf:
-            raise ValueError(
-                f"a tensor of shape {tuple(x.shape)} depends on the records of a lot, meets a parameter, and none of its "
-                f"dimensions is that of the {self.size} records: keep them as a dimension of their own (x.flatten(1), not "
-                "x.flatten(0, 1)), or use engine='func', which takes records one by one"
-            )
-        self.constants.update(x.shape)
-        return None
-
     def use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """In place of a call of `function` that stand-ins take part in."""
         if self._received is not None or any(isinstance(x, StandIn) and x.tape is not self for x in args):
             raise RuntimeError(
                 "something computed from a parameter was kept from an earlier lot, so its gradient is lost: compute it "
                 "anew in each call"
+            )
+        if not self.isolation.is_innermost:
+            raise ValueError(
+                "a parameter is used inside of a transform of torch.func, where its gradients by record cannot be seen: "
+                "use engine='func'"
             )
         if function == _SET_DATA:
             raise RuntimeError(_WRITTEN)
@@ -196,13 +158,26 @@ class Tape:
         result = rule(self, *args, **kwargs) if fits else NotImplemented
         if result is not NotImplemented:
             return result
-        flat, spec = tree_flatten((args, kwargs))
-        places = [self.records_at(x) for x in flat]
-        if any(place is not None for place in places):
-            return self._by_func(function, flat, places, spec)
-        args, kwargs = tree_unflatten([x.source if isinstance(x, StandIn) else x for x in flat], spec)
-        result = function(*args, **kwargs)
-        return tree_map(lambda x: self._derived(x) if isinstance(x, Tensor) and x.requires_grad else x, result)
+        if any(map(is_hidden, args)) or any(map(is_hidden, tree_leaves((args, kwargs)))):
+            if function not in self._rules:
+                self._say(getattr(function, "__name__", str(function)))
+            return call(function, *tree_map(lambda x: self.copied(x) if isinstance(x, StandIn) else x, (args, kwargs)))
+        args, kwargs = tree_map(lambda x: x.source if isinstance(x, StandIn) else x, (args, kwargs))
+        with self.isolation.outside():
+            result = function(*args, **kwargs)
+            return tree_map(
+                lambda x: StandIn.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
+            )
+
+    def copied(self, parameter: StandIn) -> Tensor:
+        """A copy of a parameter for each record, without memory of its own: the gradient of a copy is a record's."""
+        source = parameter.source
+        with self.isolation.outside():
+            copy = source.detach().expand(self.isolation.size, *source.shape).requires_grad_()
+            self._copies.append((copy, source))
+            # A view of it: the loss may write into what it holds.
+            seen = copy.view_as(copy)
+        return self.isolation.hide(seen)
 
     def _copy(self, x: StandIn) -> Tensor:
         copy = x.source.detach().clone()
@@ -217,59 +192,6 @@ class Tape:
         """
         if any(x._version != before for x, before in self._handed):
             raise RuntimeError(_WRITTEN)
-
-    def _derived(self, x: Tensor) -> StandIn:
-        if self.size in x.shape:
-            raise AmbiguousSize(
-                f"a parameter became a tensor of shape {tuple(x.shape)}, which has a dimension of the {self.size} records "
-                "and is no function of theirs: broadcast it or use expand; keep records as a dimension of their own "
-                "(x.flatten(1), not x.flatten(0, 1)), or use engine='func'"
-            )
-        return StandIn.of(x, self)
-
-    def _by_func(self, function: Callable, flat: list, places: list[int | None], spec) -> Any:
-        """The way for a function without a rule: each record's gradient by `torch.func`, for this function alone."""
-        name = getattr(function, "__name__", str(function))
-        sources = {i: x.source for i, x in enumerate(flat) if isinstance(x, StandIn)}
-        # Copies: a function that writes in place must not change what its gradient is taken at.
-        records = {i: x.detach().clone() for i, x in enumerate(flat) if places[i] is not None}
-
-        def call(given: Mapping[int, Any]) -> list:
-            args, kwargs = tree_unflatten([given.get(i, x) for i, x in enumerate(flat)], spec)
-            result = function(*args, **kwargs)
-            return list(result) if isinstance(result, tuple) else [result]
-
-        outputs = call({i: source.detach() for i, source in sources.items()})
-        self._say(name)
-
-        def noted(j: int, output: Any) -> Any:
-            if not isinstance(output, Tensor) or not output.is_floating_point():
-                return output
-            at = self.records_at(output)
-            if at is None:
-                raise ValueError(
-                    f"{name} was handed records and parameters, and its result has no dimension of records: use "
-                    "engine='func'"
-                )
-
-            def loss(values: tuple[Tensor, ...], gradient: Tensor, *alone: Tensor) -> Tensor:
-                own = {i: x.unsqueeze(places[i]) for i, x in zip(records, alone, strict=True)}
-                result = call(dict(zip(sources, values, strict=True)) | own)[j]
-                if result.shape != gradient.unsqueeze(at).shape:
-                    raise ValueError(f"{name} does not treat records one by one: use engine='func'")
-                return (result * gradient.unsqueeze(at)).sum()
-
-            def note(gradient: Tensor):
-                dimensions = (None, at, *(places[i] for i in records))
-                each = torch.func.vmap(torch.func.grad(loss), in_dims=dimensions)
-                values = tuple(source.detach() for source in sources.values())
-                whole = each(values, gradient, *records.values())
-                return [(source, Whole(g)) for source, g in zip(sources.values(), whole, strict=True)]
-
-            return self.note(output, note)
-
-        found = [noted(j, output) for j, output in enumerate(outputs)]
-        return found[0] if len(found) == 1 else tuple(found)
 
     @property
     def used(self) -> bool:
@@ -294,11 +216,12 @@ class Tape:
                 "written into another tensor): use engine='func', or torch's functions without writing in place"
             )
         forms: dict[int, tuple[Tensor, list[Form]]] = {}
-        received = [(self._notes[place], gradient) for place, gradient in sorted(self._received.items())]
-        received += [(note, g) for (_, note), g in zip(self._copies, found, strict=False) if g is not None]
-        for note, gradient in received:
-            for source, form in note(gradient):
+        for place, gradient in sorted(self._received.items()):
+            for source, form in self._notes[place](gradient):
                 forms.setdefault(id(source), (source, []))[1].append(form)
+        for (_, source), gradient in zip(self._copies, found, strict=False):
+            if gradient is not None:
+                forms.setdefault(id(source), (source, []))[1].append(Whole(gradient))
         return self._carried_back(list(forms.values()))
 
     def close(self) -> None:
@@ -331,5 +254,11 @@ class Tape:
 
 def _takes(rule: Rule, keywords: Mapping[str, Any]) -> bool:
     """Whether a rule knows these keywords; what it does not know goes the way of functions without one."""
+    names, any_name = _keywords(rule)
+    return any_name or all(name in names for name in keywords)
+
+
+@functools.cache
+def _keywords(rule: Rule) -> tuple[frozenset[str], bool]:
     parameters = inspect.signature(rule).parameters
-    return all(name in parameters for name in keywords) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return frozenset(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ class PerRecord:
     """A loss of each record by itself; its gradient is clipped to C a record (sensitivity C).
 
     Args:
-        loss: ``loss(lot, noise) -> (B,)``; the i-th value may depend on the i-th record and the i-th row of the noise
-            alone. Networks without batch statistics have this property row by row.
+        loss: ``loss(lot, noise) -> (1,)``, called once for a lot with what looks like a lot of one record, and its row of
+            the noise: `torch.vmap` hides the others, so nothing of these can be seen (`gradients/isolation.py`). Code
+            for lots of any size, ``(B,)``, will do, as long as a record's value depends on that record alone.
         noise: how many standard normals each record gets of its own, drawn from the private stream. Randomness that a
             record takes by its position from a public stream would let it change the others' (docs/PRIVACY.md).
         forms: the gradients of this very loss in closed form, for a model that knows them:
@@ -43,8 +45,8 @@ class PerRecord:
         if not isinstance(losses, Tensor) or losses.shape != (len(lot),):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"a per-record loss must have shape ({len(lot)},), one value a record; found {found}. "
-                "Use reduction='none' and sum over everything but the record"
+                f"a per-record loss must have shape (B,), one value a record: it is called with a lot of {len(lot)}, and "
+                f"gave {found}. Use reduction='none' and sum over everything but the record"
             )
         return losses
 
@@ -57,24 +59,40 @@ class PerGroup:
     gradient of one group, from one vector within C to another. An empty group adds nothing.
 
     Args:
-        loss: ``loss(lot, noise, groups) -> (m,)``; the j-th value may depend on the records of the j-th group and their
-            rows of the noise alone. `groups.gather` puts them side by side, zeros behind them, and `groups.mask` says where
-            there are any: a mean over the places would count how many the largest group has.
+        loss: ``loss(lot, noise, groups) -> (1,)``, called once for a lot: what is computed of the records sees one of them,
+            as in `PerRecord`. `groups.gather` leads from there to a group: it gives (1, places, ...), its records side by
+            side and zeros behind them, and `groups.mask` (1, places) says where there are any.
         groups: m, how many; the gradient is a mean over them.
         noise: as for `PerRecord`.
         forms: for a model that knows them, the gradients that flow through each record:
             ``forms(lot, noise, groups) -> (a form for each parameter, a function that gives the losses)``; those of a group
             are their sums over it.
+        places: how many records a group has room for, a public number (`room`); any more are left out. A term that brings
+            its gradients in closed form needs none.
     """
 
     loss: Callable[[Lot, Tensor, Groups], Tensor]
     groups: int
     noise: int = 0
     forms: Callable[[Lot, Tensor, Groups], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
+    places: int | None = None
 
     def __post_init__(self) -> None:
         if self.groups < 1:
             raise ValueError(f"groups={self.groups}: expected a whole number, 1 or more")
+        if self.places is not None and self.places < 1:
+            raise ValueError(f"places={self.places}: expected a whole number, 1 or more")
+
+    @staticmethod
+    def room(expected_lot: float, groups: int) -> int:
+        """Places that a group of a Poisson lot outgrows with a probability below 1e-6.
+
+        Example:
+            >>> PerGroup.room(256, 16)
+            46
+        """
+        mean = expected_lot / groups
+        return math.ceil(mean + 6.0 * math.sqrt(mean) + 6.0)
 
     def losses(self, lot: Lot, noise: Tensor, groups: Groups) -> Tensor:
         """The losses (m,) of a lot.
@@ -85,7 +103,10 @@ class PerGroup:
         losses = self.loss(lot, noise, groups)
         if not isinstance(losses, Tensor) or losses.shape != (groups.count,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ValueError(f"a per-group loss must have shape ({groups.count},), one value a group; found {found}")
+            raise ValueError(
+                f"a per-group loss must have shape (m,), one value a group: it is called with {groups.count}, and gave "
+                f"{found}"
+            )
         return losses
 
 

@@ -168,22 +168,23 @@ class StackedVAE(nn.Module):
         """The negative evidence lower bound of each record."""
         return self._record_term(None)
 
-    def terms(self, lot: Lot, groups: int, weight: float) -> tuple[PerRecord, PerGroup]:
+    def terms(self, lot: Lot, groups: int, weight: float, places: int) -> tuple[PerRecord, PerGroup]:
         """`term` and `group_term` for this very lot, whose records are encoded once for both."""
         with torch.no_grad():
             encoded = self.encoder.run(lot.records, lot.offsets) if self.network == "dense" else None
-        return self._record_term(encoded), self.group_term(groups, weight, encoded)
+        return self._record_term(encoded), self.group_term(groups, weight, places, encoded)
 
     def _record_term(self, encoded: Encoded | None) -> PerRecord:
         closed = functools.partial(self.closed_forms, encoded=encoded) if self.network == "dense" else None
         return PerRecord(self.negative_elbo, noise=self.latent, forms=closed)
 
-    def group_term(self, groups: int, weight: float, encoded: Encoded | None = None) -> PerGroup:
+    def group_term(self, groups: int, weight: float, places: int, encoded: Encoded | None = None) -> PerGroup:
         """The divergence of the codes of a group from the prior (PriVAE, "batch-wise" terms; Zhao et al. 2019, MMD).
 
         Args:
             groups: m, into how many groups a lot is divided.
             weight: of the divergence, beside the loss of a record.
+            places: how many records a group has room for, see `PerGroup`.
             encoded: what the encoder's `run` has given for the lot that the term is for, if it ran already.
         """
 
@@ -205,7 +206,8 @@ class StackedVAE(nn.Module):
             d_code = torch.cat([d_z, 0.5 * d_z * deviation * own], dim=1)
             return self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0], lambda: weight * losses
 
-        return PerGroup(loss, groups, noise=2 * self.latent, forms=forms if self.network == "dense" else None)
+        closed = forms if self.network == "dense" else None
+        return PerGroup(loss, groups, noise=2 * self.latent, forms=closed, places=places)
 
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:

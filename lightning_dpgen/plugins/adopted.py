@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_dpgen.data.lots import Lot, LotBlock
-from lightning_dpgen.gradients.alone import check_alone, made_up
-from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.alone import check_exact, made_up
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.isolation import private_mean
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.lot_log import PRIVATE
 from lightning_dpgen.privacy.account import Account
 
 
 class Adopted:
     """In place of a module's `training_step`: for each lot of a block, gradients, one access, one step of its optimizer.
 
-    The module's own `training_step` is called with the records of a lot, and gives one loss a record (a tensor (B,), what
-    ``reduction='none'`` leaves, summed over everything but the record), or a term, or a list of terms.
+    The module's own `training_step` is called once for each lot, with a batch of what looks like one record
+    (`gradients/isolation.py`), and gives one loss a record (a tensor (B,), what ``reduction='none'`` leaves, summed over
+    everything but the record), or a term, or a list of terms. What it logs goes to the Trainer's loggers as a private mean
+    over the lot, and not to `trainer.callback_metrics`, where code that trains would find it.
 
     Args:
         module: with automatic optimization, which it is switched out of.
@@ -35,7 +41,10 @@ class Adopted:
         # Made-up records to ask for terms with, if it gives terms: a term that kept real ones would be neither clipped nor
         # noised. None if it gives losses.
         self._made_up: Any = None
+        # What the training step has logged, by name.
+        self._values: dict[str, Tensor | float] = {}
         module.automatic_optimization = False
+        module.log, module.log_dict = self._log, self._log_all
         # A function, since Lightning compares its code with that of its own class.
         module.training_step = lambda batch, batch_idx: self(batch, batch_idx)
 
@@ -50,34 +59,49 @@ class Adopted:
             (wrapped if i == len(block) else optimizer).step()
             for config in self._module.trainer.lr_scheduler_configs:
                 config.scheduler.step()
+            self._write_logs()
+
+    def _log(self, name: str, value: Tensor | float, *_: Any, **__: Any) -> None:
+        self._values[name] = private_mean(value) if isinstance(value, Tensor) else value
+
+    def _log_all(self, values: Mapping[str, Tensor | float], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            self._log(name, value)
+
+    def _write_logs(self) -> None:
+        trainer, step = self._module.trainer, sum(self._account.done.values())
+        if self._values and step % trainer.log_every_n_steps == 0:
+            values = {f"{PRIVATE}{name.removeprefix(PRIVATE)}": float(value) for name, value in self._values.items()}
+            for logger in trainer.loggers:
+                logger.log_metrics(values, step=step)
+        self._values.clear()
 
     def rehearse(self, empty: Any) -> None:
-        """See on made-up records that the loss of a record depends on that record alone; see `check_alone`.
+        """See on made-up records that the engine understands the training step; see `check_exact`.
 
         A module that made-up records do not suit is left to the check of its first lot, with a warning.
         """
-        records = made_up(empty, next(self._module.parameters()))
-        logged = self._module.log, self._module.log_dict
-        # Lightning takes no logs here, and these would be of nothing.
-        self._module.log = self._module.log_dict = lambda *_, **__: None
+        some = next(self._module.parameters())
+        lot = made_up(empty, some)
         try:
-            terms = self._asked(records)
+            terms = self._asked(lot.records)
             if terms is None:
                 terms = [PerRecord(self._losses)]
             else:
-                self._made_up = records
+                self._made_up = lot.records
             for term in terms:
-                # The other engine takes records one by one.
-                if isinstance(term, PerRecord) and self._engine == "ghost":
-                    check_alone(self._module, term, empty)
+                if isinstance(term, PerRecord):
+                    noise = torch.full((len(lot), term.noise), 0.5, device=some.device)
+                    check_exact(ENGINES[self._engine], self._module, term, lot, noise)
         except (IndexError, TypeError, AssertionError, NotImplementedError) as error:
             warnings.warn(
                 f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): its gradients "
-                "will be compared with those of single records at the first lot alone",
+                "will be checked at the first lot alone",
                 stacklevel=2,
             )
         finally:
-            self._module.log, self._module.log_dict = logged
+            # These would be of nothing.
+            self._values.clear()
 
     def _asked(self, records: Any) -> list | None:
         """The terms that the training step gives; None if it gives losses."""

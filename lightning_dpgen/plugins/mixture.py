@@ -134,14 +134,18 @@ class PrivateMixture(pl.LightningModule):
         for p in parameters:
             p.grad = None
 
+    @property
+    def expected_lot(self) -> float:
+        """The rate of lots times the declared number of records."""
+        return self.account.plan.stage("training").access.rate * self.n
+
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """The optimizer of `trained`, made private."""
-        rate = self.account.plan.stage("training").access.rate
         return PrivateOptimizer(
             inner,
             account=self.account,
             clipping=self.clipping,
-            expected_lot=rate * self.n,
+            expected_lot=self.expected_lot,
             embeddings=self._embeddings,
         )
 

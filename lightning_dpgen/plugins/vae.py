@@ -13,6 +13,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -128,7 +129,8 @@ class VAE(PrivateMixture):
             return super().gradients(lot)
         weight, stream = self.divergence.weight, self.account.stream
         if self._embedding is None:
-            terms = self.network.terms(lot, self.divergence.groups, weight)
+            places = PerGroup.room(self.expected_lot, self.divergence.groups)
+            terms = self.network.terms(lot, self.divergence.groups, weight, places)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
         embedding = self._embedding.to(self.device)
         noise = stream.normal((len(lot), self.network.latent), dtype=self.dtype, device=self.device)

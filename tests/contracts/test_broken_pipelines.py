@@ -259,7 +259,7 @@ BROKEN = {
         (laws.the_norm_of_a_group_is_its_own,),
     ),
     "groups by position": Broken(
-        engines.term_gradients,
+        engines._groups,
         {"torch.from_numpy(stream.integers(len(lot), count))": "(torch.arange(len(lot)) % count)"},
         (laws.groups_are_independent_of_who_else_is_there,),
     ),

@@ -359,7 +359,7 @@ def test_what_components_share_has_no_bound_for_each(account_of, make, way):
 
 def test_groups_reach_over_components(account_of):
     net, account = Mixture(lambda net, x: x, None), account_of({"gradient": 1.0})
-    term = PerGroup(lambda lot, noise, groups: groups.gather(net.loss(lot)[:, None]).sum(dim=(1, 2)), 3)
+    term = PerGroup(lambda lot, noise, groups: groups.gather(net.loss(lot)[:, None]).sum(dim=(1, 2)), 3, places=9)
     with pytest.raises(ValueError, match="one slice a component"):
         _by_component(account, net, term)
     assert not account.ledger.accesses

@@ -1,0 +1,318 @@
+"""Records of a lot that cannot see each other: `torch.vmap` hides all but one of them from the code of a loss.
+
+A loss is called once for a lot, inside a vmap over its records, and sees a lot of one record. Each operation of torch
+acts on every record alone, by its batching rule, or is refused. Control flow on a value (``if``, ``item()``), shapes that
+follow from values and writes into tensors that outlive the call mean nothing for one record of many, so vmap refuses them.
+A value that the loss keeps in Python is found when the call ends, and cannot be used again. So the loss of a record is a
+function of that record, of public numbers and of randomness of its own, whatever its code is.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.utils._pytree import tree_map, tree_map_only
+
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.watch import Watch
+
+
+class Isolation:
+    """One call of a function in which each record of a lot is alone.
+
+    Args:
+        size: B, the number of records; 1 or more.
+        offsets: where the components begin and end among them; a single component by default.
+        groups: of the records, for a per-group loss, with a public number of places. `HiddenGroups.gather` leads from
+            records to groups, and each group is then alone.
+
+    Example:
+        >>> isolation, x = Isolation(3), torch.tensor([[1.0], [2.0], [3.0]])
+        >>> isolation.run(lambda x: x.sum() + len(x), x)
+        tensor([2., 3., 4.])
+        >>> isolation.run(lambda x: x if x.sum() > 2 else -x, x)
+        Traceback (most recent call last):
+        ...
+        ValueError: the loss looks at a value that it made of a record (if, bool): use torch.where...
+    """
+
+    def __init__(self, size: int, offsets: Sequence[int] | None = None, groups: Groups | None = None) -> None:
+        self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
+        # That of the groups, if there are any, and that of the records, inside it.
+        self._levels: list[int] = []
+
+    def run(self, function: Callable[..., Any], *rows: Any) -> Any:
+        """What a function gives for each record; it is called once, with the tensors of one record.
+
+        Args:
+            function: of as many arguments.
+            rows: tensors (B, ...), or trees of them, of which it sees (...).
+
+        Returns:
+            The tree of tensors that it gives, each with the records, or the groups, in front.
+
+        Raises:
+            ValueError: where the function would need what it may not see; it names the line and says what to do instead.
+        """
+        collecting, collections = gc.isenabled(), _Collections()
+        # Without collections all that the function makes stays in the youngest generation, where `_bury` looks.
+        gc.disable()
+        gc.callbacks.append(collections)
+        validated = torch.distributions.Distribution._validate_args
+        # These checks look at values.
+        torch.distributions.Distribution.set_default_validate_args(False)
+        try:
+            if self._groups is not None:
+                self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
+            self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
+            try:
+                with Watch(self):
+                    return tree_map_only(Tensor, self._bare, function(*tree_map(self.hide, rows)))
+            finally:
+                while self._levels:
+                    _functorch._vmap_decrement_nesting()
+                    self._levels.pop()
+        except RuntimeError as error:
+            raise _explained(error) from error
+        finally:
+            torch.distributions.Distribution.set_default_validate_args(validated)
+            gc.callbacks.remove(collections)
+            _bury(gc.get_objects() if collections.count else gc.get_objects(0))
+            if collecting:
+                gc.enable()
+
+    def _bare(self, x: Tensor) -> Tensor:
+        """Of a result all records, or groups."""
+        # The level of the groups, or else that of the records.
+        value, at = _functorch._unwrap_batched(x, self._levels[0])
+        if _functorch.is_functorch_wrapped_tensor(value):
+            raise ValueError(
+                "a loss of groups must be made of what groups.gather gives: records that are in no group by then would be "
+                "shared by all groups"
+            )
+        if at is None:
+            return value.expand(self.size if self._groups is None else self._groups.count, *value.shape)
+        return value.movedim(at, 0) if at else value
+
+    def hide(self, x: Tensor) -> Tensor:
+        """Of (B, ...) what the loss is to see: the (...) of one record."""
+        return _functorch._add_batch_dim(x, 0, self._levels[-1])
+
+    def rows(self, x: Any) -> Tensor | None:
+        """(B, ...), the records that are behind what a loss sees as one; None for what holds no record.
+
+        Raises:
+            ValueError: for groups, and inside of other transforms of torch.func.
+        """
+        if not isinstance(x, Tensor) or not _functorch.is_functorch_wrapped_tensor(x):
+            return None
+        value, at = (None, None)
+        if _functorch.is_batchedtensor(x):
+            value, at = _functorch._unwrap_batched(x, self._levels[-1])
+        if at is None or _functorch.is_functorch_wrapped_tensor(value):
+            raise ValueError(
+                "a parameter meets groups of records (behind groups.gather), or records inside another transform of "
+                "torch.func: only engine='func' takes these"
+            )
+        return value.movedim(at, 0) if at else value
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether the loss is not inside of another transform of torch.func just now."""
+        return _functorch.maybe_current_level() == self._levels[-1]
+
+    def outside(self) -> _Outside:
+        """A context in which (B, ...) tensors are what they are, and autograd records what is done to them."""
+        return _Outside(len(self._levels))
+
+
+class _Outside:
+    """Takes the levels of vmap off torch's stack, and puts them back."""
+
+    def __init__(self, levels: int) -> None:
+        self._count, self._taken = levels, []
+
+    def __enter__(self) -> None:
+        self._taken = [_functorch.pop_dynamic_layer_stack() for _ in range(self._count)]
+
+    def __exit__(self, *_) -> None:
+        for layer in reversed(self._taken):
+            _functorch.push_dynamic_layer_stack(layer)
+
+
+class HiddenOffsets:
+    """In place of the offsets of a lot of one record, whose component only functions of stacks of components know."""
+
+    def __init__(self, isolation: Isolation) -> None:
+        self._isolation = isolation
+
+    def __len__(self) -> int:
+        return len(self._isolation.offsets)
+
+    def __getitem__(self, i: int) -> int:
+        if i % len(self) not in (0, len(self) - 1):
+            raise ValueError("the component of a record is private: use the functions and layers of stacked components")
+        return int(i % len(self) > 0)
+
+    def __iter__(self):
+        return iter([self[i] for i in range(len(self))])
+
+    def components(self, device: torch.device) -> Tensor:
+        """(1,) the component of the record."""
+        sizes = torch.tensor(self._isolation.offsets).diff()
+        index = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(device)
+        return self._isolation.hide(index[:, None])
+
+    def call(self, function: Callable[..., Tensor], x: Tensor, *rest: Any, **options: Any) -> Tensor:
+        """``function(x, *rest, offsets, **options)`` of a stack of components, for the record that is behind x (1, ...)."""
+        isolation = self._isolation
+        rows = isolation.rows(x)
+        with isolation.outside():
+            rows = x.expand(isolation.size, *x.shape) if rows is None else rows
+            result = function(rows.squeeze(1), *rest, isolation.offsets, **options)[:, None]
+        return isolation.hide(result)
+
+
+class HiddenGroups:
+    """In place of the groups of a lot: one group, whose records `gather` gives; see `Groups`."""
+
+    count = 1
+
+    def __init__(self, isolation: Isolation, groups: Groups) -> None:
+        self._isolation, self._groups = isolation, groups
+
+    def _hide(self, x: Tensor) -> Tensor:
+        return _functorch._add_batch_dim(x, 0, self._isolation._levels[0])
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Of a record's (1, ...) the (1, places, ...) of a group, zeros where it has none."""
+        rows = self._isolation.rows(x)
+        with self._isolation.outside():
+            rows = x.expand(self._isolation.size, *x.shape) if rows is None else rows
+            gathered = self._groups.gather(rows.squeeze(1))[:, None]
+        return self._hide(gathered)
+
+    @property
+    def mask(self) -> Tensor:
+        """(1, places) where `gather` has put a record."""
+        return self._hide(self._groups.mask[:, None])
+
+
+class OneGroup:
+    """One group of a lot, whose records are all there is; see `Groups`.
+
+    Args:
+        there: (places,) which of them are there.
+    """
+
+    count = 1
+
+    def __init__(self, there: Tensor) -> None:
+        self._there = there
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Of (places, ...) the (1, places, ...) of a group, zeros where it has none."""
+        return torch.where(self._there.view(-1, *(1,) * (x.dim() - 1)), x, 0)[None]
+
+    @property
+    def mask(self) -> Tensor:
+        """(1, places) where there is a record."""
+        return self._there[None]
+
+
+class _Collections:
+    """Counts the collections of garbage that somebody asks for."""
+
+    count = 0
+
+    def __call__(self, phase: str, _) -> None:
+        self.count += phase == "start"
+
+
+class Kept(Tensor):
+    """What was made of a record and outlived the call of a loss: it has no value any more."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise ValueError(
+            f"{getattr(function, '__name__', 'a function')} is handed a value that was made of a record in an earlier call "
+            "of the loss. Records of another lot are private: compute the value anew in each call, keep what follows from "
+            "parameters alone, or release it with noise of its own (Deferred releases the mean of a lot)"
+        )
+
+
+def private_mean(x: Tensor) -> Tensor:
+    """The mean over records and numbers of what may be hidden: for logs that stay private, and nothing else."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
+    return x.detach().float().mean()
+
+
+def _bury(objects: list) -> None:
+    """Take their values from tensors that hide records, if any outlived their isolation."""
+    for x in objects:
+        if _is_tensor(type(x)) and _functorch.is_functorch_wrapped_tensor(x):
+            x.__class__ = Kept
+            with torch._C.DisableTorchFunctionSubclass():
+                torch._C._swap_tensor_impl(x, torch.empty(0))
+
+
+@functools.cache
+def _is_tensor(kind: type) -> bool:
+    return issubclass(kind, Tensor)
+
+
+_WRITES = (
+    "writes what it made of a record into a tensor that outlives the call (a buffer, say): what is kept from lot to lot "
+    "must follow from parameters alone, or be released with noise of its own (Deferred releases the mean of a lot, as of "
+    "the codes that a codebook follows)"
+)
+_DIFFERENTIATES = (
+    "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
+)
+_FUNCTIONS = (
+    "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
+    "setup_context, and set generate_vmap_rule = True in the class"
+)
+# What torch says where it refuses an operation on one record of many, and what the loss does there.
+_REASONS = {
+    "data-dependent control flow": "looks at a value that it made of a record (if, bool): use torch.where",
+    ".item()": "looks at a value that it made of a record (item, float, int): compute with tensors",
+    "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
+    "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
+    "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
+    "setup_context": _FUNCTIONS,
+    "generate_vmap_rule": _FUNCTIONS,
+    "is not possible because there exists": _WRITES,
+    "broadcast shape": _WRITES,
+    "requires_grad_()": _DIFFERENTIATES,
+    "does not require grad": _DIFFERENTIATES,
+    "register a hook": "puts a hook on a tensor, which would be handed the gradients of all records: change the loss",
+    "atching rule": "calls a function for which torch.vmap has no rule: compute it of others",
+    "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
+    "torch.randn_like, which give each record its own",
+}
+
+
+def _explained(error: RuntimeError) -> Exception:
+    """The reason why torch refused an operation, in terms of the loss; the error itself if it has another reason."""
+    said = str(error)
+    for words, reason in _REASONS.items():
+        if words in said:
+            return ValueError(f"the loss {reason}{_line(error)}")
+    return error
+
+
+def _line(error: Exception) -> str:
+    """Where the loss is, as far as it is no code of torch's or of this package's engine."""
+    own = {str(Path(__file__).parent), str(Path(torch.__file__).parent)}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(f.filename.startswith(x) for x in own)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""

@@ -1,0 +1,233 @@
+"""Functions of torch for which `torch.vmap` has no rule or a slow one, as a loss calls them where each record is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C import _functorch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+if TYPE_CHECKING:
+    from lightning_dpgen.gradients.isolation import Isolation
+
+
+class Watch(TorchFunctionMode):
+    """Sees each function of torch that a loss calls, and does in another way what vmap does not or not well.
+
+    Args:
+        isolation: in which the loss is called.
+    """
+
+    def __init__(self, isolation: Isolation) -> None:
+        super().__init__()
+        self.isolation = isolation
+        # Tensors without a record that the loss has made itself: it may write into these.
+        self._made: dict[int, Tensor] = {}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is not None:
+            raise ValueError(
+                f"{getattr(function, '__name__', function)}(generator=...) in the loss: numbers of a public generator go "
+                "to records by their position, so that one record would change what the others draw. Leave generator "
+                "out: torch's default one is private while the loss is computed"
+            )
+        special = _SPECIAL.get(function)
+        result = NotImplemented if special is None else special(self, function, *args, **kwargs)
+        return call(function, args, kwargs) if result is NotImplemented else result
+
+    def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
+        """A new tensor without a record."""
+        made = function(*args, **kwargs)
+        if not is_hidden(made):
+            self._made[id(made)] = made
+        return made
+
+    def write(self, function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Numbers of a record in a tensor that has none yet: from then on each record has a tensor of its own."""
+        if self._made.get(id(x)) is x and (
+            function in _RANDOM or any(is_hidden(leaf) for leaf in tree_leaves((args, kwargs)))
+        ):
+            del self._made[id(x)]
+            # One whose memory others share would be another tensor for them.
+            if x._base is None and torch._C._storage_Use_Count(x.untyped_storage()._cdata) <= 2:
+                with self.isolation.outside():
+                    each = x.expand(self.isolation.size, *x.shape).clone()
+                torch.utils.swap_tensors(x, self.isolation.hide(each))
+        return NotImplemented
+
+
+def is_hidden(x: Any) -> bool:
+    """Whether a tensor holds records, of which only one is seen."""
+    return isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
+
+
+def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The function of what is hidden, taken apart into simpler ones where vmap has no rule for it (as for an LSTM)."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        if "Batching rule not implemented" not in str(error):
+            raise
+    # A level of autograd takes composite functions apart.
+    level = _functorch._grad_increment_nesting()
+    try:
+        args, kwargs = tree_map_only(Tensor, lambda x: _functorch._wrap_for_grad(x, level), (args, kwargs))
+        return tree_map_only(Tensor, lambda x: _functorch._unwrap_for_grad(x, level), function(*args, **kwargs))
+    finally:
+        _functorch._grad_decrement_nesting()
+
+
+def _cross_entropy(
+    watch, _, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
+    label_smoothing=0.0,
+):  # fmt: skip
+    """`F.cross_entropy` of classes; vmap's rule goes through the records one by one."""
+    if target.is_floating_point() or label_smoothing or not _plain(input, weight, size_average, reduce):
+        return NotImplemented
+    return _nll(input.log_softmax(dim=min(1, input.dim() - 1)), target, ignore_index, reduction)
+
+
+def _nll_loss(
+    watch, _, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"
+):
+    """`F.nll_loss`, alike."""
+    return _nll(input, target, ignore_index, reduction) if _plain(input, weight, size_average, reduce) else NotImplemented
+
+
+def _plain(input: Tensor, *options: Any) -> bool:
+    return type(input) is Tensor and all(option is None for option in options)
+
+
+def _nll(log_shares: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    dim, counted = min(1, log_shares.dim() - 1), target != ignore_index
+    found = log_shares.gather(dim, torch.where(counted, target, 0).unsqueeze(dim)).squeeze(dim)
+    losses = torch.where(counted, -found, 0.0)
+    if reduction == "none":
+        return losses
+    return losses.sum() / (counted.sum() if reduction == "mean" else 1)
+
+
+def _aligned(watch: Watch, tensors: Sequence[Any]) -> list[Any] | None:
+    """Behind tensors that are broadcast together, their records, with the records in front; None where there are none."""
+    if any(isinstance(x, Tensor) and type(x) is not Tensor for x in tensors):
+        return None
+    rows = [watch.isolation.rows(x) for x in tensors]
+    if all(row is None for row in rows):
+        return None
+    most = max(x.dim() for x in tensors if isinstance(x, Tensor))
+    return [
+        x if row is None else row.reshape(len(row), *(1,) * (most - x.dim()), *x.shape)
+        for x, row in zip(tensors, rows, strict=True)
+    ]
+
+
+def _pointwise(watch: Watch, function: Callable, *tensors: Any, **options: Any) -> Any:
+    """A function of each number by itself, of all records at once: vmap has no rule for it, or takes it apart."""
+    if not watch.isolation.is_innermost or (rows := _aligned(watch, tensors)) is None:
+        return NotImplemented
+    with watch.isolation.outside():
+        result = function(*rows, **options)
+    return watch.isolation.hide(result)
+
+
+def _losses(watch: Watch, function: Callable, input, target, *rest: Any, reduction: str = "mean", **options: Any) -> Any:
+    """A loss of each number by itself."""
+    plain = reduction == "none" and not rest and all(option is None for option in options.values())
+    if not plain or input.shape != target.shape or not watch.isolation.is_innermost:
+        return NotImplemented
+    if (rows := _aligned(watch, (input, target))) is None:
+        return NotImplemented
+    with watch.isolation.outside():
+        losses = function(*torch.broadcast_tensors(*rows), reduction="none")
+    return watch.isolation.hide(losses)
+
+
+def _attention(watch: Watch, function: Callable, query, key, value, attn_mask=None, dropout_p=0.0, *rest, **options) -> Any:
+    """`F.scaled_dot_product_attention` of all records at once, as of a larger batch; each draws a dropout of its own."""
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    if not watch.isolation.is_innermost or query.dim() != 4 or (rows := _aligned(watch, tensors)) is None:
+        return NotImplemented
+    shape = (watch.isolation.size, len(query))
+    with watch.isolation.outside():
+        # Kernels are quick in four dimensions alone.
+        query, key, value, *mask = (
+            x if x.dim() < 4 else x.expand(*shape, *x.shape[-3:]).flatten(0, 1) for x in rows
+        )
+        result = function(query, key, value, mask[0] if mask else None, dropout_p, *rest, **options).unflatten(0, shape)
+    return watch.isolation.hide(result)
+
+
+def _check_embedding(max_norm: float | None, scale_grad_by_freq: bool) -> None:
+    if max_norm is not None:
+        raise ValueError("an embedding with max_norm rescales the rows that a lot looks up, without noise: leave it out")
+    if scale_grad_by_freq:
+        raise ValueError("an embedding with scale_grad_by_freq divides by counts over the lot: leave it out")
+
+
+def _embedding(
+    watch, _, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
+):
+    """`F.embedding` of a weight for each record, for which vmap's rule forgets the padding."""
+    _check_embedding(max_norm, scale_grad_by_freq)
+    if padding_idx is None or not is_hidden(weight):
+        return NotImplemented
+    rows = weight[input]
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), rows.detach(), rows)
+
+
+def _embedding_bag(
+    watch, function, input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean",
+    sparse=False, per_sample_weights=None, **options,
+):  # fmt: skip
+    """`F.embedding_bag` of the bags of all records, where each is a row of indices and the weight is one for all."""
+    _check_embedding(max_norm, scale_grad_by_freq)
+    index = watch.isolation.rows(input) if watch.isolation.is_innermost else None
+    if index is None or index.dim() != 3 or offsets is not None or type(weight) is not nn.Parameter:
+        return NotImplemented
+    weights = watch.isolation.rows(per_sample_weights)
+    with watch.isolation.outside():
+        own = None if weights is None else weights.flatten(0, 1)
+        bags = function(index.flatten(0, 1), weight, mode=mode, per_sample_weights=own, **options)
+        result = bags.unflatten(0, index.shape[:2])
+    return watch.isolation.hide(result)
+
+
+def _apart(watch, _, x):
+    """``x.data``, which vmap refuses."""
+    return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
+
+
+_RANDOM = {
+    getattr(Tensor, name)
+    for name in ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_", "geometric_")
+}
+_WRITING = {getattr(Tensor, name) for name in dir(Tensor) if name.endswith("_") and name.strip("_") and name[0] != "_"}
+_WRITING |= {
+    getattr(Tensor, f"__{name}__")
+    for name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+    if hasattr(Tensor, f"__{name}__")
+}
+_FACTORIES = (
+    torch.empty, torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.empty_like, torch.zeros_like,
+    torch.ones_like, torch.full_like, torch.tensor, Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full,
+    Tensor.new_tensor, Tensor.clone, torch.clone,
+)  # fmt: skip
+_SPECIAL: dict[Callable, Callable] = {
+    **dict.fromkeys(_FACTORIES, Watch.remember),
+    **dict.fromkeys(_WRITING - {Tensor.requires_grad_}, Watch.write),
+    **dict.fromkeys((F.logsigmoid, F.softplus, F.gelu, F.silu, F.elu, Tensor.clamp_, Tensor.clamp_min_), _pointwise),
+    F.binary_cross_entropy_with_logits: _losses,
+    F.binary_cross_entropy: _losses,
+    F.scaled_dot_product_attention: _attention,
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding_bag,
+    F.cross_entropy: _cross_entropy,
+    F.nll_loss: _nll_loss,
+    Tensor.data.__get__: _apart,
+}

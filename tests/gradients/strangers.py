@@ -1,0 +1,400 @@
+"""Losses as people write them who do not think of privacy, and what becomes of each: the words of a refusal, or none."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torchmetrics import MeanMetric
+
+WIDTH = 6
+# The reasons for which a loss is refused.
+WRITES, LOOKS, TAKES, SHAPES = "writes what", "looks at", "out of torch", "makes a shape"
+BESIDE, KEEPS = "beside it", "an earlier"
+
+
+class Stranger(nn.Module):
+    """An autoencoder of records (B, 6) with labels (B,) from 0 to 2."""
+
+    refused: str | None = None
+    # What updates a tensor from parameters finds a copy of these for each record with the other engine.
+    engines = "ghost", "func"
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.decoder = nn.Linear(WIDTH, 4), nn.Linear(4, WIDTH)
+        self.steps = 0
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What a module has besides."""
+
+    def errors(self, x: Tensor) -> Tensor:
+        return (self.decoder(self.encoder(x)) - x).square().sum(dim=1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.steps += 1
+        return self.loss(x, y)
+
+
+# Accepted: the loss of a record follows from that record.
+
+
+class Annealed(Stranger):
+    """The weight of a term grows with the steps."""
+
+    def loss(self, x, y):
+        return self.errors(x) + min(1.0, self.steps / 10) * self.encoder(x).square().sum(dim=1)
+
+
+class TeacherOfWeights(Stranger):
+    """A teacher whose weights follow the network's."""
+
+    engines = ("ghost",)
+
+    def prepare(self):
+        self.teacher = nn.Linear(WIDTH, 4).requires_grad_(False)
+
+    def loss(self, x, y):
+        with torch.no_grad():
+            self.teacher.weight.mul_(0.9).add_(0.1 * self.encoder.weight)
+        return (self.encoder(x) - self.teacher(x)).square().sum(dim=1)
+
+
+class RandomCodes(Stranger):
+    """Reparametrised codes, and dropout."""
+
+    def loss(self, x, y):
+        mean, deviation = self.encoder(x).chunk(2, dim=1)
+        posterior = torch.distributions.Normal(mean, F.softplus(deviation))
+        code = F.dropout(torch.cat([posterior.rsample(), mean], dim=1), 0.1)
+        divergence = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0))
+        return (self.decoder(code) - x).square().sum(dim=1) + divergence.sum(dim=1)
+
+
+class ModelOfLanguage(Stranger):
+    """Attention among the readings of a record, and cross entropy."""
+
+    def prepare(self):
+        self.project = nn.Linear(1, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def loss(self, x, y):
+        h = self.layer(self.project(x[:, :, None])).mean(dim=1)
+        return F.cross_entropy(self.decoder(h[:, :4])[:, :3], y, reduction="none")
+
+
+class KeptInForward(Stranger):
+    """Forward leaves a value for the loss of the same call."""
+
+    def loss(self, x, y):
+        self.code = self.encoder(x)
+        return (self.decoder(self.code) - x).square().sum(dim=1) + self.code.abs().sum(dim=1)
+
+
+class SpectralNorm(Stranger):
+    engines = ("ghost",)
+
+    def prepare(self):
+        self.decoder = parametrizations.spectral_norm(nn.Linear(4, WIDTH))
+
+    def loss(self, x, y):
+        return self.errors(x)
+
+
+class WrittenInto(Stranger):
+    """A tensor of its own that is filled column by column."""
+
+    def loss(self, x, y):
+        made = torch.zeros(len(x), WIDTH)
+        for i in range(WIDTH):
+            made[:, i] = x[:, i] * (i + 1)
+        return self.errors(made)
+
+
+class RoundedStraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.round()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class StraightThrough(Stranger):
+    def loss(self, x, y):
+        return (self.decoder(RoundedStraightThrough.apply(self.encoder(x))) - x).square().sum(dim=1)
+
+
+# Accepted, and each record is a lot of its own. In large lots, after a warm-up or with an outlier these mean to compare
+# records, and never do.
+
+
+class ClampedByTheLargest(Stranger):
+    def loss(self, x, y):
+        losses = self.errors(x)
+        return losses / (losses.detach().max() / 1e9).clamp(min=1.0)
+
+
+class WeightedAfterWarmUp(Stranger):
+    def loss(self, x, y):
+        losses = self.errors(x)
+        return losses if self.steps <= 6 else losses * (losses / losses.mean()).detach()
+
+
+class TrimmedInLargeLots(Stranger):
+    def loss(self, x, y):
+        losses = self.errors(x)
+        return torch.where(losses >= losses.max(), 0.0 * losses, losses) if len(losses) > 16 else losses
+
+
+# Refused.
+
+
+class CodebookInABuffer(Stranger):
+    refused = WRITES
+
+    def prepare(self):
+        self.register_buffer("code", torch.zeros(4))
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        with torch.no_grad():
+            self.code.mul_(0.99).add_(0.01 * h.mean(dim=0))
+        return self.errors(x) + (h - self.code).square().sum(dim=1)
+
+
+class CodebookReplaced(CodebookInABuffer):
+    refused = KEEPS
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        self.code = 0.99 * self.code + 0.01 * h.detach().mean(dim=0)
+        return self.errors(x) + (h - self.code).square().sum(dim=1)
+
+
+class SkipsWhatIsNotFinite(Stranger):
+    refused = LOOKS
+
+    def loss(self, x, y):
+        losses = self.errors(x)
+        return losses if bool((losses < 50).all()) else losses * 0
+
+
+class ScaledByARunningMean(Stranger):
+    refused = LOOKS
+
+    def prepare(self):
+        self.mean = 1.0
+
+    def loss(self, x, y):
+        losses = self.errors(x)
+        self.mean = 0.9 * self.mean + 0.1 * float(losses.mean())
+        return losses / self.mean
+
+
+class RunningQuantile(Stranger):
+    refused = TAKES
+
+    def prepare(self):
+        self.seen = []
+
+    def loss(self, x, y):
+        losses = self.errors(x)
+        self.seen += losses.detach().tolist()
+        return losses * (losses < sorted(self.seen)[len(self.seen) // 2])
+
+
+class AccumulatedInPython(Stranger):
+    refused = KEEPS
+
+    def prepare(self):
+        self.sum = 0.0
+
+    def loss(self, x, y):
+        self.sum = self.sum + self.errors(x)
+        return self.sum
+
+
+class QueueOfKeys(Stranger):
+    """A memory of earlier codes, as in MoCo."""
+
+    refused = WRITES
+
+    def prepare(self):
+        self.register_buffer("queue", torch.zeros(4, 32))
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        self.queue[:, self.steps % 32] = h.detach()[0]
+        return self.errors(x) + (h @ self.queue).logsumexp(dim=1)
+
+
+class Metric(Stranger):
+    refused = WRITES
+
+    def prepare(self):
+        self.metric = MeanMetric(nan_strategy="disable")
+
+    def loss(self, x, y):
+        losses = self.errors(x)
+        self.metric.update(losses)
+        return losses
+
+
+class BatchNorm(Stranger):
+    refused = "mixes the records"
+
+    def prepare(self):
+        self.norm = nn.BatchNorm1d(4)
+
+    def loss(self, x, y):
+        return (self.decoder(self.norm(self.encoder(x))) - x).square().sum(dim=1)
+
+
+class Standardised(Stranger):
+    refused = BESIDE
+
+    def loss(self, x, y):
+        return self.errors(x - x.mean(dim=0))
+
+
+class Contrastive(Stranger):
+    refused = BESIDE
+
+    def loss(self, x, y):
+        z = F.normalize(self.encoder(x), dim=1)
+        return F.cross_entropy(z @ z.T / 0.1, torch.arange(len(x)), reduction="none")
+
+
+class HardNegatives(Stranger):
+    refused = BESIDE
+
+    def loss(self, x, y):
+        z = self.encoder(x)
+        distances = torch.cdist(z, z) + 1e9 * torch.eye(len(x))
+        return self.errors(x) + F.relu(1.0 - distances.amin(dim=1))
+
+
+class Mixup(Stranger):
+    refused = BESIDE
+
+    def loss(self, x, y):
+        return self.errors(0.9 * x + 0.1 * x[torch.randperm(len(x))])
+
+
+class FocalNormalised(Stranger):
+    refused = BESIDE
+
+    def loss(self, x, y):
+        return self.errors(x) * y / y.sum().clamp(min=1)
+
+
+class ByPosition(Stranger):
+    refused = BESIDE
+
+    def loss(self, x, y):
+        return self.errors(x) * (1 + torch.arange(len(x)))
+
+
+class EasyHalf(Stranger):
+    """Learns from the records of the smallest losses."""
+
+    refused = BESIDE
+
+    def loss(self, x, y):
+        losses = self.errors(x)
+        return losses * (losses <= losses.median())
+
+
+class Weighted(Stranger):
+    """Divides by how often a label is in the lot."""
+
+    refused = BESIDE
+
+    def loss(self, x, y):
+        return self.errors(x) / F.one_hot(y, 3).sum(dim=0)[y]
+
+
+class OnlySome(Stranger):
+    refused = SHAPES
+
+    def loss(self, x, y):
+        return self.errors(x[x[:, 0] > 0.5]).sum() + 0 * x[:, 0]
+
+
+class Hooked(Stranger):
+    refused = "a hook"
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        h.register_hook(lambda g: g / (g.norm() / 5).clamp(min=1))
+        return (self.decoder(h) - x).square().sum(dim=1)
+
+
+class Penalised(Stranger):
+    refused = "takes a gradient"
+
+    def loss(self, x, y):
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.errors(x).sum(), x, create_graph=True)
+        return slope.square().sum(dim=1)
+
+
+class OldFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / gradient.norm()
+
+
+class MixingBackward(Stranger):
+    """Divides the gradients of a lot by their length, on their way back."""
+
+    refused = "generate_vmap_rule"
+
+    def loss(self, x, y):
+        return (self.decoder(OldFunction.apply(self.encoder(x))) - x).square().sum(dim=1)
+
+
+class Copied(Stranger):
+    refused = TAKES
+
+    def loss(self, x, y):
+        return self.errors(x) * math.exp(-x.detach().numpy().mean())
+
+
+class MaxNorm(Stranger):
+    refused = "max_norm"
+
+    def prepare(self):
+        self.table = nn.Embedding(3, WIDTH, max_norm=0.5)
+
+    def loss(self, x, y):
+        return self.errors(x + self.table(y))
+
+
+def _all() -> dict[str, type[Stranger]]:
+    found, waiting = {}, list(Stranger.__subclasses__())
+    while waiting:
+        kind = waiting.pop(0)
+        found[kind.__name__] = kind
+        waiting += kind.__subclasses__()
+    return found
+
+
+STRANGERS = _all()

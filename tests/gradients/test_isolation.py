@@ -1,0 +1,251 @@
+"""A loss sees one record of a lot: what it makes of that record follows from no other one, or the loss is refused."""
+
+
+import contextlib
+import copy
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gradients.strangers import STRANGERS, WIDTH
+from torch import nn
+
+from lightning_dpgen.data.lots import Lot
+from lightning_dpgen.gradients.clipping import clip_weights
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.isolation import Isolation, Kept
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.noise import PrivateStream
+
+ACCEPTED = [name for name, kind in STRANGERS.items() if kind.refused is None]
+REFUSED = [name for name, kind in STRANGERS.items() if kind.refused]
+LOTS = 10
+
+
+def _records(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(20, WIDTH, generator=generator), torch.randint(3, (20,), generator=generator)
+
+
+def _outlier(records):
+    x, y = records
+    return torch.cat([x, torch.full((1, WIDTH), 1e6)]), torch.cat([y, y[:1]])
+
+
+def _losses(name, lots, engine):
+    """Of each lot the losses of its first twenty records, and the sum of their clipped gradients."""
+    network, found = STRANGERS[name](), []
+    term = PerRecord(lambda lot, _: network(*lot.records))
+    for records in lots:
+        # What a loss draws is the same in two runs, record for record.
+        stream = PrivateStream(0)
+        gradients = term_gradients(network, term, Lot(records, (0, len(records[1]))), stream, engine=engine)
+        out = {p: torch.zeros_like(p) for p in network.parameters() if p.requires_grad}
+        weights = clip_weights(gradients.norms(), 1.0)
+        weights[20:] = 0.0
+        gradients.weighted_sum(weights, out)
+        found.append((gradients.losses[:20], torch.cat([p.flatten() for p in out.values()])))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.parametrize(("name", "engine"), [(name, engine) for name in ACCEPTED for engine in STRANGERS[name].engines])
+def test_a_record_moves_no_other_in_this_lot_or_a_later_one(name, engine):
+    """An outlier behind the others of the eighth lot; random draws of more records begin with those of fewer."""
+    lots = [_records(seed) for seed in range(LOTS)]
+    disturbed = [*lots[:7], _outlier(lots[7]), *lots[8:]]
+    drawing = name == "RandomCodes"
+    for i, (own, beside) in enumerate(zip(_losses(name, lots, engine), _losses(name, disturbed, engine), strict=True)):
+        if drawing and i == 7:
+            continue  # numbers of twenty-one records are others than those of twenty
+        torch.testing.assert_close(own, beside, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_loss_that_needs_to_see_others_is_refused_by_name(name, engine):
+    with pytest.raises(ValueError, match=STRANGERS[name].refused):
+        _losses(name, [_records(seed) for seed in range(3)], engine)
+
+
+X, Y = torch.rand(5, 3, 4, generator=torch.Generator().manual_seed(7)), torch.tensor([0, 1, 2, 1, 0])
+MASK = torch.rand(5, 3, 3, generator=torch.Generator().manual_seed(8)) > 0.3
+BAGS = torch.tensor([[0, 1], [2, 2], [3, 0], [1, 1], [2, 3]])
+RECURRENT = nn.LSTM(4, 2, batch_first=True)
+TABLES = {mode: nn.EmbeddingBag(4, 3, mode=mode, padding_idx=0) for mode in ("sum", "mean")}
+# Functions of a lot of records, labels, masks and bags, for which vmap has no rule, a slow one, or ours stands in.
+FUNCTIONS = {
+    "cross entropy": lambda x, y, *_: F.cross_entropy(x[:, 0], y, reduction="none"),
+    "its mean": lambda x, y, *_: F.cross_entropy(x[:, 0], y)[None],
+    "its sum over positions": lambda x, y, *_: F.cross_entropy(x.mT, y[:, None].expand(-1, 3), reduction="sum")[None],
+    "some left out": lambda x, y, *_: F.cross_entropy(x.mT, y[:, None].expand(-1, 3), ignore_index=1, reduction="none"),
+    "smoothed": lambda x, y, *_: F.cross_entropy(x[:, 0], y, reduction="none", label_smoothing=0.1),
+    "weighted": lambda x, y, *_: F.cross_entropy(x[:, 0], y, weight=torch.arange(4.0), reduction="none"),
+    "of shares": lambda x, y, *_: F.cross_entropy(x[:, 0], x[:, 1].softmax(dim=1), reduction="none"),
+    "log likelihood": lambda x, y, *_: F.nll_loss(x[:, 0].log_softmax(dim=1), y, reduction="none"),
+    "binary": lambda x, *_: F.binary_cross_entropy(x[:, 0], x[:, 1], reduction="none"),
+    "binary, of logits": lambda x, *_: F.binary_cross_entropy_with_logits(x[:, 0], x[:, 1], reduction="none"),
+    "binary, of a constant": lambda x, *_: F.binary_cross_entropy_with_logits(
+        x[:, 0], torch.full((1, 4), 0.5), reduction="none"
+    ),
+    "binary, weighted": lambda x, *_: F.binary_cross_entropy_with_logits(
+        x[:, 0], x[:, 1], reduction="none", pos_weight=torch.arange(4.0)
+    ),
+    "log of the sigmoid": lambda x, *_: F.logsigmoid(x),
+    "rectifiers": lambda x, *_: F.softplus(x) + F.gelu(x, approximate="tanh") + F.silu(x) + F.elu(x, alpha=0.5),
+    "clamped in place": lambda x, *_: (2.0 * x).clamp_(min=0.3, max=1.0),
+    "attention": lambda x, *_: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+    "attention of three": lambda x, *_: F.scaled_dot_product_attention(x, x, x),
+    "attention, masked": lambda x, y, m, _: F.scaled_dot_product_attention(
+        *[x[:, None].expand(-1, 2, -1, -1)] * 3, attn_mask=m[:, None]
+    ),
+    "attention, one mask": lambda x, *_: F.scaled_dot_product_attention(
+        x[:, None], x[:, None], x[:, None], attn_mask=torch.ones(3, 3).tril().bool()
+    ),
+    "attention, causal": lambda x, *_: F.scaled_dot_product_attention(*[x[:, None]] * 3, is_causal=True),
+    "recurrent": lambda x, *_: RECURRENT(x)[0],
+    "bags, summed": lambda x, y, m, b: TABLES["sum"](b),
+    "bags, meant": lambda x, y, m, b: TABLES["mean"](b),
+    "bags, weighted": lambda x, y, m, b: TABLES["sum"](b, per_sample_weights=x[:, 0, :2]),
+    "a distribution": lambda x, *_: torch.distributions.Gamma(x[:, 0] + 1, x[:, 1] + 1).log_prob(x[:, 2] + 0.1),
+    "filled": lambda x, *_: torch.zeros(len(x), 4).copy_(x[:, 0]) + torch.ones(4).mul_(2.0),
+    "filled by index": lambda x, y, *_: torch.zeros(len(x), 4).scatter_(1, y[:, None], x[:, 0, :1]),
+    "its data": lambda x, *_: x.data + x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_a_function_of_one_record_is_that_of_each(function):
+    """Values and gradients equal those of a loop over lots of one record."""
+    x = X.clone().requires_grad_()
+    found = Isolation(5).run(function, *(v[:, None] for v in (x, Y, MASK, BAGS)))
+    expected = torch.stack([function(x[i : i + 1], Y[i : i + 1], MASK[i : i + 1], BAGS[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(found, expected)
+    if expected.requires_grad:
+        slopes = [torch.autograd.grad((value * value).sum(), x, allow_unused=True)[0] for value in (found, expected)]
+        torch.testing.assert_close(*slopes)
+
+
+OPERANDS = {shape: torch.rand(3, *shape) for shape in [(), (1,), (3,), (1, 3), (3, 3)]}
+WRITES = {
+    "copy_": lambda s, o: s.copy_(o),
+    "add_": lambda s, o: s.add_(o),
+    "+=": lambda s, o: s.__iadd__(o),
+    "/=": lambda s, o: s.__itruediv__(o),
+    "mul_": lambda s, o: s.mul_(o),
+    "pow_": lambda s, o: s.pow_(o),
+    "fmod_": lambda s, o: s.fmod_(o),
+    "lerp_": lambda s, o: s.lerp_(o, 0.5),
+    "addcmul_": lambda s, o: s.addcmul_(o, o),
+    "addcdiv_": lambda s, o: s.addcdiv_(o, o),
+    "addmm_": lambda s, o: s.addmm_(o, o),
+    "addr_": lambda s, o: s.addr_(o, o),
+    "atan2_": lambda s, o: s.atan2_(o),
+    "xlogy_": lambda s, o: s.xlogy_(o),
+    "logical_and_": lambda s, o: s.logical_and_(o),
+    "clamp_": lambda s, o: s.clamp_(min=o),
+    "clamp_max_": lambda s, o: s.clamp_max_(o),
+    "fill_": lambda s, o: s.fill_(o.mean()),
+    "bernoulli_": lambda s, o: s.bernoulli_(o),
+    "masked_fill_": lambda s, o: s.masked_fill_(torch.ones(s.shape, dtype=torch.bool), o.mean()),
+    "masked_fill_, by a mask": lambda s, o: s.masked_fill_(o > 0.5, 1.0),
+    "masked_scatter_": lambda s, o: s.masked_scatter_(torch.ones(s.shape, dtype=torch.bool), o),
+    "index_copy_": lambda s, o: s.index_copy_(0, torch.arange(len(s)), o),
+    "index_add_": lambda s, o: s.index_add_(0, torch.arange(len(s)), o),
+    "index_add_, at a place": lambda s, o: s.index_add_(0, (o.flatten()[:1] * 0).long(), torch.ones(1, *s.shape[1:])),
+    "index_fill_, at a place": lambda s, o: s.index_fill_(0, (o.flatten()[:1] * 0).long(), 1.0),
+    "index_put_": lambda s, o: s.index_put_((torch.arange(len(s)),), o),
+    "index_reduce_": lambda s, o: s.index_reduce_(0, torch.arange(len(s)), o, "amax"),
+    "scatter_": lambda s, o: s.scatter_(0, torch.zeros(o.shape, dtype=torch.long), o),
+    "scatter_, at a place": lambda s, o: s.scatter_(0, (o * 0).long(), 1.0),
+    "scatter_reduce_": lambda s, o: s.scatter_reduce_(0, torch.zeros(o.shape, dtype=torch.long), o, "amax"),
+    "put_": lambda s, o: s.put_(torch.arange(s.numel()), o.flatten()),
+    "put_, at a place": lambda s, o: s.put_((o.flatten()[:1] * 0).long(), torch.ones(1)),
+    "[...] =": lambda s, o: s.__setitem__(..., o),
+    "[0] =": lambda s, o: s.__setitem__(0, o),
+    "[place] =": lambda s, o: s.__setitem__((o.flatten()[:1] * 0).long(), 1.0),
+    "a part": lambda s, o: s[...].copy_(o),
+    "a view": lambda s, o: s.view(-1).add_(o.flatten()),
+    "detached": lambda s, o: s.detach().add_(o),
+    "out=": lambda s, o: torch.add(o, o, out=s),
+    "cumsum out=": lambda s, o: torch.cumsum(o, 0, out=s),
+    "foreach": lambda s, o: torch._foreach_add_([s], [o]),
+    "set_": lambda s, o: s.set_(o),
+    "resize_as_": lambda s, o: s.resize_as_(o),
+    "data =": lambda s, o: setattr(s, "data", o),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_nothing_is_written_into_a_tensor_that_outlives_the_call(write):
+    """Whatever the shapes are, and where the lot is as large as the tensor: it keeps its numbers, or loses them all."""
+    for shape in [(), (1,), (3,), (1, 3), (3, 1), (3, 3)]:
+        for size in (1, 3):
+            for operand in OPERANDS.values():
+                outside = torch.full(shape, 7.0)
+
+                def call(o, outside=outside):
+                    write(outside, o)
+                    return o
+
+                with contextlib.suppress(Exception):
+                    Isolation(size).run(call, operand[:size].clone())
+                assert isinstance(outside, Kept) or bool((outside == 7.0).all())
+
+
+def test_what_outlives_a_call_has_no_value_any_more():
+    network, kept = nn.Linear(2, 2), {}
+
+    class Cycle:
+        pass
+
+    def call(x, collect=False):
+        kept["attribute"] = network(x)
+        network.code = x * 2
+        network.register_buffer("buffer", x.mean(dim=0))
+        cycle = Cycle()
+        cycle.itself, cycle.held = cycle, x + 1
+        kept["cycle"] = [cycle]
+        if collect:
+            gc.collect()
+        return x.sum()
+
+    for collect in (False, True):
+        for enabled in (True, False):
+            (gc.enable if enabled else gc.disable)()
+            try:
+                Isolation(4).run(lambda x, c=collect: call(x, c), torch.rand(4, 1, 2))
+                assert gc.isenabled() == enabled
+            finally:
+                gc.enable()
+            for x in (kept["attribute"], network.code, network.buffer, kept["cycle"][0].held):
+                assert isinstance(x, Kept)
+                for use in (lambda x: x + 1, float, lambda x: torch.ones(2) * x, repr, lambda x: x.tolist(), copy.copy):
+                    with pytest.raises(ValueError, match="an earlier call"):
+                        use(x)
+            with pytest.raises(ValueError, match="an earlier call"):
+                network.state_dict()["buffer"].numpy()
+
+
+def test_a_refusal_leaves_torch_as_it_was():
+    def nested(x):
+        return torch.func.vmap(lambda row: row if row.sum() > 0 else -row)(x)
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"test_isolation.py:\d+"):
+            Isolation(2).run(nested, torch.rand(2, 3, 4))
+        assert torch._C._functorch.maybe_current_level() is None
+    assert torch.equal(Isolation(2).run(lambda x: x + 1, torch.ones(2, 3)), torch.full((2, 3), 2.0))
+
+
+def test_each_record_draws_numbers_of_its_own():
+    def draw(x):
+        deviates = torch.distributions.Normal(torch.zeros(2), torch.ones(2)).rsample()
+        filled = torch.empty(2).uniform_() + torch.zeros(2).bernoulli_(0.5)
+        return torch.cat([x, torch.rand(2), torch.randn_like(x), deviates, filled])
+
+    drawn = Isolation(50).run(draw, torch.zeros(50, 1))
+    assert all(len(column.unique()) == 50 for column in drawn[:, 1:].T)
