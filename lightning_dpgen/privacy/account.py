@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
@@ -96,10 +98,17 @@ class OpenAccess:
 
 
 def study_entry(plan: Plan) -> dict[str, Any]:
-    """How the event of a plan enters a study: under add-or-remove-one by its moments, otherwise as a pair."""
+    """How a plan enters a study: with its pair, whether its event has moments, and what it costs under replace-one."""
+    entry: dict[str, Any] = {"relation": plan.relation}
+    if not plan.private or math.isinf(plan.epsilon):
+        return entry
     moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0
-    pair = None if moments or not plan.private else (plan.spent.epsilon, plan.delta)
-    return {"relation": plan.relation, "pair": pair}
+    entry |= {"pair": (plan.epsilon, plan.delta), "moments": moments}
+    if moments and (plan.reference is None or plan.reference.replaceable):
+        with suppress(Unaccountable):
+            replaced = spent(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
+            entry |= {"replaced": (replaced, plan.delta)} if math.isfinite(replaced) else {}
+    return entry
 
 
 class Account:

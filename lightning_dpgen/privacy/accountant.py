@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import attrs
@@ -133,25 +133,38 @@ def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     return math.inf if flat is None or delta == 0.0 else _by_rdp(tuple(_leaves(flat, 1)), delta)
 
 
-def spent_at_orders(event: dp_accounting.DpEvent, delta: float, shares: Mapping[int, float]) -> float:
-    """Epsilon by Renyi moments, the best of several orders that each have a share of delta.
+def moments_at(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarray:
+    """(orders,) Renyi moments of an event under add-or-remove-one, its failures left out; infinite if it is not private.
 
-    So it holds, too, where the order that is the best follows from what earlier parts of the composition have released: the
-    largest of several martingales is at most the sum of them.
-
-    Args:
-        event: an event tree.
-        delta: in (0, 1).
-        shares: of delta, by order; they add up to 1 at most.
+    Example:
+        >>> moments_at(dp_accounting.GaussianDpEvent(1.0), [2, 4]).tolist()
+        [1.0, 2.0]
     """
-    event, delta = without_failures(event, delta)
-    flat = _join_gaussians(event)
-    if flat is None or delta == 0.0:
-        return math.inf
-    orders = tuple(shares)
-    moments = sum((count * _moments(leaf, orders) for leaf, count in _leaves(flat, 1)), np.zeros(len(orders)))
-    found = zip(orders, moments, strict=True)
-    return max(0.0, min(float(moment) + converted(a, delta * shares[a]) for a, moment in found))
+    flat = _join_gaussians(without_failures(event, 0.5)[0])
+    if flat is None:
+        return np.full(len(orders), math.inf)
+    return sum((count * _moments(leaf, tuple(orders)) for leaf, count in _leaves(flat, 1)), np.zeros(len(orders)))
+
+
+def failing(event: dp_accounting.DpEvent) -> float:
+    """The probability that an event fails (`EpsilonDeltaDpEvent`), at most: the sum over all of its failures.
+
+    Example:
+        >>> failing(dp_accounting.SelfComposedDpEvent(EpsilonDeltaDpEvent(0.0, 1e-7), 3))
+        3e-07
+    """
+    return math.fsum(count * leaf.delta for leaf, count in _leaves(event, 1) if isinstance(leaf, EpsilonDeltaDpEvent))
+
+
+def pure_moments(epsilon: float, orders: Sequence[int]) -> np.ndarray:
+    """(orders,) the largest Renyi moments of an `epsilon`-private mechanism: those of randomised response.
+
+    Example:
+        >>> pure_moments(1.0, [2, 1024]).round(3).tolist()
+        [0.735, 1.0]
+    """
+    a = np.asarray(orders, dtype=float)
+    return (np.logaddexp(a * epsilon, (1.0 - a) * epsilon) - np.logaddexp(0.0, epsilon)) / (a - 1.0)
 
 
 def profile(

@@ -27,7 +27,7 @@ from lightning_dpgen.data.held import Held, held_at_most
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE
-from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_rest
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
