@@ -153,7 +153,7 @@ def test_parts_of_delta_add_up_to_the_whole_at_most(epsilon, delta):
     assert taken > 0.0 and math.fsum(shares.values()) + taken / delta <= 1.0 + 1e-12
 
 
-@pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("part", [0.3, 0.5])
 def test_what_follows_from_results_stays_within_the_total(tmp_path, part):
     """After a Gaussian run either a pair or a second Gaussian enters, whichever harms more at the loss that was seen: the
     true delta at the study's epsilon is an integral. By one account for both ends it was 1.04 times what was stated."""
