@@ -9,13 +9,15 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from lightning_dpgen.privacy import reference
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_mu, spent
+from lightning_dpgen.privacy.accountant import Spent, gaussian_mu, spent
 from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed
 from lightning_dpgen.privacy.loss import (
     REPLACE_ONE,
+    Unaccountable,
     addition_profile,
     loss_distribution,
     removal_profile,
@@ -116,6 +118,18 @@ def test_a_dominating_shift_holds_when_a_record_is_replaced():
         assert below.all() == expected
 
 
+def test_a_reference_for_replaced_records_takes_nothing_without_such_an_account():
+    assert Reference(0.5, 1e-6, 1).dominates(LAPLACE(100.0))
+    with pytest.raises(Unaccountable):
+        Reference(0.5, 1e-6, 1, replaceable=True).dominates(LAPLACE(100.0))
+
+
+def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch):
+    """Beyond the last point it must be below the failure."""
+    monkeypatch.setattr(reference, "spent", lambda *given, **named: Spent(0.5 * spent(*given, **named).epsilon, 0.0))
+    assert dominating_shift(_sampled(0.2, 1.3, 1), 1e-6).shift == math.inf
+
+
 def _gaussian(epsilons, shift):
     second = np.exp(epsilons + norm.logcdf(-shift / 2 - epsilons / shift))
     return norm.cdf(shift / 2 - epsilons / shift) - second
@@ -184,8 +198,8 @@ def test_the_cost_is_that_of_the_first_access_and_the_reference_for_stock_accoun
         failing = 1.0 - (1.0 - sum(draft.deltas.values())) * (1.0 - plan.reference.failure)
         # Delta at the stated epsilon, by Balle and Wang's formula.
         assert failing + (1 - failing) * _gaussian(np.array([plan.epsilon]), mu)[0] <= DELTA * (1 + 1e-9)
-        reference = plan.reference
-        assert read_reference(reference.event, 1, replaceable=reference.replaceable) == reference
+        promised = plan.reference
+        assert read_reference(promised.event, 1, replaceable=promised.replaceable) == promised
         assert spent(plan.event, DELTA).method == "closed form"
 
 
