@@ -47,7 +47,7 @@ _EXPORTS = {
     "privacy.ledger": ["Ledger"],
     "privacy.mechanisms": ["gaussian"],
     "privacy.noise": ["PrivateStream"],
-    "privacy.calibration": ["Draft", "make_plan"],
+    "privacy.calibration": ["Draft", "make_first_plan", "make_plan", "make_rest"],
     "privacy.plan": ["Plan", "Stage"],
     "privacy.study": ["Study"],
     "projection.neighbourhood": ["Neighbourhood"],

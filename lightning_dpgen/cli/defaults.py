@@ -11,6 +11,8 @@ from lightning_dpgen.privacy.accountant import gaussian_mu
 
 # Numbers that a lot holds when it is written out.
 _NUMBERS = 5e7
+# Steps that a default has.
+MOST_STEPS = 2000
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def defaults(
         latent=4 if strength < 5000 else 8,
         lr=3e-3,
         rate=min(0.5, _between(_NUMBERS / layout.width, 500, 3000) / n),
-        steps=round(_between(60 * math.sqrt((of_means if rare else strength) / 1400), 40, 2000)),
+        steps=round(_between(60 * math.sqrt((of_means if rare else strength) / 1400), 40, MOST_STEPS)),
         k=k,
         features=2 * round(_between(strength / 12, 64, 400) / 2),
         iterations=round(_between(math.log2(strength) - 5, 3, 10)),

@@ -13,11 +13,14 @@ import torch
 
 from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.configuration import Conf, DataConf
+from lightning_dpgen.cli.defaults import MOST_STEPS
+from lightning_dpgen.cli.measured import measures
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_draft, make_schema
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.held import Held
 from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_first_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -37,19 +40,57 @@ class Bought:
 
 
 def first_plan(conf: Conf) -> Plan:
-    """The plan of the first pass alone, before anything else can be planned.
+    """What is promised before the first pass, whatever it finds.
 
-    What does not hang on what it finds is checked here, before it is paid for.
+    Where the accesses after it follow from settings alone, this is the plan of the whole run. Otherwise it holds the
+    first pass, and a reference below which the rest is planned. Mistakes that no find would cure are told here, before
+    anything is paid for.
 
     Raises:
         Mistake: as `settings.fill`.
+        BudgetTooSmall: if the first pass, or a plan that follows from settings alone, does not fit.
     """
     check_privacy(conf)
-    draft = first_draft(conf)
-    for_any_find(conf)
-    epsilon = math.inf if conf.privacy.noise == "off" else conf.privacy.epsilon
-    stage = Stage(draft.access(draft.noise or 0.0), 1, draft.share)
-    return Plan((stage,), epsilon, conf.privacy.delta, max_rows=conf.data.max_rows or 1)
+    draft, delta, max_rows = first_draft(conf), conf.privacy.delta, conf.data.max_rows or 1
+    settings = for_any_find(conf)
+    if conf.privacy.noise == "off":
+        return Plan((Stage(draft.access(0.0), 1, draft.share),), math.inf, delta, max_rows=max_rows)
+    if follows_from_settings(conf):
+        return settings.plan()
+    steps = MOST_STEPS if conf.model.steps is None else conf.model.steps
+    if conf.model.noise is not None:
+        steps = None
+    return make_first_plan(
+        draft,
+        epsilon=conf.privacy.epsilon,
+        delta=delta,
+        max_rows=max_rows,
+        # Where nothing is trained, full passes alone follow.
+        sampled=0 if conf.model.name == "measured" else steps,
+        # Pairs of columns are chosen by the exponential mechanism.
+        pure=conf.model.pairs is not None,
+    )
+
+
+def follows_from_settings(conf: Conf) -> bool:
+    """Whether every access after the first pass follows from the settings, whatever it finds; its events are fixed then.
+
+    Whatever a default makes of the number of records, or of what is found of columns and items, must be given: rate, steps
+    (or the noise of a step, and steps from the budget) and the share of the cluster means; where the number of records is
+    bought, also all else of the split. What is measured always follows from the columns.
+
+    Args:
+        conf: as it was asked for, without defaults.
+    """
+    model, split = conf.model, conf.split
+    if model.name == "auto" or measures(conf) or split.kernel == "identity":
+        return False
+    given = [model.rate, model.steps if model.noise is None else model.noise, split.means_share]
+    if conf.data.n is None:
+        given.append(split.k)
+        if split.k != 1:
+            given += [split.iterations, split.features, split.moments_share, split.lloyd_share]
+    return None not in given
 
 
 def for_any_find(conf: Conf) -> Settings:

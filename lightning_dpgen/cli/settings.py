@@ -30,7 +30,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.metrics.fidelity import fidelity_draft
 from lightning_dpgen.plugins.guard import PRECISIONS
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import Draft, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 
 # Below it nothing can be computed soundly.
@@ -85,34 +85,42 @@ class Settings:
             return f"one {kinds.record(data)} of the data set"
         return f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
 
-    def plan(self) -> Plan:
+    def plan(self, promise: Plan | None = None) -> Plan:
         """The plan of the run; reads no data.
+
+        Args:
+            promise: what was promised before the first pass, if there was one (`first_pass.first_plan`).
 
         Raises:
             BudgetTooSmall: if the budget does not buy what is asked for.
         """
-        n, model = self.conf.data.n, self.conf.model
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
+        try:
+            drafts = self._drafts()
+            if promise is not None:
+                return make_rest(promise, drafts)
+            return make_plan(
+                drafts, epsilon=epsilon, delta=self.conf.privacy.delta, max_rows=self.conf.data.max_rows or 1
+            )
+        except ValueError as error:
+            raise Mistake(str(error)) from None
+
+    def _drafts(self) -> list[Draft]:
+        """The stages of the run.
+
+        Raises:
+            ValueError: for shares that leave nothing.
+        """
+        n, model = self.conf.data.n, self.conf.model
         first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
         share = self.conf.privacy.fidelity_share
         last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
         share_left = 1.0 - sum(draft.share for draft in [*first, *last])
-        try:
-            if self.clipping is None:
-                learning = measured_drafts(self.conf, self.schema, self.split, share_left)
-            else:
-                measured = model.measured_share
-                besides = [] if measured is None else recipe_of(self.conf, self.schema).drafts(measured)
-                split = self.split.drafts(n, means=model.bias != "zero")
-                learning = [*split, *besides, training_of(self.conf, self.clipping)]
-            return make_plan(
-                [*first, *learning, *last],
-                epsilon=epsilon,
-                delta=self.conf.privacy.delta,
-                max_rows=self.conf.data.max_rows or 1,
-            )
-        except ValueError as error:
-            raise Mistake(str(error)) from None
+        if self.clipping is None:
+            return [*first, *measured_drafts(self.conf, self.schema, self.split, share_left), *last]
+        besides = [] if model.measured_share is None else recipe_of(self.conf, self.schema).drafts(model.measured_share)
+        split = self.split.drafts(n, means=model.bias != "zero")
+        return [*first, *split, *besides, training_of(self.conf, self.clipping), *last]
 
     def declared(self) -> dict[str, Any]:
         """Everything that the certificate assumes to be public."""

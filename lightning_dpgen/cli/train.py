@@ -197,8 +197,7 @@ def _extended(
         telling.say(f"found, with noise: {name}: {value}")
     try:
         settings = first_pass.with_bought(conf, bought)
-        plan = _planned(settings, telling)
-        check_study(account.study, plan, account.ledger.run)
+        plan = _planned(settings, telling, account.plan)
     except (Mistake, BudgetTooSmall) as error:
         raise Mistake(
             f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
@@ -208,8 +207,8 @@ def _extended(
     return settings
 
 
-def _planned(settings: Settings, telling: Telling) -> Plan:
-    plan = settings.plan()
+def _planned(settings: Settings, telling: Telling, promise: Plan | None = None) -> Plan:
+    plan = settings.plan(promise)
     doubt, cells = settings.split.doubt(plan, settings.conf.data.n), cells_warning(settings.conf, settings.schema, plan)
     for text in (delta_warning(settings.conf), doubt, cells):
         telling.warn(text)

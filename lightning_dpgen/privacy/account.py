@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
@@ -96,10 +98,17 @@ class OpenAccess:
 
 
 def study_entry(plan: Plan) -> dict[str, Any]:
-    """How the event of a plan enters a study: under add-or-remove-one by its moments, otherwise as a pair."""
+    """How a plan enters a study: with its pair, whether its event has moments, and what it costs under replace-one."""
+    entry: dict[str, Any] = {"relation": plan.relation}
+    if not plan.private or math.isinf(plan.epsilon):
+        return entry
     moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0
-    pair = None if moments or not plan.private else (plan.spent.epsilon, plan.delta)
-    return {"relation": plan.relation, "pair": pair}
+    entry |= {"pair": (plan.epsilon, plan.delta), "moments": moments}
+    if moments and (plan.reference is None or plan.reference.replaceable):
+        with suppress(Unaccountable):
+            replaced = spent(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
+            entry |= {"replaced": (replaced, plan.delta)} if math.isfinite(replaced) else {}
+    return entry
 
 
 class Account:
@@ -233,13 +242,19 @@ class Account:
             about: more of what `resume` hands back.
 
         Raises:
-            PlanMismatch: if it begins otherwise, is about another unit, or not all of them were made.
+            PlanMismatch: if it begins otherwise, is about another unit, is not below the reference that was promised, or
+                not all of them were made.
         """
         ours = self.plan
         begins = plan.stages[: len(ours.stages)] == ours.stages
-        same_unit = (plan.relation, plan.max_rows) == (ours.relation, ours.max_rows)
-        if not begins or not same_unit or any(self.remaining(stage.name) for stage in ours.stages):
+        same = (plan.relation, plan.max_rows, plan.reference) == (ours.relation, ours.max_rows, ours.reference)
+        if plan != ours and (not begins or not same or any(self.remaining(stage.name) for stage in ours.stages)):
             raise PlanMismatch("a plan can be extended when its stages have been made, by one that begins with them")
+        if plan != ours and plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
+            raise PlanMismatch(
+                "a plan that follows from what was released is extended below a reference that was promised before "
+                "(make_first_plan, make_rest)"
+            )
         self.plan = plan
         self.ledger.extend(plan.as_json(), about or {})
 
@@ -480,20 +495,28 @@ class Account:
             PlanMismatch: if an access is missing, came twice or had other noise than promised.
         """
         self.ledger.close()
-        if encode(self.event) != encode(self.plan.event):
+        if encode(self.event) != encode(self.plan.composition):
             raise PlanMismatch(
                 "the ledger is not what the plan promised; nothing may be released on the strength of this plan.\n"
-                f"plan:   {encode(self.plan.event)}\nledger: {encode(self.event)}"
+                f"plan:   {encode(self.plan.composition)}\nledger: {encode(self.event)}"
             )
 
     def certified(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Event and epsilon for the certificate: the plan's, unless the ledger's is larger.
 
         A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a
-        chosen time under-reports.
+        chosen time under-reports. Where a reference stands for the rest of a plan, the ledger's accesses must be below
+        it, too.
+
+        Raises:
+            PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
         """
         planned = self.plan.spent
-        if encode(self.event) == encode(self.plan.event):
+        if encode(self.event) == encode(self.plan.composition):
+            return self.plan.event, planned
+        if self.plan.reference is not None:
+            if not self.plan.covers(self.accesses):
+                raise PlanMismatch("what the ledger holds is not below the reference of the plan: nothing may be released")
             return self.plan.event, planned
         drawn = spent(self.event, self.plan.delta, relation=self.plan.relation)
         if drawn.epsilon > planned.epsilon:

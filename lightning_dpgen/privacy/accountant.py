@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import attrs
@@ -133,25 +133,91 @@ def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     return math.inf if flat is None or delta == 0.0 else _by_rdp(tuple(_leaves(flat, 1)), delta)
 
 
-def spent_at_orders(event: dp_accounting.DpEvent, delta: float, shares: Mapping[int, float]) -> float:
-    """Epsilon by Renyi moments, the best of several orders that each have a share of delta.
+def moments_at(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarray:
+    """(orders,) Renyi moments of an event under add-or-remove-one, its failures left out; infinite if it is not private.
 
-    So it holds, too, where the order that is the best follows from what earlier parts of the composition have released: the
-    largest of several martingales is at most the sum of them.
+    Example:
+        >>> moments_at(dp_accounting.GaussianDpEvent(1.0), [2, 4]).tolist()
+        [1.0, 2.0]
+    """
+    flat = _join_gaussians(without_failures(event, 0.5)[0])
+    if flat is None:
+        return np.full(len(orders), math.inf)
+    return sum((count * _moments(leaf, tuple(orders)) for leaf, count in _leaves(flat, 1)), np.zeros(len(orders)))
+
+
+def failing(event: dp_accounting.DpEvent) -> float:
+    """The probability that an event fails (`EpsilonDeltaDpEvent`), at most: the sum over all of its failures.
+
+    Example:
+        >>> failing(dp_accounting.SelfComposedDpEvent(EpsilonDeltaDpEvent(0.0, 1e-7), 3))
+        3e-07
+    """
+    return math.fsum(count * leaf.delta for leaf, count in _leaves(event, 1) if isinstance(leaf, EpsilonDeltaDpEvent))
+
+
+def pure_moments(epsilon: float, orders: Sequence[int]) -> np.ndarray:
+    """(orders,) the largest Renyi moments of an `epsilon`-private mechanism: those of randomised response.
+
+    Example:
+        >>> pure_moments(1.0, [2, 1024]).round(3).tolist()
+        [0.735, 1.0]
+    """
+    a = np.asarray(orders, dtype=float)
+    return (np.logaddexp(a * epsilon, (1.0 - a) * epsilon) - np.logaddexp(0.0, epsilon)) / (a - 1.0)
+
+
+def profile(
+    event: dp_accounting.DpEvent, epsilons: np.ndarray, least: float, interval: float, relation: str = ADD_OR_REMOVE_ONE
+) -> np.ndarray:
+    """Upper bounds of delta at each of some epsilons: the privacy profile, in both directions.
 
     Args:
-        event: an event tree.
-        delta: in (0, 1).
-        shares: of delta, by order; they add up to 1 at most.
+        event: an event tree without failures.
+        epsilons: (n,) from 0, ascending.
+        least: the smallest delta that has to be told from 0. Where rounding of the numerical composition could hide it,
+            room for rounding is added, and Renyi moments bound the tail.
+        interval: of the discretisation.
+        relation: under which.
+
+    Returns:
+        (n,) each at most 1.
+
+    Raises:
+        Unaccountable: if no sound account is known under this relation.
+
+    Example:
+        >>> profile(dp_accounting.GaussianDpEvent(1.0), np.array([0.0, 1.0]), 1e-6, 1e-3).round(3).tolist()
+        [0.383, 0.127]
     """
-    event, delta = without_failures(event, delta)
     flat = _join_gaussians(event)
-    if flat is None or delta == 0.0:
-        return math.inf
-    orders = tuple(shares)
-    moments = sum((count * _moments(leaf, orders) for leaf, count in _leaves(flat, 1)), np.zeros(len(orders)))
-    found = zip(orders, moments, strict=True)
-    return max(0.0, min(float(moment) + converted(a, delta * shares[a]) for a, moment in found))
+    if flat is None:
+        return np.ones(len(epsilons))
+    leaves = tuple(_leaves(flat, 1))
+    composition = _composition(leaves, interval, relation)
+    # One by one: for a list of them dp-accounting goes over all losses in Python.
+    deltas = np.array([composition.get_delta_for_epsilon(epsilon) for epsilon in epsilons.tolist()])
+    rounding = _ROUNDING * sum(count for _, count in leaves)
+    if least < rounding:
+        deltas = np.maximum(deltas, 0.0) + rounding
+        if relation == ADD_OR_REMOVE_ONE:
+            deltas = np.minimum(deltas, _profile_by_rdp(leaves, epsilons))
+    return np.clip(deltas, 0.0, 1.0)
+
+
+def gaussian_shift(event: dp_accounting.DpEvent) -> float | None:
+    """The shift of the one Gaussian that unsampled Gaussians are together; None if the event holds anything else.
+
+    Example:
+        >>> gaussian_shift(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 4))
+        1.0
+    """
+    inverse_squares = 0.0
+    for leaf, count in _leaves(event, 1):
+        if not isinstance(leaf, dp_accounting.GaussianDpEvent):
+            return None
+        inverse_squares += count * float(leaf.noise_multiplier) ** -2
+    return math.sqrt(inverse_squares)
 
 
 def converted(order: int, delta: float) -> float:
@@ -273,6 +339,14 @@ def _by_rdp(leaves: _Leaves, delta: float, quick: bool = True) -> float:
     return _by_rdp(leaves, delta, quick=False) if quick and order == _FEW_ORDERS[-1] else float(epsilon)
 
 
+def _profile_by_rdp(leaves: _Leaves, epsilons: np.ndarray) -> np.ndarray:
+    """(n,) delta at each epsilon by the best of the orders (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    orders = np.array(RDP_ORDERS, dtype=float)
+    moments = sum((count * _moments(leaf, tuple(RDP_ORDERS)) for leaf, count in leaves), np.zeros(len(orders)))
+    logs = (orders - 1.0) * (moments + np.log1p(-1.0 / orders) - epsilons[:, None]) - np.log(orders)
+    return np.exp(np.minimum(logs.min(axis=1), 0.0))
+
+
 @functools.lru_cache(maxsize=4096)
 def _moments(event: dp_accounting.DpEvent, orders: tuple[int, ...]) -> np.ndarray:
     """(orders,) Renyi moments of an event."""
@@ -331,15 +405,15 @@ def _leaves(event: dp_accounting.DpEvent, count: int):
     elif isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from _leaves(event.event, count * event.count)
     elif isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
-        yield attrs.evolve(event, event=_hashable(event.event)), count
+        yield attrs.evolve(event, event=hashable(event.event)), count
     else:
         yield event, count
 
 
-def _hashable(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+def hashable(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """The same with tuples where there are lists, for a cache."""
     if isinstance(event, dp_accounting.ComposedDpEvent | OneOfDpEvent):
-        return attrs.evolve(event, events=tuple(map(_hashable, event.events)))
+        return attrs.evolve(event, events=tuple(map(hashable, event.events)))
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
-        return attrs.evolve(event, event=_hashable(event.event))
+        return attrs.evolve(event, event=hashable(event.event))
     return event

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import dp_accounting
-from scipy.optimize import brentq
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import (
@@ -16,6 +14,7 @@ from lightning_dpgen.privacy.accountant import (
     check_delta,
     gaussian_epsilon,
     gaussian_mu,
+    gaussian_shift,
     round_down,
     round_up,
     spent,
@@ -24,12 +23,16 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.limits import EpsilonLimit, Limit, ReferenceLimit, root
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.reference import Reference
 
-# Noise so small protects nothing, and a search need not go there.
-_SMALLEST_MULTIPLIER = 0.2
 _MOST_STEPS = 10**7
+# The part of delta beside a reference, so that profiles need not be compared in their farthest tails.
+_FAILURE_PART = 20.0
+# Of a failure, for each sampled access: below it rounding could hide the tail that a record replaced has.
+_REPLACEABLE = 2e-13
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,116 @@ def make_plan(
     return replace(_without_units(drafts, epsilon, delta), max_rows=max_rows, flexible=rest)
 
 
+def make_first_plan(
+    draft: Draft, *, epsilon: float, delta: float, max_rows: int = 1, sampled: int | None = None, pure: bool = False
+) -> Plan:
+    """The plan of one access, and of a reference for all that is planned from what it releases (`make_rest`).
+
+    The reference follows from these arguments alone. With it the whole costs epsilon at delta, whatever is planned later.
+
+    Args:
+        draft: of the access, with its noise.
+        epsilon, delta: the budget of the whole run.
+        max_rows: as for `make_plan`.
+        sampled: how many sampled accesses may follow, at most; None if that is not known. Only if so many are known is
+            the plan also stated for a record replaced.
+        pure: whether noise that is not Gaussian may follow. Where neither sampled accesses nor such noise can, the
+            reference costs nothing; otherwise a twentieth of delta is set aside.
+
+    Raises:
+        ValueError: as `make_plan`; for a draft without noise.
+        BudgetTooSmall: if the access leaves nothing.
+
+    Example:
+        >>> count = Draft("count", {"n": 1.0}, 1, largest=1e3, share=0.01, noise=24.0)
+        >>> first = make_first_plan(count, epsilon=2.0, delta=1e-5)
+        >>> steps = Draft("training", {"gradient": 1.0}, 100, largest=100, rate=0.1)
+        >>> make_rest(first, [count, steps]).epsilon == first.epsilon
+        True
+    """
+    check_delta(delta)
+    _check([draft], epsilon)
+    if draft.noise is None or draft.kinds or draft.rate < 1.0 or draft.count is None:
+        raise ValueError(f"stage {draft.stage!r}: expected full passes, so many and with so much Gaussian noise")
+    failure = 0.0 if sampled == 0 and not pure else delta / _FAILURE_PART
+    stage = Stage(draft.access(draft.noise), draft.count, 1.0 if draft.share is None else draft.share)
+    bought = composed([event for _, event in stage_events([(stage.access, stage.count)])])
+    set_aside = Reference(1.0, failure, after=1).event
+    noises, left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
+    target = round_down(epsilon)
+    # Of the reference, whose own shift is 1 so far.
+    squared = gaussian_mu(target, left) ** 2 - (gaussian_shift(noises) ** 2 - 1.0) if left else 0.0
+    if squared <= 0.0:
+        raise BudgetTooSmall(
+            f"stage {draft.stage!r} uses up epsilon={target:g} at delta={delta:g}: give it a smaller share"
+        )
+    replaceable = not pure and sampled is not None and failure >= _REPLACEABLE * sampled
+    # The last digits of a root finder.
+    reference = Reference((1.0 + 1e-9) / math.sqrt(squared), failure, after=1, replaceable=replaceable)
+    return Plan((stage,), float(epsilon), delta, max_rows=max_rows, reference=reference)
+
+
+def make_rest(promise: Plan, drafts: Sequence[Draft]) -> Plan:
+    """The plan of a whole run, of which the first stages were promised, and have been made.
+
+    Where a reference stands for the rest, its noise is solved for such that the reference dominates it. Where all stages
+    were promised, they stay as they are. Without privacy there is nothing to be solved.
+
+    Args:
+        promise: of `make_first_plan` or `make_plan`.
+        drafts: of all stages, those that were made among them; shares are of the whole budget.
+
+    Raises:
+        ValueError: as `make_plan`; or if the drafts are not those of what was promised.
+        BudgetTooSmall: as `make_plan`.
+    """
+    made = len(promise.stages)
+    if not promise.private:
+        plan = make_plan(drafts, epsilon=math.inf, delta=promise.delta, max_rows=promise.max_rows)
+        return replace(plan, stages=promise.stages + plan.stages[made:])
+    drafts = [replace(draft, largest=draft.largest / promise.max_rows) for draft in drafts]
+    # A reference leaves open how many stages follow.
+    counted = len(drafts) == made if promise.reference is None else len(drafts) > made
+    if not counted or not all(map(_keeps, promise.stages, drafts)):
+        raise ValueError(
+            f"stages {[draft.stage for draft in drafts]}: their accesses are not those that were promised before the first "
+            "pass: keep the settings of accesses (their rate, number and shares), or start a new run, whose cost adds to "
+            "this one's"
+        )
+    if promise.reference is None:
+        _check_kept(promise, drafts)
+        return promise
+    shares, rest = _shares(drafts), drafts[made:]
+    _check(drafts, promise.target_epsilon)
+    if any(draft.deltas for draft in rest):
+        raise ValueError("deltas of stages after the first pass: expected none, since no part of delta was set aside")
+    left = without_failures(promise.event, promise.delta)[1]
+    limit = ReferenceLimit(promise.reference)
+    stages = _within(rest, shares[made:], promise.target_epsilon, left, limit)
+    flexible = next((draft.stage for draft in rest if draft.share is None), None)
+    return replace(promise, stages=promise.stages + stages, flexible=flexible)
+
+
+def _keeps(stage: Stage, draft: Draft) -> bool:
+    """Whether a stage is one of this draft, whatever its noise."""
+    ours, own = stage.access, draft.access(stage.access.multiplier)
+    same = (ours.stage, ours.rate, ours.kinds, ours.deltas) == (own.stage, own.rate, own.kinds, own.deltas)
+    counted = draft.count is None or stage.count == draft.count
+    return same and counted and ours.multipliers.keys() == own.multipliers.keys() and all(
+        math.isclose(ours.multipliers[name], own.multipliers[name], rel_tol=1e-9) for name in own.multipliers
+    )
+
+
+def _check_kept(promise: Plan, drafts: Sequence[Draft]) -> None:
+    for stage, draft in zip(promise.stages, drafts, strict=True):
+        if draft.noise is None and stage.access.multiplier > draft.largest:
+            raise BudgetTooSmall(
+                f"stage {stage.name!r}: the noise that was promised before the first pass, of multiplier "
+                f"{stage.access.multiplier:.3g}, outweighs all that the about {draft.largest:.3g} records behind a number "
+                "can add up to"
+            )
+
+
 def _without_units(drafts: Sequence[Draft], epsilon: float | None, delta: float) -> Plan:
     shares = _shares(drafts)
     _check(drafts, epsilon)
@@ -153,21 +266,29 @@ def _left(drafts: Sequence[Draft], delta: float) -> float:
 
 def _solved(drafts: Sequence[Draft], shares: Sequence[float], epsilon: float | None, delta: float) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
-        return _plan(drafts, shares, [0.0] * len(drafts), math.inf, delta)
+        return Plan(_stages(drafts, shares, [0.0] * len(drafts)), math.inf, delta)
     if epsilon is None:
         multipliers = _beside_given(drafts, shares, delta)
-        plan = _plan(drafts, shares, multipliers, math.inf, delta)
+        plan = Plan(_stages(drafts, shares, multipliers), math.inf, delta)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
+    stages = _within(drafts, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta))
+    return Plan(stages, float(epsilon), delta)
+
+
+def _within(
+    drafts: Sequence[Draft], shares: Sequence[float], epsilon: float, delta: float, limit: Limit
+) -> tuple[Stage, ...]:
+    """The stages of some drafts, which together are within a limit; each share is of epsilon at delta."""
     target = round_down(epsilon)
     for draft, share in zip(drafts, shares, strict=True):
         if not _worthwhile(draft, share, target, delta):
             raise _too_small(draft, drafts, shares, target, delta)
     multipliers = [_alone(d, share, target, delta) for d, share in zip(drafts, shares, strict=True)]
     if any(draft.count is None for draft in drafts):
-        return _fill(drafts, shares, multipliers, epsilon, delta)
-    if delta != 0.0:
-        multipliers = _scaled(drafts, multipliers, target, delta)
-    return _plan(drafts, shares, multipliers, float(epsilon), delta)
+        drafts = _filled(drafts, multipliers, limit, delta)
+    elif delta != 0.0:
+        multipliers = _scaled(drafts, multipliers, limit, delta)
+    return _stages(drafts, shares, multipliers)
 
 
 def _check_replaceable(drafts: Sequence[Draft], delta: float) -> None:
@@ -233,9 +354,9 @@ def _shares(drafts: Sequence[Draft]) -> list[float]:
     return [share / math.fsum(given) for share in given]
 
 
-def _plan(drafts, shares, multipliers: Sequence[float], target: float, delta: float) -> Plan:
+def _stages(drafts: Sequence[Draft], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
     stages = zip(drafts, shares, multipliers, strict=True)
-    return Plan(tuple(Stage(d.access(m), d.count, share) for d, share, m in stages), target, delta)
+    return tuple(Stage(draft.access(m), draft.count, share) for draft, share, m in stages)
 
 
 def _event(drafts: Sequence[Draft], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
@@ -262,7 +383,7 @@ def _alone(draft: Draft, share: float, epsilon: float, delta: float) -> float:
         return spent(_event([draft], [m], delta), delta, interval=1e-3).epsilon
 
     # The factor that is solved for afterwards makes up for the coarseness.
-    return _root(coarsely, target, _root(by_rdp, target, draft.largest, step=1.5), step=1.1)
+    return root(coarsely, target, root(by_rdp, target, draft.largest, step=1.5), step=1.1)
 
 
 def _beside_given(drafts: Sequence[Draft], shares: Sequence[float], delta: float) -> list[float]:
@@ -279,8 +400,8 @@ def _beside_given(drafts: Sequence[Draft], shares: Sequence[float], delta: float
     return [_alone(d, s, whole, delta) for d, s in zip(drafts, shares, strict=True)]
 
 
-def _scaled(drafts: Sequence[Draft], multipliers: list[float], target: float, delta: float) -> list[float]:
-    """All solved multipliers times the one factor that makes the whole cost the target, from below."""
+def _scaled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, delta: float) -> list[float]:
+    """All solved multipliers times the one factor that brings the whole to its limit, from within."""
 
     def scaled(factor: float) -> list[float]:
         return [m if d.noise is not None else m * factor for d, m in zip(drafts, multipliers, strict=True)]
@@ -289,44 +410,40 @@ def _scaled(drafts: Sequence[Draft], multipliers: list[float], target: float, de
         return _event(drafts, scaled(factor), delta)
 
     if all(draft.noise is not None for draft in drafts):
-        if spent(event(1.0), delta).epsilon > target:
+        if not limit.holds(event(1.0)):
             raise BudgetTooSmall(
-                f"epsilon={target:g} at delta={delta:g}: the noise and counts that are given cost "
-                f"{spent(event(1.0), delta).epsilon:.4g}; give more noise, fewer accesses or no epsilon"
+                f"the noise and counts that are given {limit.compare(event(1.0))}; give more noise, fewer accesses or no "
+                "epsilon"
             )
         return multipliers
     # Seen alone each stage is within its share, so the factor is near 1.
     highest = min(d.largest / m for d, m in zip(drafts, multipliers, strict=True) if d.noise is None)
-    factor = _calibrate(event, target, delta, min(highest, 4.0))
-    if spent(event(factor), delta).epsilon > target:
+    factor = limit.solve(event, min(highest, 4.0))
+    if not limit.holds(event(factor)):
         raise BudgetTooSmall(
-            f"epsilon={target:g} at delta={delta:g} is too small: with the most noise that the records can outweigh the "
-            f"stages together cost {spent(event(factor), delta).epsilon:.4g}"
+            f"the budget is too small: with the most noise that the records can outweigh the stages together "
+            f"{limit.compare(event(factor))}"
         )
     return scaled(factor)
 
 
-def _fill(drafts, shares, multipliers: list[float], epsilon: float, delta: float) -> Plan:
-    """As many accesses of the stage without a count as fit."""
-    target = round_down(epsilon)
+def _filled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, delta: float) -> list[Draft]:
+    """The drafts with as many accesses of the stage without a count as fit."""
 
-    def plan(count: int) -> Plan:
-        counted = [replace(d, count=count) if d.count is None else d for d in drafts]
-        return _plan(counted, shares, multipliers, float(epsilon), delta)
+    def counted(count: int) -> list[Draft]:
+        return [replace(d, count=count) if d.count is None else d for d in drafts]
 
     def fits(count: int, *, quick: bool) -> bool:
-        event = plan(count).event
-        if delta == 0.0:
-            return spent(event, 0.0).epsilon <= target
-        return (spent_by_rdp(event, delta) if quick else spent(event, delta).epsilon) <= target
+        return limit.holds(_event(counted(count), multipliers, delta), quick=quick)
 
-    # Renyi moments overstate, so what fits by them fits; from there on the accountant itself.
+    # What fits by a quick look fits; from there on the limit itself.
     low = _most(lambda count: fits(count, quick=True), 0)
     low = _most(lambda count: fits(count, quick=False), low)
     if low == 0:
         stage = next(d.stage for d in drafts if d.count is None)
-        raise BudgetTooSmall(f"epsilon={epsilon:g} at delta={delta:g}: at this noise not one access of {stage!r} fits")
-    return plan(low)
+        event = _event(counted(1), multipliers, delta)
+        raise BudgetTooSmall(f"at this noise not one access of {stage!r} fits: together they would {limit.compare(event)}")
+    return counted(low)
 
 
 def _most(fits: Callable[[int], bool], low: int) -> int:
@@ -339,51 +456,6 @@ def _most(fits: Callable[[int], bool], low: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _calibrate(event_at, target: float, delta: float, largest: float) -> float:
-    """The argument, at most `largest`, whose event costs at most `target`, and within 0.1 % of it where there is one.
-
-    Three root finders, each from where the last one stopped: Renyi moments bound epsilon from above and cost nothing;
-    coarse loss distributions come near; there the accountant settles on its interval, at which the last one ends.
-    """
-
-    def at(interval: float | None):
-        return lambda multiplier: spent(event_at(multiplier), delta, interval=interval).epsilon
-
-    multiplier = _root(lambda m: spent_by_rdp(event_at(m), delta), target, largest, step=1.5)
-    multiplier = _root(at(1e-3), target, multiplier, step=1.1)
-    settled = spent(event_at(multiplier), delta)
-    if settled.epsilon < 0.999 * target:
-        multiplier = _root(at(settled.interval or None), 0.9997 * target, multiplier, step=1.02)
-        # The accountant's own choice of interval has the last word; it differs by its 0.1 % at most.
-        while multiplier < largest and spent(event_at(multiplier), delta).epsilon > target:
-            multiplier *= 1.0005
-    return min(multiplier, largest)
-
-
-def _root(epsilon_at, target: float, high: float, step: float) -> float:
-    """Where a falling function meets `target`, going down from `high` in growing steps; `high` if it is too dear already.
-
-    The answer costs at most `target`, and lies within a part in 1e4 of the multiplier that costs just as much.
-    """
-    epsilon_at = functools.cache(epsilon_at)
-    low, factor = high, step
-    while epsilon_at(low) <= target:
-        high, low, factor = low, low / factor, factor * step
-        if low < _SMALLEST_MULTIPLIER:
-            return high
-    if low == high:
-        return high
-
-    def excess(log_multiplier: float) -> float:
-        # Beyond the largest epsilon there is no number, only that it is too much.
-        return math.log(min(epsilon_at(math.exp(log_multiplier)), 2.0 * LARGEST_EPSILON) / target)
-
-    root = math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-5))
-    while epsilon_at(root) > target:
-        root *= 1.00003
-    return min(root, high)
 
 
 def _worthwhile(draft: Draft, share: float, epsilon: float, delta: float) -> bool:

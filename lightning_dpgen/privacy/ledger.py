@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import LedgerError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _STATE = ("run", "promise", "plan", "about", "noise", "head", "_heads", "_ahead", "_drawn")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, round_down, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.reference import Reference, dominating_shift
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Plan:
     of a record by `max_rows`, since a unit is that many records added one after the other.
 
     `flexible` names the stage that gives up accesses if others have to be made again (`rewritten`); None the last one.
+
+    Of a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
+    fixed before, dominates them, and takes their place in `event`.
     """
 
     stages: tuple[Stage, ...]
@@ -48,10 +52,13 @@ class Plan:
     relation: str = ADD_OR_REMOVE_ONE
     max_rows: int = 1
     flexible: str | None = None
+    reference: Reference | None = None
 
     def __post_init__(self) -> None:
         if type(self.max_rows) is not int or self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
+        if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
+            raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
 
     @property
     def private(self) -> bool:
@@ -66,8 +73,17 @@ class Plan:
         return stage_events(self.accesses, pure=self.delta == 0.0)
 
     @property
-    def event(self) -> dp_accounting.DpEvent:
+    def composition(self) -> dp_accounting.DpEvent:
+        """All accesses, composed."""
         return composed([event for _, event in self.stage_events])
+
+    @property
+    def event(self) -> dp_accounting.DpEvent:
+        """What the plan costs: its composition, with the reference in the place of what it stands for."""
+        if self.reference is None:
+            return self.composition
+        first = self.stage_events[: self.reference.after]
+        return composed([*(event for _, event in first), self.reference.event])
 
     @cached_property
     def spent(self) -> Spent:
@@ -97,6 +113,7 @@ class Plan:
             "relation": self.relation,
             "max_rows": self.max_rows,
             "flexible": self.flexible,
+            "reference": None if self.reference is None else self.reference.as_json(),
         }
 
     @classmethod
@@ -104,13 +121,30 @@ class Plan:
         """The plan that `as_json` described."""
         stages = tuple(Stage(Access.from_json(s), s["count"], s["share"]) for s in fields["stages"])
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
-        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"], fields["flexible"])
+        reference = None if fields["reference"] is None else Reference(**fields["reference"])
+        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"], fields["flexible"], reference)
+
+    def covers(self, accesses: Iterable[tuple[Access, int]]) -> bool:
+        """Whether accesses cost no more than the plan: by their reference, where there is one, else by the budget.
+
+        Args:
+            accesses: those of the first stages, as they are planned, before all others.
+        """
+        events = stage_events(accesses, pure=self.delta == 0.0)
+        if self.reference is None:
+            event = composed([event for _, event in events])
+            return spent(event, self.delta, relation=self.relation).epsilon <= round_down(self.target_epsilon)
+        after = self.reference.after
+        if events[:after] != self.stage_events[:after]:
+            return False
+        rest = [event for _, event in events[after:]]
+        return not rest or self.reference.dominates(composed(rest))
 
     def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
         """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
 
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
-        takes to stay within the budget; its own total never grows.
+        takes to stay within the budget, or below the reference; its own total never grows.
 
         Args:
             made: accesses of each stage that were made, lost ones included.
@@ -130,8 +164,7 @@ class Plan:
             return replace(self, stages=tuple(replace(s, count=count) if s.name == last.name else s for s in grown))
 
         def fits(count: int) -> bool:
-            event = shortened(count).event
-            return spent(event, self.delta, relation=self.relation).epsilon <= round_down(self.target_epsilon)
+            return self.covers(shortened(count).accesses)
 
         low, high = max(made.get(last.name, 0), 1), last.count
         if not fits(low):
@@ -161,9 +194,19 @@ class Plan:
         steps = sorted({max(1, round(stage.count * i / points)) for i in range(1, points + 1)})
         knots = []
         for count in steps:
-            events = [event for _, event in stage_events([*before, (stage.access, count)])]
-            knots.append(spent(composed(events), self.delta, relation=self.relation, interval=1e-3).epsilon)
+            event = self._up_to([*before, (stage.access, count)])
+            knots.append(spent(event, self.delta, relation=self.relation, interval=1e-3).epsilon)
         return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
+
+    def _up_to(self, accesses: list[tuple[Access, int]]) -> dp_accounting.DpEvent:
+        """What a beginning of the run costs; of accesses that a reference stands for, a part of it that dominates them."""
+        events = [event for _, event in stage_events(accesses)]
+        if self.reference is None or len(events) <= self.reference.after:
+            return composed(events)
+        after, ours = self.reference.after, self.reference
+        part = dominating_shift(composed(events[after:]), ours.failure, interval=1e-3)
+        shift = min(part.shift, 1.0 / ours.multiplier)
+        return composed([*events[:after], replace(ours, multiplier=1.0 / shift).event])
 
 
 @dataclass(frozen=True)

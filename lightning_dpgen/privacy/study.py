@@ -14,19 +14,30 @@ from typing import Any
 
 import dp_accounting
 import filelock
+import numpy as np
 
 from lightning_dpgen.privacy import chain
-from lightning_dpgen.privacy.accountant import RDP_ORDERS, check_delta, converted, round_up, spent_at_orders
+from lightning_dpgen.privacy.accountant import (
+    RDP_ORDERS,
+    check_delta,
+    converted,
+    failing,
+    moments_at,
+    pure_moments,
+    round_up,
+)
 from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.events import composed, decode, encode
+from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # Seconds that a run waits for others to write their line.
 _PATIENCE = 60.0
-# Halvings of delta among which a study that mixes relations looks for its best statement.
-_HALVINGS = 60
+# The part of delta from which failures and pairs are paid where runs are composed by moments; the orders have the rest.
+_PAIRS = 0.5
+# Beyond it there is no delta left, and exp would overflow.
+_LARGEST_EXPONENT = 700.0
 _KEY = "fingerprint.key"
 _KEY_BYTES = 16
 
@@ -37,7 +48,7 @@ class Total:
 
     Args:
         epsilon, delta: upper bounds.
-        relation: under which; replace-one as soon as one run is.
+        relation: under which: that of the first run.
         runs: how many.
     """
 
@@ -51,10 +62,16 @@ class Study:
     """Runs on one population under one name, in an append-only file, against a total.
 
     Whoever asks several times pays several times: before a run draws anything, its event is entered, and a run that would
-    pass the total is refused. Events under add-or-remove-one are composed by Renyi moments, whose budgets may be chosen one
-    after the other: at a fixed order that is a filter (Feldman and Zrnic 2021), and since the best of several orders is
-    taken, each has its part of delta, fixed with the total; others enter as pairs (epsilon, delta), which share it. As
-    soon as a run is under replace-one the whole is: an add-or-remove-one pair (e, d) is (2 e, (1 + exp e) d) there.
+    pass the total is refused. Budgets of later runs may follow from the results of earlier ones. The first run says how
+    they are composed (docs/PRIVACY.md, "Studies"):
+
+    * by Renyi moments, where it has them and is under add-or-remove-one. A pair (epsilon, delta) has the moments of
+      randomised response, but for a failure of probability delta. Each order has a part of the total's delta, and failures
+      have a half of it, fixed with the total.
+    * else by pairs, whose epsilons and deltas add up. Under replace-one a run of add-or-remove-one enters with what it
+      costs there: as it was accounted for, or, of a pair (e, d), as (2 e, (1 + exp e) d).
+
+    A study that began under add-or-remove-one takes no run under replace-one.
 
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
     time lose nothing. Of records it holds a keyed fingerprint at most; it belongs to whoever has these.
@@ -124,6 +141,8 @@ class Study:
         *,
         relation: str = ADD_OR_REMOVE_ONE,
         pair: tuple[float, float] | None = None,
+        moments: bool | None = None,
+        replaced: tuple[float, float] | None = None,
     ) -> Total:
         """Charge a run, before it draws; of a run that enters again (resumed, extended) the last event counts.
 
@@ -131,17 +150,21 @@ class Study:
             run: its identity, that of its ledger.
             event: all that it will draw.
             relation: under which.
-            pair: its (epsilon, delta), for a run under replace-one, or one whose event has no Renyi moments.
+            pair: its (epsilon, delta), by which it enters a study of pairs.
+            moments: whether the Renyi moments of its event bound it, under add-or-remove-one and at a delta above 0; None
+                for whether no pair is given.
+            replaced: what a run under add-or-remove-one costs as a pair under replace-one, if that is known.
 
         Returns:
             What the study has spent with it.
 
         Raises:
             BudgetTooSmall: if that passes the total; nothing has been written then.
-            LedgerError: if the file is damaged, or no pair is given where one is needed.
-            ValueError: for a pair or a relation that is none.
+            LedgerError: if the file is damaged, no pair is given where one is needed, or a run under replace-one would
+                enter a study that began under add-or-remove-one.
+            ValueError: for a pair or a relation that is none, or moments under replace-one.
         """
-        return self._with(run, event, relation, pair, write=True)
+        return self._with(run, event, relation, pair, moments, replaced, write=True)
 
     def check(
         self,
@@ -150,9 +173,11 @@ class Study:
         run: str = "",
         relation: str = ADD_OR_REMOVE_ONE,
         pair: tuple[float, float] | None = None,
+        moments: bool | None = None,
+        replaced: tuple[float, float] | None = None,
     ) -> Total:
         """As `enter`, but nothing is written; without an identity, of a run that is not begun."""
-        return self._with(run, event, relation, pair, write=False)
+        return self._with(run, event, relation, pair, moments, replaced, write=False)
 
     def knows(self, records: str) -> bool:
         """Whether a run on these records was entered, by their fingerprint."""
@@ -160,13 +185,28 @@ class Study:
             return any(entry.get("records") == records for entry in self._read()[1])
 
     def _with(
-        self, run: str, event: dp_accounting.DpEvent, relation: str, pair: tuple[float, float] | None, *, write: bool
+        self,
+        run: str,
+        event: dp_accounting.DpEvent,
+        relation: str,
+        pair: tuple[float, float] | None,
+        moments: bool | None,
+        replaced: tuple[float, float] | None,
+        *,
+        write: bool,
     ) -> Total:
         if relation not in RELATIONS:
             raise ValueError(f"relation={relation!r}: expected {' or '.join(RELATIONS)}")
-        if pair is not None and not (len(pair) == 2 and 0.0 <= pair[0] < math.inf and 0.0 <= pair[1] < 1.0):
-            raise ValueError(f"pair={pair}: expected (epsilon, delta), of which neither is negative, and delta is below 1")
-        line = {"run": run, "relation": relation, "event": encode(event), "pair": pair, "at": _now()}
+        for name, given in (("pair", pair), ("replaced", replaced)):
+            if given is not None and not (len(given) == 2 and 0.0 <= given[0] < math.inf and 0.0 <= given[1] < 1.0):
+                raise ValueError(
+                    f"{name}={given}: expected (epsilon, delta), of which neither is negative, and delta is below 1"
+                )
+        moments = (pair is None and relation == ADD_OR_REMOVE_ONE) if moments is None else moments
+        if moments and relation != ADD_OR_REMOVE_ONE:
+            raise ValueError(f"moments={moments} of a run under {relation}: expected False, since none are known there")
+        line = {"run": run, "relation": relation, "event": encode(event), "moments": moments, "pair": pair}
+        line |= {"replaced": replaced, "at": _now()}
         line |= {} if self.records is None else {"records": self.records}
         line = json.loads(json.dumps(line))
         with self._held():
@@ -174,7 +214,7 @@ class Study:
             try:
                 total = self._composed([*entries, line])
             except Unaccountable as error:
-                raise LedgerError(f"{self.path}: run {run!r} enters with its (epsilon, delta) alone ({error})") from None
+                raise LedgerError(f"{self.path}: run {run!r} cannot enter: {error}") from None
             if not total.epsilon <= self.epsilon:
                 raise BudgetTooSmall(
                     f"study {self.name}: {self._compared(self._composed(entries), total)}: ask for less; a larger total "
@@ -190,34 +230,43 @@ class Study:
         spent = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
         if math.isfinite(after.epsilon):
             return f"{spent}, and with this one it would be {round_up(after.epsilon):g}"
-        if after.relation != before.relation:
-            spent += " for a record added or removed; for one replaced, as in this run, (e, d) becomes (2 e, (1 + exp e) d)"
         return f"{spent}, and with this one no epsilon holds at that delta"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
         last = {entry["run"]: entry for entry in entries}
-        events, own, replaced = [], [], []
-        for entry in last.values():
-            if entry["relation"] == ADD_OR_REMOVE_ONE and entry["pair"] is None:
-                events.append(decode(entry["event"]))
-            elif entry["pair"] is None:
-                raise Unaccountable(f"a run under {entry['relation']} has no pair")
+        # How runs are composed is fixed before any of them has a result.
+        relation, moments = (entries[0]["relation"], entries[0]["moments"]) if entries else (ADD_OR_REMOVE_ONE, True)
+        if relation == ADD_OR_REMOVE_ONE and any(entry["relation"] != relation for entry in last.values()):
+            raise Unaccountable(
+                f"it is about a record replaced ({REPLACE_ONE}), and the first run of this study about one added or "
+                "removed, for which that has no account; begin another study with a run about a record replaced"
+            )
+        compose = self._by_moments if moments else self._by_pairs
+        return Total(compose(list(last.values()), relation), self.delta, relation, len(last))
+
+    def _by_pairs(self, entries: Sequence[Mapping[str, Any]], relation: str) -> float:
+        pairs = [_pair(entry, relation) for entry in entries]
+        within = math.fsum(delta for _, delta in pairs) <= self.delta
+        return math.fsum(epsilon for epsilon, _ in pairs) if within else math.inf
+
+    def _by_moments(self, entries: Sequence[Mapping[str, Any]], relation: str) -> float:
+        moments, failures = np.zeros(len(RDP_ORDERS)), []
+        for entry in entries:
+            if entry["moments"]:
+                event = decode(entry["event"])
+                moments += moments_at(event, RDP_ORDERS)
+                failures.append(failing(event))
             else:
-                (own if entry["relation"] == ADD_OR_REMOVE_ONE else replaced).append(entry["pair"])
-        event, shares = composed(events) if events else None, _shares(self.epsilon, self.delta)
-        if not replaced:
-            left = self.delta - math.fsum(delta for _, delta in own)
-            epsilon = _epsilon(event, left, shares) + math.fsum(epsilon for epsilon, _ in own) if left >= 0.0 else math.inf
-            return Total(epsilon, self.delta, ADD_OR_REMOVE_ONE, len(last))
-        left = self.delta - math.fsum(delta for _, delta in replaced)
-        best = math.inf
-        for halving in range(1, _HALVINGS):
-            delta = left * 0.5**halving
-            epsilon = _epsilon(event, delta, shares) + math.fsum(epsilon for epsilon, _ in own)
-            whole = (delta if event is not None else 0.0) + math.fsum(delta for _, delta in own)
-            if left >= 0.0 and epsilon < 700.0 and (1.0 + math.exp(epsilon)) * whole <= left:
-                best = min(best, 2.0 * epsilon)
-        return Total(best + math.fsum(epsilon for epsilon, _ in replaced), self.delta, REPLACE_ONE, len(last))
+                epsilon, delta = _pair(entry, relation)
+                moments += pure_moments(epsilon, RDP_ORDERS)
+                failures.append(delta)
+        if math.fsum(failures) > _PAIRS * self.delta:
+            return math.inf
+        if not entries:
+            return 0.0
+        shares = _shares(self.epsilon, self.delta)
+        found = zip(RDP_ORDERS, moments, strict=True)
+        return max(0.0, min(float(moment) + converted(a, self.delta * shares[a]) for a, moment in found))
 
     def _held(self) -> filelock.BaseFileLock:
         if not self.path.parent.is_dir():
@@ -289,20 +338,30 @@ def fingerprint_key(folder: Path) -> str:
     return key
 
 
-def _epsilon(event: dp_accounting.DpEvent | None, delta: float, shares: Mapping[int, float]) -> float:
-    if event is None:
-        return 0.0
-    return spent_at_orders(event, delta, shares) if delta > 0.0 else math.inf
+def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
+    """What a run costs as (epsilon, delta) under a relation.
+
+    Raises:
+        Unaccountable: if it has entered with no pair.
+    """
+    if entry["relation"] != relation and entry["replaced"] is not None:
+        return tuple(entry["replaced"])
+    if entry["pair"] is None:
+        raise Unaccountable("runs of this study enter with their (epsilon, delta), as its first one did; expected a pair")
+    epsilon, delta = entry["pair"]
+    if entry["relation"] == relation:
+        return epsilon, delta
+    # A record replaced is one removed and one added.
+    return 2.0 * epsilon, delta * (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT)))
 
 
 def _shares(epsilon: float, delta: float) -> dict[int, float]:
-    """Of delta, by order, fixed with the total: as much to the order at which a Gaussian would use it up as to all others.
-
-    They add up to a half, since how delta is shared with pairs may follow from results, too.
+    """Of delta, by order, fixed with the total: to the order at which a Gaussian would use it up as much as to all others.
     """
-    first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, 0.25 * delta)) / order)
-    rest = 0.25 / (len(RDP_ORDERS) - 1)
-    return {order: 0.25 if order == first else rest for order in RDP_ORDERS}
+    of_all = (1.0 - _PAIRS) / 2.0
+    first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
+    rest = of_all / (len(RDP_ORDERS) - 1)
+    return {order: of_all if order == first else rest for order in RDP_ORDERS}
 
 
 def _now() -> str:

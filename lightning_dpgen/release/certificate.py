@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lightning_dpgen.privacy.accountant import gaussian_mu, round_up, spent
 from lightning_dpgen.privacy.events import encode, stage_events
 from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import SECURE
+from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.lettering import printable
 
@@ -86,7 +88,7 @@ def make_certificate(
     event, spending = account.certified()
     private = account.private
     accesses = plan.accesses if event == plan.event else account.accesses
-    interval = spending.interval or None
+    interval, reference = spending.interval or None, plan.reference if plan.private else None
 
     def alone(stage: dp_accounting.DpEvent) -> float | None:
         if not plan.private:
@@ -115,7 +117,11 @@ def make_certificate(
             }
             for name, stage in stage_events(accesses, pure=plan.delta == 0.0)
         ],
-        "also": also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation) if plan.private else None,
+        "also": (
+            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, _replaceable(reference))
+            if plan.private
+            else None
+        ),
         "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
         "declared": declared,
         "selection": SELECTION if selection is None else selection,
@@ -124,26 +130,38 @@ def make_certificate(
         "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},
         "versions": versions(),
     }
+    if reference is not None:
+        certificate["reference"] = {"after": reference.after, "replaceable": reference.replaceable}
     certificate["statement"] = statement(certificate)
     return certificate | {"digest": digest(certificate)}
 
 
+def _replaceable(reference: Reference | None) -> bool:
+    return reference is None or reference.replaceable
+
+
 def also(
-    event: dp_accounting.DpEvent, epsilon: float, delta: float, interval: float | None, relation: str
+    event: dp_accounting.DpEvent,
+    epsilon: float,
+    delta: float,
+    interval: float | None,
+    relation: str,
+    replaceable: bool = True,
 ) -> dict[str, Any]:
     """The same event, said in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
-    `replace_one_epsilon` is null where no sound account is known. `gaussian_mu` belongs to the one Gaussian that is exactly
+    `replace_one_epsilon` is null where no sound account is known, or the event holds a reference that is not for it
+    (`replaceable`). `gaussian_mu` belongs to the one Gaussian that is exactly
     (epsilon, delta)-private; the event itself may lie above that Gaussian at another delta. At delta = 0 there is neither
     such a Gaussian nor a curve, and a replaced record is one removed and one added.
     """
     if delta == 0.0:
         replaced = epsilon if relation == REPLACE_ONE else round_up(2.0 * epsilon)
         return {"replace_one_epsilon": replaced, "gaussian_mu": None, "curve": []}
-    try:
-        replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
-    except Unaccountable:
-        replaced = None
+    replaced = None
+    if replaceable:
+        with suppress(Unaccountable):
+            replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
     curve = [
         [10.0**-e, round_up(spent(event, 10.0**-e, relation=relation, interval=interval).epsilon)] for e in _EXPONENTS
     ]

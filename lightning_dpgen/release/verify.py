@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.reference import Reference, read_reference
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
@@ -211,8 +212,7 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"epsilon={epsilon:g} is above the budget that was set, target_epsilon={target:g}")
     if len({name for name, *_ in stages}) < len(stages):
         verdict.problems.append("two stages have one name")
-    if encode(composed([stage for _, stage, _ in stages])) != certificate["event"]:
-        verdict.problems.append("the event is not the composition of the stages")
+    reference = _reference(certificate, event, [stage for _, stage, _ in stages], verdict)
     interval = certificate["accountant"]["value_discretization_interval"]
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
@@ -239,9 +239,12 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         _compare(f"epsilon of stage {name!r}", stated, alone, verdict)
     if len(verdict.problems) > before:
         return
+    if reference is not None:
+        _check_reference(reference, [stage for _, stage, _ in stages], verdict)
     if certificate["study"] != STUDY_UNKNOWN:
         _check_study(certificate["study"], event, relation, verdict)
-    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation)):
+    replaceable = reference is None or reference.replaceable
+    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
         declared = certificate["declared"]
@@ -251,6 +254,47 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
             f"(stated: {epsilon:g}), {unit} {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
         )
         verdict.notes.append(_second_opinion(event, delta, relation))
+
+
+def _reference(
+    certificate: dict, event: dp_accounting.DpEvent, stages: list[dp_accounting.DpEvent], verdict: Verdict
+) -> Reference | None:
+    """What stands in the event for stages that were planned later, if some were; the rest is the stages' composition."""
+    stated = certificate.get("reference")
+    if stated is None:
+        if encode(composed(stages)) != certificate["event"]:
+            verdict.problems.append("the event is not the composition of the stages")
+        return None
+    after = stated["after"]
+    first, parts = stages[:after], getattr(event, "events", [])
+    try:
+        if len(parts) != after + 1 or len(stages) <= after or certificate["relation"] != ADD_OR_REMOVE_ONE:
+            raise ValueError("expected so many stages before it and one at least behind it, of a record added or removed")
+        reference = read_reference(parts[-1], after, replaceable=stated["replaceable"])
+    except ValueError as error:
+        verdict.problems.append(f"reference: the event does not end with one ({error})")
+        return None
+    if encode(composed([*first, reference.event])) != certificate["event"]:
+        verdict.problems.append("the event is not the composition of the first stages and the reference")
+    return reference
+
+
+def _check_reference(reference: Reference, stages: list[dp_accounting.DpEvent], verdict: Verdict) -> None:
+    """Whether the later stages are below the reference, at every epsilon and in both directions."""
+    rest = composed(stages[reference.after :])
+    try:
+        dominated = reference.dominates(rest)
+    except ValueError as error:
+        verdict.problems.append(f"reference: the stages that it stands for cannot be accounted for: {error}")
+        return
+    if dominated:
+        verdict.checks.append(
+            "the stages that were planned from what the first ones released are dominated by the reference in the event"
+        )
+    else:
+        verdict.problems.append(
+            "reference: it does not dominate the stages that it stands for, so these cost more than the event says"
+        )
 
 
 def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdict: Verdict) -> None:

@@ -6,9 +6,17 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from contracts.sealed import rewrite
 
-from lightning_dpgen.cli import train
+from lightning_dpgen.cli import first_pass, train
+from lightning_dpgen.cli.configuration import read_conf
 from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.release.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -218,3 +226,107 @@ def test_what_is_different_is_told_in_short(dpgen, tmp_path, monkeypatch):
         assert dpgen("train", *arguments, f"data.items={tmp_path / 'a.txt'}")[0] == 130
     status, _, err = dpgen("train", *arguments, f"data.items={tmp_path / 'b.txt'}")
     assert status == 2 and "schema.items was" in _one_line(err) and len(err) < 500
+
+
+COUNTED = [word for word in QUICK if not word.startswith(("data.n=", "data.discovery", "data.outside"))]
+COUNTED += ["data.n=null", "data.n_share=0.1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (["data=digits"], "a reference"),
+        (["data=digits", "model=measured"], "a reference without failures"),
+        (["data=digits", "model.rate=0.1", "split.k=1", "split.means_share=0.2"], "the plan itself"),
+    ],
+    ids=["trained", "measured", "all given"],
+)
+def test_what_is_planned_from_a_count_is_covered_by_what_was_promised_before(dpgen, tmp_path, words, after):
+    """The certificate states the promise, and the stages what was drawn; a stage with less noise is noticed."""
+    quick = COUNTED if "model=measured" not in words else [w for w in COUNTED if w.startswith(("data", "privacy", "rows"))]
+    status, _, err = dpgen("train", *quick, *words, f"run_dir={tmp_path / 'run'}")
+    assert status == 0, err
+    release = tmp_path / "run/release"
+    lines = [json.loads(line) for line in (tmp_path / "run/private/ledger.jsonl").read_text().splitlines()]
+    promised, certificate = Plan.from_json(lines[0]["plan"]), json.loads((release / "privacy.json").read_text())
+    assert certificate["event"] == encode(promised.event) and promised.epsilon <= certificate["epsilon"] <= 8.0
+    assert verify(release).good
+    if after == "the plan itself":
+        assert "reference" not in certificate and len(promised.stages) == len(certificate["stages"]) > 1
+        return
+    assert certificate["reference"]["after"] == 1 and len(promised.stages) == 1
+    failing = "EpsilonDelta" in json.dumps(certificate["event"])
+    assert failing == (after == "a reference") and certificate["also"]["replace_one_epsilon"] > 8.0
+
+    def spoil(certificate):
+        last = certificate["stages"][-1]
+        noise = last["event"]
+        while "noise_multiplier" not in noise:
+            noise = noise["event"]
+        noise["noise_multiplier"] *= 0.97
+        last["epsilon"] = round_up(spent(decode(last["event"]), certificate["delta"]).epsilon)
+
+    rewrite(release, spoil)
+    assert [problem for problem in verify(release).problems if "reference" in problem] == verify(release).problems != []
+
+
+@pytest.mark.parametrize("change", ["more stages", "no reference", "another event"])
+def test_a_reference_is_part_of_the_event(dpgen, tmp_path, change):
+    assert dpgen("train", "data=digits", *COUNTED, f"run_dir={tmp_path / 'run'}")[0] == 0
+    release = tmp_path / "run/release"
+
+    def spoil(certificate):
+        if change == "more stages":
+            certificate["reference"]["after"] = 2
+        elif change == "no reference":
+            del certificate["reference"]
+        else:
+            certificate["event"]["events"][-1]["events"][0] = {"type": "LaplaceDpEvent", "noise_multiplier": 0.5}
+
+    rewrite(release, spoil)
+    assert not verify(release).good
+
+
+GIVEN = {
+    "model.rate": 0.05, "model.steps": 20, "split.k": 3, "split.means_share": 0.1, "split.iterations": 2,
+    "split.features": 32, "split.moments_share": 0.05, "split.lloyd_share": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("left_out", [None, *GIVEN])
+@pytest.mark.parametrize("bought", ["n", "keys"])
+def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_path, bought, left_out):
+    """Whichever default is left open; for numbers of records and of categories a hundred times apart."""
+    schema = CITY if bought == "keys" else CITY.replace("private", "[a, b]")
+    table = _table(tmp_path, schema, age=[1], city=["a"])
+    count = ["data.n=null", "data.n_share=0.1"]
+    if bought == "keys":
+        count = ["data.n=2000", "data.discovery_share=0.1", "data.outside=clamp"]
+    words = [f"{name}={value}" for name, value in GIVEN.items() if name != left_out]
+    conf = read_conf([*table, *count, *words, "privacy.epsilon=2", "privacy.delta=1e-8"])
+    finds = [first_pass.Bought(n, {}) for n in (1000, 100_000)]
+    if bought == "keys":
+        finds = [first_pass.Bought(None, {"city": [f"c{i}" for i in range(size)]}) for size in (3, 300)]
+    plans = [first_pass.with_bought(conf, found).plan() for found in finds]
+    drawn = [[(stage.name, stage.count, stage.access.rate, sorted(stage.access.multipliers)) for stage in plan.stages]
+             for plan in plans]  # fmt: skip
+    noise = np.array([[m for stage in plan.stages for m in stage.access.multipliers.values()] for plan in plans
+                      if drawn[0] == drawn[1]])  # fmt: skip
+    same = drawn[0] == drawn[1] and np.allclose(noise[0], noise[1], rtol=2e-3)
+    promised = first_pass.follows_from_settings(conf)
+    assert same or not promised
+    assert promised or left_out is not None
+    if promised:
+        promise = first_pass.first_plan(conf)
+        assert all(first_pass.with_bought(conf, found).plan(promise) == promise for found in finds)
+
+
+def test_accesses_that_were_promised_whole_cannot_change(tmp_path):
+    table = _table(tmp_path, CITY.replace("private", "[a, b]"), age=[1], city=["a"])
+    words = [*table, "data.n=null", "data.n_share=0.1", "privacy.epsilon=2", "privacy.delta=1e-8"]
+    words += [f"{name}={value}" for name, value in GIVEN.items()]
+    promise = first_pass.first_plan(read_conf(words))
+    with pytest.raises(Mistake, match="were promised before the first pass"):
+        first_pass.with_bought(read_conf([*words, "model.steps=21"]), first_pass.Bought(2000, {})).plan(promise)
+    with pytest.raises(BudgetTooSmall, match="promised before the first pass"):
+        first_pass.with_bought(read_conf(words), first_pass.Bought(25, {})).plan(promise)

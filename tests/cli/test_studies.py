@@ -66,15 +66,22 @@ def test_without_a_study_that_is_said(trained):
 
 
 def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
-    train("first", "privacy.study_epsilon=12", "privacy.study_delta=1e-5", "privacy.epsilon=0.5")
-    run = tmp_path / "rows"
+    """And a run about a record added or removed with what it costs when one is replaced."""
+    run, total = tmp_path / "rows", ["privacy.study_epsilon=12", "privacy.study_delta=1e-5"]
     words = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census", "privacy.epsilon=1", f"run_dir={run}"]
-    status, _, err = dpgen("project", "data=blobs", "data.n=300", "data.d=6", "project.radius=3", *words)
+    rows = ["project", "data=blobs", "data.n=300", "data.d=6", "project.radius=3"]
+    status, _, err = dpgen(*rows, *words, *total)
     assert status == 0, err
     study = _certificate(run)["study"]
-    assert study["relation"] == "replace_one" and study["runs"] == 2 and 2.0 < study["epsilon"] <= 12.0
+    assert study["relation"] == "replace_one" and study["runs"] == 1 and 1.0 <= study["epsilon"] <= 12.0
     assert verify(run / "release").good
-    rows = ["project", "data=blobs", "data.n=300", "data.d=6", "project.radius=3"]
+    second = train("second", "privacy.epsilon=0.5", "privacy.delta=1e-6")[-1]
+    own = _certificate(second)
+    assert own["study"]["relation"] == "replace_one" and verify(second / "release").good
+    assert own["study"]["epsilon"] == pytest.approx(study["epsilon"] + own["also"]["replace_one_epsilon"], rel=1e-5)
+    train("third", "privacy.study=added", *total, "privacy.epsilon=0.5")
+    status, _, err = dpgen(*rows, words[0], "privacy.study=added", words[2], f"run_dir={tmp_path / 'other'}")
+    assert status == 2 and "begin another study" in err and not (tmp_path / "other").exists()
     status, _, err = dpgen("budget", *rows, *words[:2], "privacy.epsilon=50")
     assert status == 3 and "study census: 2 runs have spent epsilon" in err
     status, out, _ = dpgen("budget", *rows, "privacy.study=none", "privacy.epsilon=1")

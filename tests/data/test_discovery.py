@@ -27,7 +27,7 @@ from lightning_dpgen.data.held import Held, held_at_most
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_rest
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -317,7 +317,7 @@ def test_the_draft_is_the_first_stage_of_the_whole_plan():
     assert draft.weights["n"] == 0.01 and draft.share == pytest.approx(0.06)
     ratio = draft.weights[keys_of("items")] / draft.weights[keys_of("city")]
     assert ratio == pytest.approx(math.sqrt(5))
-    first = _first(draft)
+    first = make_first_plan(draft, epsilon=2.0, delta=1e-5)
     account = Account(first)
     random = np.random.default_rng(0)
     with account.open(DISCOVERY) as access:
@@ -327,9 +327,9 @@ def test_the_draft_is_the_first_stage_of_the_whole_plan():
         items = Held.of_sets(np.arange(0, 25_001, 5), random.integers(0, 9, 25_000), list(range(9)))
         assert find_keys(access, keys_of("items"), items, most=5) == list(range(9))
     assert abs(float(n) - 5000) < 200 and bounds == (16, 127) and cities == ["a", "b"]
-    whole = make_plan([draft, Draft("training", {"gradient": 1.0}, 20, largest=1e3, rate=0.1)], epsilon=2.0, delta=1e-5)
+    whole = make_rest(first, [draft, Draft("training", {"gradient": 1.0}, 20, largest=1e3, rate=0.1)])
     account.extend(whole)
-    assert whole.stages[0] == first.stages[0] and 1.99 < whole.epsilon <= 2.0
+    assert whole.stages[0] == first.stages[0] and 1.99 < whole.epsilon <= 2.0 and whole.event == first.event
     for _ in range(20):
         with account.open("training") as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)

@@ -97,7 +97,7 @@ def test_the_file_holds_one_line_an_access_with_its_own_id(tmp_path):
     assert len(ahead) == 1 + 45, "a crash now over-counts, by at most a hundredth of the stage"
     account.ledger.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[0]["ledger"] == 3 and lines[-1]["closed"] == 3
+    assert lines[0]["ledger"] == 4 and lines[-1]["closed"] == 3
     entries = [line for line in lines if "id" in line]
     assert len({entry["id"] for entry in entries}) == 45 == 3 + len(lines[-1]["never_drawn"])
     with pytest.raises(FileExistsError):

@@ -223,7 +223,7 @@ def test_an_access_that_is_no_selection_is_refused(wrong):
 
 def test_enters_a_study_by_its_moments(tmp_path):
     plan = _plan()
-    assert study_entry(plan)["pair"] is None
+    assert study_entry(plan)["moments"] and "replaced" not in study_entry(plan)
     study = Study(tmp_path / "s.jsonl", epsilon=20.0, delta=1e-5)
     alone = study.enter("one", plan.event, **study_entry(plan)).epsilon
     # Not less than by itself, at the best of all orders; and two of them less than twice as much.

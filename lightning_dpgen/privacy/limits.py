@@ -1,0 +1,141 @@
+"""What the noise of a plan is solved for: an epsilon that may not be passed, or a reference that must dominate."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import dp_accounting
+from scipy.optimize import brentq
+
+from lightning_dpgen.privacy.accountant import INTERVALS, LARGEST_EPSILON, spent, spent_by_rdp
+from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.reference import Reference
+
+# Noise so small protects nothing, and a search need not go there.
+_SMALLEST_MULTIPLIER = 0.2
+
+
+class Limit(Protocol):
+    """What a composition of accesses must stay within."""
+
+    def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
+        """Whether an event is within it; `quick` may say no where the answer is yes."""
+
+    def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
+        """The multiplier, at most `largest`, whose event is within the limit and within 0.1 % of it where there is one.
+
+        Where even `largest` is too little noise, `largest`.
+        """
+
+    def compare(self, event: dp_accounting.DpEvent) -> str:
+        """What an event costs beside the limit, in words."""
+
+
+class EpsilonLimit:
+    """At most `target` epsilon at `delta`, of a record added or removed; at delta 0 of pure noise."""
+
+    def __init__(self, target: float, delta: float) -> None:
+        self._target, self._delta = target, delta
+
+    def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
+        # Renyi moments overstate, so what they allow is allowed.
+        by_moments = quick and self._delta != 0.0
+        epsilon = spent_by_rdp(event, self._delta) if by_moments else spent(event, self._delta).epsilon
+        return epsilon <= self._target
+
+    def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
+        """Three root finders, each from where the last one stopped.
+
+        Renyi moments bound epsilon from above and cost nothing; coarse loss distributions come near; there the accountant
+        settles on its interval, at which the last one ends.
+        """
+        target, delta = self._target, self._delta
+
+        def at(interval: float | None):
+            return lambda multiplier: spent(event_at(multiplier), delta, interval=interval).epsilon
+
+        multiplier = root(lambda m: spent_by_rdp(event_at(m), delta), target, largest, step=1.5)
+        multiplier = root(at(1e-3), target, multiplier, step=1.1)
+        settled = spent(event_at(multiplier), delta)
+        if settled.epsilon < 0.999 * target:
+            multiplier = root(at(settled.interval or None), 0.9997 * target, multiplier, step=1.02)
+            # The accountant's own choice of interval has the last word; it differs by its 0.1 % at most.
+            while multiplier < largest and not self.holds(event_at(multiplier)):
+                multiplier *= 1.0005
+        return min(multiplier, largest)
+
+    def compare(self, event: dp_accounting.DpEvent) -> str:
+        cost = spent(event, self._delta).epsilon
+        return f"cost epsilon {cost:.4g} where {self._target:g} at delta={self._delta:g} may be spent"
+
+
+class ReferenceLimit:
+    """Dominated by a reference, under each relation that it is for."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
+        if quick:
+            # Coarse loss distributions overstate.
+            coarse = (self._reference.used(event, relation, INTERVALS[0]) for relation in self._reference.relations)
+            return all(used.shift <= 1.0 for used in coarse)
+        return self._reference.dominates(event)
+
+    def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
+        """As `EpsilonLimit.solve`, for the shift that dominates in the place of epsilon.
+
+        A record replaced seldom asks for more noise than one added or removed.
+        """
+        multiplier = self._solve(event_at, largest, ADD_OR_REMOVE_ONE)
+        if self._reference.replaceable and not self.holds(event_at(multiplier)):
+            multiplier = max(multiplier, self._solve(event_at, largest, REPLACE_ONE))
+        # Seldom, and a few times: the limit itself has the last word.
+        while multiplier < largest and not self.holds(event_at(multiplier)):
+            multiplier *= 1.0005
+        return min(multiplier, largest)
+
+    def _solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float, relation: str) -> float:
+        def at(interval: float):
+            return lambda multiplier: self._reference.used(event_at(multiplier), relation, interval).shift
+
+        # Just below 1, which a sum of inverse squares may pass by its last digit.
+        multiplier = root(at(INTERVALS[0]), 1.0 - 1e-9, largest, step=1.5)
+        settled = self._reference.used(event_at(multiplier), relation)
+        if settled.shift < 0.999:
+            # By way of one that costs little, after which the last one is near.
+            if settled.interval < INTERVALS[3]:
+                multiplier = root(at(INTERVALS[3]), 0.9997, multiplier, step=1.1)
+            multiplier = root(at(settled.interval), 0.9997, multiplier, step=1.01)
+        return multiplier
+
+    def compare(self, event: dp_accounting.DpEvent) -> str:
+        shift = max(self._reference.used(event, relation).shift for relation in self._reference.relations)
+        return f"need {shift:.4g} times the Gaussian shift that was set aside for them before the first pass"
+
+
+def root(cost_at: Callable[[float], float], target: float, high: float, step: float) -> float:
+    """Where a falling function meets `target`, going down from `high` in growing steps; `high` if it is too dear already.
+
+    The answer costs at most `target`, and lies within a part in 1e4 of the multiplier that costs just as much.
+    """
+    cost_at = functools.cache(cost_at)
+    low, factor = high, step
+    while cost_at(low) <= target:
+        high, low, factor = low, low / factor, factor * step
+        if low < _SMALLEST_MULTIPLIER:
+            return high
+    if low == high:
+        return high
+
+    def excess(log_multiplier: float) -> float:
+        # Beyond the largest epsilon there is no number, only that it is too much.
+        return math.log(min(cost_at(math.exp(log_multiplier)), 2.0 * LARGEST_EPSILON) / target)
+
+    found = math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-5))
+    while cost_at(found) > target:
+        found *= 1.00003
+    return min(found, high)
