@@ -7,6 +7,7 @@ from pathlib import Path
 
 import dp_accounting
 import pytest
+from contracts import laws
 from dp_accounting.rdp import RdpAccountant
 
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
@@ -96,6 +97,14 @@ def test_replaced_records_put_the_whole_in_their_relation(study):
     assert min(found) <= total.epsilon < 1.35 * min(found)
     with pytest.raises(LedgerError, match="enters with its"):
         study.enter("more rows", dp_accounting.LaplaceDpEvent(1.0), relation=REPLACE_ONE)
+
+
+def test_runs_of_accounts_add_up_under_the_relation_of_them_all():
+    laws.a_study_tells_no_less_than_its_runs_cost_together()
+
+
+def test_each_order_has_a_part_of_delta_of_its_own():
+    laws.what_a_study_states_at_its_orders_fails_with_its_delta()
 
 
 def test_there_may_be_no_epsilon_for_records_replaced(study):
