@@ -828,7 +828,7 @@ def discovery_account(multiplier=1.5, delta=0.02, *, seed=5, ledger=None):
     return Account(Plan((stage,), target_epsilon=1.0, delta=0.1), ledger, PrivateStream(seed=seed))
 
 
-def keys_of_one_record_are_seen_with_its_delta(most=3, draws=10_000) -> None:
+def keys_of_one_record_are_seen_with_its_delta(most=3, draws=6_500) -> None:
     """Within 5.5 standard deviations of a share of delta: a false alarm of 4e-8."""
     delta, seen, keys = 0.06, 0, np.arange(most)
     with discovery_account(delta=delta).open("discovery") as access:
