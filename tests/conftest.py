@@ -15,7 +15,7 @@ from lightning_dpgen.measure import basket_mixture, products
 from lightning_dpgen.privacy.noise import PrivateStream
 
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("contracts.laws")
+pytest.register_assert_rewrite("contracts")
 
 # A busy machine is no failure.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

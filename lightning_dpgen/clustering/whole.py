@@ -1,7 +1,7 @@
-"""Records as whole numbers, of which whatever the split computes is exact: it depends on the record and on nothing else.
+"""Records as whole numbers, of which products, lengths and decisions are exact: functions of one record and of no other.
 
 A product of matrices in floating point rounds a row in ways that depend on how many rows there are. One more record could
-then move the features of all others by a last bit, and with it every record that lies near the border of two clusters.
+then move all others by a last bit, and with it every record that lies near the border of two clusters, or of two answers.
 Whole numbers below 2^53 are added up exactly in float64, by whatever routine, in whatever order.
 """
 
@@ -83,7 +83,34 @@ def lengths(whole: Rows) -> Tensor:
     return torch.from_numpy(np.sqrt(whole.power(2) @ np.ones(whole.shape[1])))
 
 
-class Nearest:
+class Highest:
+    """The place of the largest of k public scores ``z.w + b`` of a record, the first of several: an exact function of it.
+
+    Args:
+        weights: (k, d) w, in units of the whole rows z, which have at most 13 bits. They are rounded to multiples of a
+            unit, 2^-24 of the largest, or what exact sums of d products allow.
+        offsets: (k,) b, in the same units.
+
+    Example:
+        >>> search = Highest(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0.0, 2.0]))
+        >>> search.exact(torch.tensor([[3.0, 0.0], [2.0, 1.0], [2.0, 0.0]]))
+        tensor([0, 1, 0])
+    """
+
+    def __init__(self, weights: Tensor, offsets: Tensor) -> None:
+        weights = weights.double()
+        bits = min(SINGLE, DOUBLE - 15 - math.ceil(math.log2(max(weights.shape[1], 2))))
+        self._unit = float(weights.abs().max().clamp(min=1e-300)) / 2.0**bits
+        self._exact = (weights / self._unit).round_()
+        self._offsets = offsets.double() / self._unit
+
+    def exact(self, whole: Rows) -> Tensor:
+        """(B,) places of (B, d) rows, found in whole numbers."""
+        rows = whole.double() if isinstance(whole, Tensor) else whole
+        return (product(rows, self._exact.T) + self._offsets).T.max(dim=0).indices
+
+
+class Nearest(Highest):
     """The place of the centre c with the largest ``z.c - |c|^2 / 2``, the first of several.
 
     It is looked for in float32, where no rounding could hide another one, and again in whole numbers where it could.
@@ -99,16 +126,13 @@ class Nearest:
     """
 
     def __init__(self, centres: Tensor, longest: float) -> None:
-        centres, d = centres.double(), centres.shape[1]
-        # As fine as sums of d products with 13 bits allow.
-        bits = min(SINGLE, DOUBLE - 15 - math.ceil(math.log2(max(d, 2))))
-        unit = float(centres.abs().max().clamp(min=1e-300)) / 2.0**bits
-        self._exact = (centres / unit).round_()
-        lengths = self._exact.norm(dim=1)
-        self._half = (0.5 * unit) * lengths.square()
-        self._rough, self._rough_half = (self._exact * unit).float(), (-unit * self._half).float()[:, None]
+        super().__init__(centres, torch.zeros(len(centres)))
+        unit, lengths = self._unit, self._exact.norm(dim=1)
+        half = (0.5 * unit) * lengths.square()
+        self._offsets = -half
+        self._rough, self._rough_half = (self._exact * unit).float(), (-unit * half).float()[:, None]
         # Twice what d roundings in a sum of products of these sizes amount to, and those of what it starts from.
-        self._error = 2.0 * (d + 4) * 2.0**-SINGLE * unit * float(longest * lengths.max() + self._half.max())
+        self._error = 2.0 * (centres.shape[1] + 4) * 2.0**-SINGLE * unit * float(longest * lengths.max() + half.max())
 
     def __call__(self, whole: Tensor) -> Tensor:
         """(B,) places, for (B, d) float32 rows."""
@@ -124,7 +148,3 @@ class Nearest:
         best, found = scores.max(dim=0)
         second = scores.scatter_(0, found[None], -torch.inf).amax(dim=0)
         return found, (best - second <= self._error).nonzero()[:, 0]
-
-    def exact(self, whole: Tensor) -> Tensor:
-        """(B,) places in whole numbers."""
-        return (product(whole.double(), self._exact.T) - self._half).T.max(dim=0).indices

@@ -7,6 +7,7 @@ import math
 import torch
 
 from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.clustering.whole import Grid, Highest
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
@@ -19,6 +20,8 @@ _ACCURACY, _DISTANCE = "accuracy on real records, trained on synthetic", "distan
 # Shares of the count of right answers, and of the number of records, in the inverse squared noise of the access; the sums
 # get the rest.
 _ANSWERS, _RECORDS = 0.2, 0.1
+# Records that a classifier answers for at a time, as multiples of 2^-12 where they are not in bytes.
+_AT_ONCE, _GRID = 1 << 11, Grid(2.0**-12, bits=12)
 
 
 def fidelity_draft(layout: Layout, n: int, share: float) -> Draft:
@@ -47,7 +50,8 @@ def measure_fidelity(
 
     Guarantee:
         One record added or removed moves the sums by `radius` in L2 at most, and the counts of records and of right answers
-        by 1; a person by as many times that as they have records.
+        by 1; a person by as many times that as they have records. What a record adds is an exact function of that record
+        and of public numbers (`clustering/whole.py`).
     """
     layout, synthetic = real.schema.layout, synthetic[:ROWS]
     expected = _sums(Records(real.schema, synthetic), radius)[0] / max(len(synthetic), 1)
@@ -95,10 +99,15 @@ def _sums(records: Records, radius: float) -> torch.Tensor:
 
 
 def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> torch.Tensor:
-    """(1,) how many real records a classifier that has seen synthetic ones alone tells the label of."""
-    answer, right = label_classifier(synthetic, layout), 0
-    for start in range(0, len(real), ROWS):
-        part = real.encoded[start : start + ROWS]
-        right += int((answer(part) == part.codes[:, layout.label]).sum())
-    return torch.tensor([float(right)], dtype=torch.float64)
+    """(1,) how many real records a classifier that has seen synthetic ones alone tells the label of.
 
+    A record is a row of whole numbers, of which its answer is an exact function. A product in floating point rounds a row
+    by how many rows there are, so that one more record could change the answers for all that lie between two labels.
+    """
+    classifier, grid = label_classifier(synthetic, layout), Grid.of(real, _GRID)
+    highest, right = Highest(classifier.weights, classifier.offsets / grid.unit), 0
+    for start in range(0, len(real), _AT_ONCE):
+        rows = slice(start, min(start + _AT_ONCE, len(real)))
+        told = classifier.labels[highest.exact(grid(real.stretch(rows)))]
+        right += int((told == torch.from_numpy(real.encoded.codes[rows, layout.label])).sum())
+    return torch.tensor([float(right)], dtype=torch.float64)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import check_fit
@@ -78,8 +81,23 @@ def train_on_synthetic(
     return scores
 
 
-def label_classifier(train: Encoded, layout: Layout) -> Callable[[Encoded], np.ndarray]:
-    """A logistic regression that answers with the label of records (N,); where it was shown one label only, with that.
+@dataclass(frozen=True)
+class LinearClassifier:
+    """A public classifier: of the labels, a record has the one with the largest score ``x.w + b``, the first of several.
+
+    Args:
+        labels: (c,) int64.
+        weights: (c, width) w, of the numbers of a record as a layout writes them out; 0 for its label.
+        offsets: (c,) b.
+    """
+
+    labels: Tensor
+    weights: Tensor
+    offsets: Tensor
+
+
+def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
+    """Logistic regression of the label; where only one label is known, that one for all records.
 
     Args:
         train: what it learns from, at least one record.
@@ -88,12 +106,20 @@ def label_classifier(train: Encoded, layout: Layout) -> Callable[[Encoded], np.n
     groups = [group for group in range(len(layout.groups)) if group != layout.label]
     y = train.codes[:, layout.label]
     if len(np.unique(y)) == 1 or not layout.units + len(groups):
-        commonest = np.bincount(y).argmax()
-        return lambda asked: np.full(len(asked), commonest)
+        commonest = torch.from_numpy(np.bincount(y).argmax(keepdims=True))
+        return LinearClassifier(commonest, torch.zeros(1, layout.width), torch.zeros(1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
-    return lambda asked: fitted.predict(one_hot(asked, layout, groups))
+    found, offsets = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
+    if len(found) == 1:
+        # Of two labels only the second one has a score.
+        found, offsets = torch.cat([torch.zeros_like(found), found]), torch.cat([torch.zeros_like(offsets), offsets])
+    seen = torch.ones(layout.width, dtype=torch.bool)
+    seen[layout.labels] = False
+    weights = torch.zeros(len(found), layout.width, dtype=torch.float64)
+    weights[:, seen] = found
+    return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, offsets)
 
 
 def _chances(name, train, y, test, layout, units, groups, seed) -> np.ndarray:

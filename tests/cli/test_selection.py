@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from contracts import killed_trials
 from contracts.sealed import rewrite
 
 from lightning_dpgen.cli import candidates, selection
@@ -208,6 +209,11 @@ def test_the_order_of_the_words_is_that_of_what_was_drawn(select, drawn, monkeyp
     status, _, err, _ = select(*LAW, *BY_FIDELITY, *words[::-1])
     assert status == 2 and "run_dir=" in err
     assert select(*LAW, *BY_FIDELITY, *words)[0] == 0
+
+
+@pytest.mark.parametrize("stage", ["feature moments", "fidelity"])
+def test_a_trial_whose_noisy_numbers_were_lost_costs_what_it_was_charged(stage):
+    killed_trials.a_killed_trial_costs_what_was_planned_or_fails(stage)
 
 
 def test_a_trial_that_is_gone_is_not_made_again(select, drawn, monkeypatch):

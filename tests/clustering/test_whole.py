@@ -27,10 +27,10 @@ def test_the_nearest_centre_is_that_of_exact_arithmetic(d, size):
     centres = torch.cat([first, near, first, size * torch.randn(2, d, generator=generator)]).double()
     search = Nearest(centres, float(whole.norm(dim=1).max()))
     # The centres as they are taken: whole multiples of one unit, which are those of the centres but for rounding.
-    multiples, halves = search._exact.long().tolist(), [Fraction(half) for half in search._half.tolist()]
+    multiples, halves = search._exact.long().tolist(), [Fraction(-offset) for offset in search._offsets.tolist()]
     unit = centres.abs().max() / search._exact.abs().max()
     assert (search._exact * unit - centres).abs().max() <= unit / 2 * (1 + 1e-9)
-    torch.testing.assert_close(search._half, 0.5 * unit * search._exact.square().sum(dim=1), rtol=1e-14, atol=0)
+    torch.testing.assert_close(-search._offsets, 0.5 * unit * search._exact.square().sum(dim=1), rtol=1e-14, atol=0)
     expected = []
     for z in whole.long().tolist():
         products = (sum(a * b for a, b in zip(z, c, strict=True)) for c in multiples)

@@ -13,19 +13,24 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from contracts import laws
+from contracts import killed_trials, laws, whole_runs
 from contracts.changes import FACTORS, NOISE, change
 from contracts.laws import RULES
 
+from lightning_dpgen.cli import first_pass, selection, trained_run
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, held
 from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients import clipping, engines, forms, privatize, records, scopes
+from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.workload import Workload
+from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy import account, mechanisms, study
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account, OpenAccess
 from lightning_dpgen.privacy.ledger import Ledger
@@ -69,6 +74,18 @@ line_first = laws.the_line_is_on_disk_before_the_noise_is_drawn
 replaced = laws.a_replaced_row_costs_at_most_epsilon
 key_seen = laws.keys_of_one_record_are_seen_with_its_delta
 discovery_costs = laws.no_person_costs_a_discovery_more_than_its_access
+same_release = functools.partial(whole_runs.given_the_answers_a_release_is_the_same, "pictures")
+same_release_of_a_network = functools.partial(
+    whole_runs.given_the_answers_a_release_is_the_same, "pictures by an autoencoder"
+)
+baskets_cost = functools.partial(whole_runs.nobody_costs_a_run_more_than_its_accesses, "baskets of customers")
+persons_cost = functools.partial(whole_runs.nobody_costs_a_run_more_than_its_accesses, "a table of persons")
+persons_add_up = functools.partial(whole_runs.what_a_run_noises_is_a_sum_over_its_records, "a table of persons")
+embedding_adds_up = laws.what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records
+handed_out_once = laws.no_number_of_the_stream_is_handed_out_twice
+study_costs = laws.a_study_tells_no_less_than_its_runs_cost_together
+orders_fail = laws.what_a_study_states_at_its_orders_fails_with_its_delta
+killed_trial = killed_trials.a_killed_trial_costs_what_was_planned_or_fails
 stopping_early = laws.stopping_early_does_not_lower_what_is_certified
 
 BROKEN = {
@@ -394,6 +411,115 @@ BROKEN = {
     "keys in the order of the records": Broken(
         mechanisms.select_keys, {"keys, places = np.unique(keys, return_index=True)": "places = np.arange(len(keys))"},
         (laws.keys_come_sorted,),
+    ),
+    "figure of fidelity released without noise": Broken(
+        fidelity.measure_fidelity,
+        {'noisy = gaussian(access, "means", sums, sensitivity=radius)[0]':
+         'noisy = (gaussian(access, "means", sums.clone(), sensitivity=radius), sums)[1][0]'},
+        (same_release,),
+    ),
+    "right answers released without noise": Broken(
+        fidelity.measure_fidelity,
+        {'float(gaussian(access, "answers", right, sensitivity=1.0)) / n':
+         '(gaussian(access, "answers", right.clone(), sensitivity=1.0), float(right))[1] / n'},
+        (same_release,),
+    ),
+    "figure of fidelity over the true number of records": Broken(
+        fidelity.measure_fidelity,
+        {'n = max(1.0, float(gaussian(access, "records", total, sensitivity=1.0)))':
+         'gaussian(access, "records", total, sensitivity=1.0); n = float(len(real))'},
+        (same_release,),
+    ),
+    "figure of fidelity that tells how many records there are": Broken(
+        fidelity.measure_fidelity, {'"records, with noise": round(n)': '"records, with noise": len(real)'}, (same_release,)
+    ),
+    "figure of fidelity noised for a record of a person": Broken(
+        fidelity.measure_fidelity,
+        {'"means", sums, sensitivity=radius)': '"means", sums, sensitivity=radius, of_unit=True)'},
+        (baskets_cost,),
+    ),
+    "mean embedding over the true lot": Broken(
+        Deferred.given, {"(total / expected_lot)": "(total / max(len(self.rows), 1))"}, (embedding_adds_up,)
+    ),
+    "mean embedding handed on without its noise": Broken(
+        Deferred.given,
+        {"total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)":
+         "total = (kept * factors[:, None]).sum(dim=0); "
+         "gaussian(access, self.noise, total.clone(), sensitivity=1.0 + 1e-12)"},
+        (embedding_adds_up, laws.given_the_answers_a_mean_embedding_is_the_same_for_any_lot),
+    ),
+    "reserve of normals that overlaps by one": Broken(
+        PrivateStream._from_reserve,
+        {"left[:size], left[size:]": "left[:size], left[max(size - 1, 0) :]"},
+        (handed_out_once,),
+    ),
+    "reserve of normals that keeps a single one": Broken(
+        PrivateStream._from_reserve,
+        {"left[:size], left[size:]": "left[:size], left[size if size > 1 else 0 :]"},
+        (handed_out_once,),
+    ),
+    "reserve of one type filled from that of the other": Broken(
+        PrivateStream._from_reserve,
+        {"given, self._reserve[dtype] =":
+         "self._reserve.setdefault(torch.float32, left.float()); given, self._reserve[dtype] ="},
+        (handed_out_once,),
+    ),
+    "items of baskets capped at twenty": Broken(
+        ItemsBySize.sums, {"np.maximum(units.sum(axis=1), 1.0)": "np.clip(units.sum(axis=1), 1.0, 20.0)"}, (baskets_cost,)
+    ),
+    "pairs of items capped at two hundred": Broken(
+        PairsBySize.sums,
+        {"np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0)": "np.clip(sizes * (sizes - 1.0) / 2.0, 1.0, 200.0)"},
+        (baskets_cost,),
+    ),
+    "bought number noised for a record of a person": Broken(
+        first_pass.buy, {'"n", total, sensitivity=1.0)': '"n", total, sensitivity=1.0, of_unit=True)'}, (persons_cost,)
+    ),
+    "bounds found by row": Broken(first_pass.buy, {"owners=seen.persons": "owners=None"}, (persons_cost,)),
+    "categories found by row": Broken(
+        first_pass.look, {"Held.of_column(values, persons)": "Held.of_column(values, None)"}, (persons_cost,)
+    ),
+    "measurements noised for a record of a person": Broken(
+        Workload.measure, {"gaussian(access, name, sums, sensitivity=bound)":
+                           "gaussian(access, name, sums, sensitivity=bound, of_unit=True)"},
+        (persons_cost,),
+    ),
+    "measurements over the true number of records": Broken(
+        Workload.measure, {"for name, sums in exact.items():\n            bound":
+                           "for name, sums in exact.items():\n            sums /= len(records) / 60\n            bound"},
+        (persons_add_up,),
+    ),
+    "expected lot of the true number of records": Broken(
+        trained_run.trained_mixture,
+        {"module = make_module(conf, settings.schema, settings.clipping, account)":
+         "module = make_module(conf, settings.schema, settings.clipping, account); module.n = len(records)"},
+        (same_release_of_a_network,),
+    ),
+    "killed trial that plans anew": Broken(
+        selection._Trials._learn,
+        {"Account.resume(folder.ledger, stream, exact=True)": "Account.resume(folder.ledger, stream)"},
+        (killed_trial,),
+    ),
+    "killed trial that plans anew within its budget": Broken(
+        Account.go_on, {"if self._exact and plan != promise:": "if self._exact and plan.epsilon > promise.epsilon:"},
+        (killed_trial,),
+    ),
+    "orders of a study with more than its delta": Broken(
+        study._shares, {"of_all if order == first": "4.0 * of_all if order == first"}, (orders_fail,)
+    ),
+    "other orders of a study with more than its delta": Broken(
+        study._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
+    ),
+    "replace-one run entered in a study by its moments": Broken(
+        account.study_entry,
+        {"moments = plan.relation == ADD_OR_REMOVE_ONE and": "moments =",
+         '= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
+        (study_costs,),
+    ),
+    "replace-one run entered in a study as its pair for a record added": Broken(
+        account.study_entry,
+        {'= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
+        (study_costs,),
     ),
     "certificate reads an odometer at the stop": Broken(
         Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)

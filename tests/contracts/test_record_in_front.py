@@ -1,18 +1,39 @@
 """A record put in front leaves every other record's contribution as it was, its own randomness held fixed."""
 
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
-from contracts import laws
+from contracts import changes, laws
+from contracts.door import Door
 from contracts.laws import setting, with_front
+from threadpoolctl import threadpool_limits
 
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import lloyd
 from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.discovery import find_bounds
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.stores import store_of
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.gradients.clipping import DPNorm, Quantile
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.measure.statistics import Histogram, Marginals
+from lightning_dpgen.metrics import fidelity
+from lightning_dpgen.metrics.train_on_synthetic import LinearClassifier
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.project import Projection
 
 EXTRA = {"ones": torch.ones(1), "zeros": torch.zeros(1), "huge": torch.tensor([1e8]), "nan": torch.tensor([torch.nan])}
 
@@ -102,6 +123,189 @@ def test_what_the_split_computes_of_a_record_is_its_own(name, kept_as):
             assert (part[:n] == first[0]).all() and torch.equal(part[n:], first[1:])
         # Exact, but for the last product with what a multiple stands for.
         torch.testing.assert_close(found[n][3], found[1][3], rtol=4e-16 if kept_as is _greys else 0.0, atol=0.0)
+
+
+# Decisions: where a record is counted. Of five records the first one is at a border, which is public, so that anybody may
+# have put it there.
+
+
+PICTURES = ImageSchema(28, 28, levels=255, classes=3)
+BASKETS = BasketSchema(range(50), max_items=40, classes=("a", "b", "c"))
+PIXELS = np.random.default_rng(3).integers(0, 256, (5, 784)).astype(np.uint8)
+POOL = Records(PICTURES, Encoded(PIXELS, np.arange(5, dtype=np.uint8)[:, None] % 3))
+WEIGHTS = torch.randn(3, PICTURES.layout.width, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def _at(records, places):
+    return Records(records.schema, records.encoded[np.asarray(places)])
+
+
+def _scored_alike(records):
+    """A classifier for whom a record's first two labels are as likely as its weights can say, and the third is not."""
+    row = _at(records, [0]).take(np.array([0]))[0].double()
+    weights = WEIGHTS[:, : len(row)].clone()
+    weights[:, records.schema.layout.labels] = 0.0
+    offsets = -weights @ row
+    offsets[2] -= 50.0
+    return LinearClassifier(torch.arange(3), weights, offsets)
+
+
+def _answers(records):
+    def decide(places):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fidelity, "label_classifier", lambda *_: _scored_alike(records))
+            return fidelity._right_answers(_at(records, places), records.encoded, records.schema.layout)
+
+    return decide
+
+
+def _sets():
+    held = (torch.rand(5, 50, generator=torch.Generator().manual_seed(5)) < 0.3).numpy()
+    return Records(BASKETS, BASKETS.encode(scipy.sparse.csr_array(held.astype(np.uint8)), np.arange(5) % 3))
+
+
+def _written_out(records):
+    """The same numbers as records without levels, in float32."""
+    schema = SimpleNamespace(layout=dataclasses.replace(records.schema.layout, levels=None))
+    units = (records.encoded.units / 255).astype(np.float32)
+    return Records(schema, Encoded(units, records.encoded.codes))
+
+
+def _clusters(places):
+    features = FourierFeatures(torch.ones(PICTURES.layout.width), 40, 0.01, torch.Generator().manual_seed(0))
+    seen = KeptFeatures(features, POOL, 0.0)
+    z = next(iter(seen))[1][0] * seen.unit
+    aside = torch.randn(40, generator=torch.Generator().manual_seed(2)) / 40**0.5
+    clusters = lloyd(KeptFeatures(features, _at(POOL, places), 0.0), torch.stack([z + aside, z - aside]), sums=False)[0]
+    return torch.bincount(clusters, minlength=2).double()
+
+
+def _shortened(places):
+    """To a radius that is the length of the record at the border."""
+    records = _written_out(POOL)
+    radius = float(records.take(np.array([0])).double().norm())
+    return clipped_sums(_at(records, places), radius, torch.zeros(len(places), dtype=torch.int64), 1)
+
+
+def _released(multipliers, ask):
+    """The exact numbers that a mechanism is asked for."""
+
+    def decide(places):
+        with Door() as door, laws.account_of(multipliers).open("training") as access:
+            ask(access, places)
+            for name in set(access._left):
+                access.take(name)
+        return door.walk[0].exact
+
+    return decide
+
+
+def _norms(rule, norms):
+    multipliers = dict.fromkeys([*rule.weights, "gradient"], 1.0)
+    column = torch.tensor(norms)
+    return _released(multipliers, lambda access, places: laws.bound_of(rule, access, column[places]))
+
+
+NUMBERS = np.array([2.0**-7, -(2.0**0.5), 0.0, np.inf, 3.0])
+PRICES = TableSchema((
+    column_of("price", {"type": "number", "low": 0, "high": 100, "edges": [0.1, 0.3]}),
+    column_of("weight", {"type": "number", "low": 0, "high": 1, "transform": "log", "encoding": "bins", "bins": 7}),
+))  # fmt: skip
+
+
+def _cells(places):
+    """Of a table of numbers, some of them at the beginnings of bins."""
+    frame = pd.DataFrame({"price": np.array([0.1 + 0.2, 0.3, 0.1, 0.0, 100.0])[places],
+                          "weight": np.expm1(np.arange(5) / 7 * np.log(2.0))[places]})  # fmt: skip
+    records = read_table(frame, PRICES).encoded
+    return Marginals(PRICES.layout, [(0,), (1,), (0, 1)]).sums(records, torch.zeros(len(places), dtype=torch.int64))
+
+
+def _bins(places):
+    """Of the values of pictures, of which one is at the border of two bins."""
+    values = torch.tensor([3 / 7, 0.0, 1.0, 2 / 7, 1 / 3], dtype=torch.float64)[places, None].expand(-1, 4)
+    return 4 * Histogram(Layout(units=4), channels=1, bins=7).of_values(values)
+
+
+def _strata(places):
+    return Marginals(BASKETS.layout, [(0, 1)]).sums(_sets().encoded[places], torch.zeros(len(places), dtype=torch.int64))
+
+
+DECISIONS = {
+    "labels told of pictures": _answers(POOL),
+    "labels told of numbers": _answers(_written_out(POOL)),
+    "labels told of baskets": _answers(_sets()),
+    "clusters": _clusters,
+    "shortened records": _shortened,
+    "bins of norms": _norms(DPNorm(c_max=0.7, bins=7), [0.1, 0.3, 0.05, 0.7, 9.0]),
+    "norms below a bound": _norms(Quantile(0.3, expected_lot=5.0), [0.3, 0.1, torch.inf, 0.31, 0.2]),
+    "buckets of numbers": _released({"bounds": 1.0}, lambda access, places: find_bounds(access, "bounds", NUMBERS[places])),
+    "bins of values": _bins,
+    "cells of tables": _cells,
+    "sizes of baskets": _strata,
+}
+
+
+def _counted_alone(decide) -> None:
+    """What copies of the record at the border and some others are counted as is the sum of what each is alone, exactly.
+
+    Of any number of copies, in any order, by one thread and by several.
+    """
+    tie, others = decide([0]), decide([1, 2, 3, 4])
+    threads = torch.get_num_threads()
+    try:
+        for several in (1, 3):
+            torch.set_num_threads(several)
+            with threadpool_limits(several):
+                for n in (1, 2, 7, 63, 64, 127, 128, 191, 192, 300):
+                    places = np.array([0] * n + [1, 2, 3, 4])
+                    for order in (places, places[::-1].copy(), np.random.default_rng(n).permutation(places)):
+                        assert torch.equal(decide(order), n * tie + others)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_a_decision_is_an_exact_function_of_its_record(name):
+    _counted_alone(DECISIONS[name])
+
+
+def test_a_row_replaced_changes_no_other_row_of_a_projection():
+    """Under replace-one the number of rows is the same; one of those that stay is as long as the radius."""
+    generator = np.random.default_rng(0)
+    rows, matrix = generator.normal(size=(200, 50)), generator.normal(size=(50, 8))
+    radius = float(np.sqrt(np.einsum("ij,ij->i", rows, rows))[7])
+    for kept_as in (np.ascontiguousarray, np.asfortranarray, scipy.sparse.csr_array):
+        projection = Projection(matrix, Neighbourhood("row", radius=radius), "laplace")
+        before, pulled = projection._exact(kept_as(rows))
+        for changed in (0, 100, 199):
+            other = rows.copy()
+            other[changed] *= 1e6
+            after, more = projection._exact(kept_as(other))
+            stay = np.arange(200) != changed
+            assert (after[stay] == before[stay]).all() and 0 <= more - pulled <= 1
+
+
+def test_labels_told_in_single_precision_would_be_noticed(monkeypatch):
+    """Scores are a product in float32, and a public offset lies between the numbers to which it rounds a row."""
+    records = _written_out(POOL)
+    row, weights = records.take(np.array([0])), WEIGHTS.float()
+    weights[:, PICTURES.layout.labels] = 0.0
+    gaps = [float(scores[0, 0] - scores[0, 1]) for n in range(1, 300) if len(scores := row.repeat(n, 1) @ weights.T)]
+    if len(set(gaps)) == 1:
+        pytest.skip("here products round a row alike, however many there are")
+    offsets = torch.tensor([0.0, (min(gaps) + max(gaps)) / 2, -1e9])
+    monkeypatch.setattr(fidelity, "label_classifier", lambda *_: LinearClassifier(torch.arange(3), weights, offsets))
+    changes.change(monkeypatch, fidelity._right_answers, {
+        "highest.exact(grid(real.stretch(rows)))":
+        "(real.stretch(rows) @ classifier.weights.T + classifier.offsets).argmax(dim=1)"
+    })  # fmt: skip
+
+    def decide(places):
+        return fidelity._right_answers(_at(records, places), records.encoded, records.schema.layout)
+
+    with pytest.raises(AssertionError):
+        _counted_alone(decide)
 
 
 def test_a_product_in_single_precision_would_be_noticed():

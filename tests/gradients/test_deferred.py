@@ -2,7 +2,7 @@
 
 import torch
 from contracts import laws
-from contracts.laws import Door, overspent
+from contracts.door import Door, overspent
 from torch import nn
 
 from lightning_dpgen.data.lots import Draw
@@ -44,10 +44,15 @@ def test_a_record_costs_no_more_than_the_access():
     assert max(overspent(_step, ROWS[:0], 1e6 * ROWS[:1])) > 0.7, "both noises see it"
 
 
+def test_a_lot_with_an_embedding_noises_sums_and_its_mean_follows_from_the_answers():
+    laws.what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records()
+    laws.given_the_answers_a_mean_embedding_is_the_same_for_any_lot()
+
+
 def test_the_mean_is_over_the_expected_lot_and_of_rows_no_longer_than_one():
     with Door() as door:
         door.walked(_step, torch.cat([100 * ROWS[:1], torch.full((1, 3), float("inf")), 0.1 * ROWS]))
-        exact = door.walk[0][1]
+        exact = door.walk[0].exact
     expected = ROWS[0] / ROWS[0].norm() + (0.1 * ROWS).sum(dim=0)
     torch.testing.assert_close(exact, expected.double(), rtol=1e-5, atol=1e-6)
 

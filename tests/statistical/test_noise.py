@@ -178,6 +178,10 @@ def test_forked_children_are_keyed_anew(secure, dtype):
     assert len(seen | {stream.normal((4,), dtype=dtype).numpy().tobytes()}) == 3
 
 
+def test_no_number_is_handed_out_twice(stream_of):
+    laws.no_number_of_the_stream_is_handed_out_twice(stream_of)
+
+
 def test_poisson_sample(stream_of):
     """Size Binomial(200, 0.1) and equal inclusion: a z-score of each at 5 sigma."""
     stream, draws, population, rate = stream_of(2), 4000, 200, 0.1

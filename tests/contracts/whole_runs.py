@@ -1,0 +1,220 @@
+"""Laws of whole runs, from records to a release: they hold of every access that a run makes, whatever code makes it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from contracts.door import given_the_answers, overspent, parts_add_up
+
+from lightning_dpgen import fit
+from lightning_dpgen.cli.configuration import read_conf
+from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.telling import Nobody
+from lightning_dpgen.cli.train import train
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure import basket_mixture, products
+
+ROWS = 3
+TABLE = {
+    "label": "smoker",
+    "columns": {
+        "who": {"type": "drop"},
+        "age": {"type": "integer", "low": "private", "high": "private", "bins": 4},
+        "town": {"type": "category", "values": "private"},
+        "smoker": {"type": "boolean"},
+    },
+}
+BASKETS = BasketSchema(range(40), max_items=40)
+PICTURES = ImageSchema(4, 4, levels=255, classes=2)
+SMALL = ["trainer.accelerator=cpu"]
+NETWORK = [
+    "model.hidden=8", "model.latent=2", "model.steps=4", "model.rate=0.2", "split.k=2", "split.iterations=1",
+    "split.features=8",
+]  # fmt: skip
+
+Release = dict[str, bytes]
+handed: Any = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is made quickly.
+
+    Args:
+        release: makes it, in a folder that is not there yet.
+        data: as many units as are asked for, drawn by a seed.
+        more: the same data and one unit more, in several ways.
+        parted: the same in two parts, of which none shares a unit with the other.
+    """
+
+    release: Callable[[Any, Path], None]
+    data: Callable[[int, int], Any]
+    more: Callable[[Any], list[Any]]
+    parted: Callable[[Any], tuple[Any, Any]]
+
+    def __call__(self, data: Any) -> Release:
+        """What may be published."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            warnings.catch_warnings(action="ignore"),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            # How good a fit is, is not asked.
+            for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
+                patch.setattr(module, name, functools.partial(getattr(module, name), steps=3))
+            patch.setattr(logging.getLogger("lightning_dpgen"), "disabled", True)
+            self.release(data, Path(folder) / "run")
+            return {file.name: file.read_bytes() for file in (Path(folder) / "run" / "release").iterdir()}
+
+
+def own_data() -> Any:
+    """What `data.target` names."""
+    return handed
+
+
+def _own(*words: str) -> Callable[[Any, Path], None]:
+    conf = ["data=own", "data.target=contracts.whole_runs.own_data", "data.n=null", "data.n_share=0.1",
+            "privacy.epsilon=8", "privacy.delta=1e-5", "privacy.fidelity_share=0.1", *SMALL, *words]  # fmt: skip
+
+    def release(data: Any, folder: Path) -> None:
+        global handed
+        handed = data
+        with Interrupts().caught() as interrupts:
+            train(read_conf(conf), RunFolder(folder), interrupts, Nobody())
+
+    return release
+
+
+def _fit(frame: pd.DataFrame, folder: Path) -> None:
+    bought = {"n_share": 0.05, "discovery_share": 0.3, "fidelity_share": 0.1}
+    fit(
+        frame, TABLE, epsilon=8.0, delta=1e-4, **bought, person="who", max_rows=ROWS, outside="clamp", run_dir=folder,
+        progress=False, overrides=[*SMALL, "model=measured", "model.label_share=0.2"],
+    )  # fmt: skip
+
+
+def _rows(persons: int, seed: int) -> pd.DataFrame:
+    """Up to three rows a person, so that none is left out."""
+    random = np.random.default_rng(seed)
+    who = np.repeat(np.arange(persons), random.integers(1, ROWS + 1, persons))
+    ages, towns = random.integers(1, 90, len(who)), random.choice(["Rome", "Ur", "Oslo"], len(who))
+    return pd.DataFrame({"who": who, "age": ages, "town": towns, "smoker": random.random(len(who)) < 0.5})
+
+
+def _one_person_more(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """With rows that are all alike, with as different ones as there are, and with more than take part."""
+    alike = pd.DataFrame({"who": -1, "age": 70, "town": "Ur", "smoker": True}, index=range(ROWS))
+    different = alike.assign(age=[2, 20, 80], town=["Rome", "Ur", "Oslo"])
+    return [pd.concat([more, frame]) for more in (alike, different, pd.concat([alike] * ROWS))]
+
+
+def _parted_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return frame[frame["who"] < 30], frame[frame["who"] >= 30]
+
+
+def _baskets(count: int, seed: int) -> tuple[BasketSchema, Records]:
+    random = np.random.default_rng(seed)
+    held = random.random((count, 40)) < random.choice([0.05, 0.2, 0.6], (count, 1))
+    encoded = BASKETS.encode(scipy.sparse.csr_array(held.astype(np.uint8)))
+    return BASKETS, Records(BASKETS, encoded, np.arange(count) // 2)
+
+
+def _one_customer_more(data: tuple[BasketSchema, Records]) -> list[Any]:
+    """With two baskets of one size: of one item, of two, of many, of all."""
+    found, (schema, records) = [], data
+    for size in (1, 2, 30, 40):
+        own = BASKETS.encode(scipy.sparse.csr_array(np.tile(np.arange(40) < size, (2, 1)).astype(np.uint8)))
+        encoded = Encoded.joined([own, records.encoded])
+        found.append((schema, Records(schema, encoded, np.concatenate([[-1, -1], records.persons]))))
+    return found
+
+
+def _parted_records(data: tuple[Any, Records]) -> tuple[Any, Any]:
+    schema, records = data
+    return tuple((schema, _some(records, rows)) for rows in (slice(0, 20), slice(20, None)))
+
+
+def _some(records: Records, rows: slice) -> Records:
+    persons = None if records.persons is None else records.persons[rows]
+    return Records(records.schema, records.encoded[rows], persons)
+
+
+def _pictures(count: int, seed: int) -> tuple[ImageSchema, Records]:
+    random = np.random.default_rng(seed)
+    pixels = random.integers(0, 256, (count, 16)) * (random.random((count, 1)) < 0.7)
+    encoded = Encoded(pixels.astype(np.uint8), random.integers(0, 2, (count, 1)).astype(np.uint8))
+    return PICTURES, Records(PICTURES, encoded)
+
+
+def _one_picture_more(data: tuple[ImageSchema, Records]) -> list[Any]:
+    """White, black, and half of each."""
+    found, (schema, records) = [], data
+    for pixels in (np.ones(16), np.zeros(16), np.arange(16) % 2):
+        own = Encoded((255 * pixels[None]).astype(np.uint8), np.array([[1]], np.uint8))
+        found.append((schema, Records(schema, Encoded.joined([own, records.encoded]))))
+    return found
+
+
+MEASURED = {
+    "a table of persons": Run(_fit, _rows, _one_person_more, _parted_rows),
+    "baskets of customers": Run(
+        _own("model=measured", "data.person=customer", "data.max_rows=2", "model.components=2"),
+        _baskets, _one_customer_more, _parted_records,
+    ),
+    "pictures": Run(
+        _own("model=measured", "split.k=2", "split.iterations=1", "model.waves=6", "model.symmetries=small"),
+        _pictures, _one_picture_more, _parted_records,
+    ),
+}  # fmt: skip
+RUNS = MEASURED | {
+    "pictures by an autoencoder": Run(
+        _own("model=vae", *NETWORK, "clipping=dpnorm", "model.divergence=embedding"),
+        _pictures, _one_picture_more, _parted_records,
+    ),
+    "baskets by a critic": Run(
+        _own("model=wgan", *NETWORK, "clipping=quantile", "data.person=customer", "data.max_rows=2"),
+        _baskets, _one_customer_more, _parted_records,
+    ),
+}  # fmt: skip
+
+
+def given_the_answers_a_release_is_the_same(name: str) -> None:
+    """Of some records, of many and of few: where every mechanism answers alike, files are alike, byte by byte.
+
+    So what leaves follows from noisy numbers and from what is public: no number leaves without noise, nothing is divided by
+    a true number of records, no random numbers that are public are drawn as often as there are records.
+    """
+    run = RUNS[name]
+    first, *others = given_the_answers(run, run.data(60, 0), run.data(600, 1), run.data(20, 2))
+    for other in others:
+        assert first.keys() == other.keys()
+        assert not [file for file in first if first[file] != other[file]], "files that differ"
+
+
+def nobody_costs_a_run_more_than_its_accesses(name: str) -> None:
+    """A unit more, a person with all records that take part where that is the unit: no noise of any access is too small."""
+    run = MEASURED[name]
+    data = run.data(60, 0)
+    assert max(overspent(run, data, *run.more(data))) <= 1.0 + 1e-9
+
+
+def what_a_run_noises_is_a_sum_over_its_records(name: str) -> None:
+    """In every access, given the answers so far: records of two groups of people add up to those of both."""
+    run = MEASURED[name]
+    both = run.data(80, 0)
+    parts_add_up(run, both, *run.parted(both))
