@@ -17,7 +17,7 @@ VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
 def account():
     paid = Account(make_plan([Draft("training", {"gradient": 1.0}, 1, largest=1e3, rate=0.1)], epsilon=2.0, delta=1e-5))
-    with paid.open("training") as access:
+    with paid.open("training", draw=paid.sample("training", 9)[1]) as access:
         gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     paid.settle()
     return paid
