@@ -63,7 +63,7 @@ def _by_hand(account):
     term = PerRecord(lambda lot, _: 5 * network(lot.records)[:, 0])
     for _ in range(STEPS):
         lot = lots.draw()
-        # Its randomness is nobody's here, and the stream has to stay where it is.
+        # The term draws nothing, and the private stream has to stay where it is.
         optimizer.take(term_gradients(network, term, lot, PrivateStream(seed=0), noise=torch.empty(len(lot), 0)))
         optimizer.step()
     return _flat(network)
