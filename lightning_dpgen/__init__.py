@@ -37,6 +37,7 @@ _EXPORTS = {
     "optim.private": ["PrivateOptimizer"],
     "plugins.accountant": ["MomentsAccountant"],
     "plugins.mixture": ["PrivateMixture"],
+    "plugins.opacus_engine": ["AccountEngine"],
     "plugins.progress": ["PrivateProgress"],
     "plugins.split": ["PrivateSplitDataModule"],
     "plugins.rbm": ["RBM"],

@@ -11,7 +11,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from lightning_dpgen.audit.bound import Finding, gaussian_shift
-from lightning_dpgen.data.lots import Draw, Lot, PoissonLots
+from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
@@ -74,13 +74,18 @@ def audit_step(
     """
     access = module.account.plan.stage(TRAINING).access
     parameters = list(module.trained.parameters())
-    record = canaries.take(np.array([place])).to(parameters[0])
-    one, none = (0,) + (1,) * module.k, (0,) * (module.k + 1)
+    record = canaries.take(np.array([place]))
+    one, some = first_of_all(1, module.k), parameters[0]
+    # The sampler takes all there are: the plan is one of full lots.
+    lots = [
+        PoissonLots(records, module.account, k=module.k, persons=np.arange(len(records)))
+        for records in (record[:0], record)
+    ]
+    record = record.to(some)
     found = np.empty((2, draws))
     for i in range(draws):
         for present in (False, True):
-            lot = Lot(record, one, Draw()) if present else Lot(record[:0], none, Draw())
-            gradients = module.gradients(lot)
+            gradients = module.gradients(lots[present].draw().to(some.device, some.dtype))
             seen = gradients[0] if present and isinstance(gradients[0], RecordGradients) else None
             direction = _direction(canary_gradients(module, record, one) if seen is None else seen, parameters)
             # A new one each time: rules that go on from the last bound would carry one draw into the next.
@@ -115,7 +120,7 @@ def canary_gradients(
         typical: whether what a record draws of its own is the middle of that.
     """
     some, term = next(module.trained.parameters()), module.trained.term
-    lot = Lot(records.to(some), offsets, Draw())
+    lot = Lot(records.to(some), offsets)
     noise = some.new_zeros(len(lot), term.noise) if typical else None
     return term_gradients(module.trained, term, lot, module.account.stream, noise=noise)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.mark import NOT_PRIVATE
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
@@ -71,10 +72,14 @@ def run(argv: Sequence[str]) -> int:
                 print(text, end="")
             print(f"{n:,} synthetic records; -n says how many, -o FILE.parquet or FILE.csv writes them", file=sys.stderr)
         else:
-            _write(output, chunks, release.schema.arrow)
+            _write(output, chunks, release.arrow)
             print(f"{n:,} synthetic records in {output}")
     except TooRare as error:
         raise Mistake(str(error)) from None
+    if not release.private:
+        marked = output is not None and output.suffix == ".parquet"
+        carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"
+        print(f"{NOT_PRIVATE}: this release protects nobody; {carried}", file=sys.stderr)
     return 0
 
 

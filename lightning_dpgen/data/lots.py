@@ -14,21 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.stores import Store, check_finite, content, store_of
 from lightning_dpgen.privacy.account import Account
-
-
-@dataclass(frozen=True, eq=False)
-class Draw:
-    """The identity of one draw of records: gradients carry it, so that no lot is spent by two accesses.
-
-    Args:
-        rate: the Poisson rate at which the records were drawn, if this software drew them.
-        size: how many they are, if it did; private.
-        parts: among how many processes the lot is divided, of which each has a part.
-    """
-
-    rate: float | None = None
-    size: int | None = field(default=None, repr=False)
-    parts: int = 1
+from lightning_dpgen.privacy.draws import Draw
 
 
 @dataclass(frozen=True)
@@ -38,12 +24,20 @@ class Lot:
     Args:
         records: (B, m), or a tuple, list or dict of tensors (B, ...); B is random and may be 0.
         offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
-        draw: its identity; copies of a lot share it.
+        draw: its identity; copies of a lot share it. A lot that is made by hand has one that no step can be taken with:
+            lots to learn from are those of `PoissonLots`.
+
+    Raises:
+        ValueError: for more records than were drawn.
     """
 
     records: Any
     offsets: tuple[int, ...]
     draw: Draw = field(default_factory=Draw, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.draw.size is not None and len(self) > self.draw.size:
+            raise ValueError("offsets: this lot has more records than were drawn; each record that is drawn counts once")
 
     def __len__(self) -> int:
         return self.offsets[-1]
@@ -141,8 +135,7 @@ class PoissonLots:
             self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
         self._persons: _Persons | None = None
         self._divided = False
-        self.rate = account.plan.stage(stage).access.rate
-        self._account = account
+        self._account, self._stage = account, account.plan.stage(stage).name
 
     def _divide(self) -> None:
         """Leave out the records of other processes, once it is known how many there are."""
@@ -177,14 +170,12 @@ class PoissonLots:
         """One Poisson lot, or this process's part of it."""
         if not self._divided:
             self._divide()
-        stream = self._account.stream
         if self._persons is None:
             population = len(self._store) if self._order is None else len(self._order)
-            taken = stream.poisson_sample(population, self.rate)
+            taken, draw = self._account.sample(self._stage, population)
         else:
-            taken = self._persons.records(stream.poisson_sample(len(self._persons), self.rate))
+            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
-        draw = Draw(self.rate, len(taken), self._account.ranks.size)
         return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, draw)
 
 

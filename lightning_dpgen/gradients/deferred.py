@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Draw
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.draws import Draw
 from lightning_dpgen.privacy.mechanisms import gaussian
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from lightning_dpgen.data.lots import Draw
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.scopes import LotNorms, Scope
+from lightning_dpgen.privacy.draws import Draw
 
 
 class Parts:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Draw
 from lightning_dpgen.gradients.forms import Cut, Form, Piece, Segmented, Whole, joined, slack
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.privacy.draws import Draw
 
 
 class RecordGradients:

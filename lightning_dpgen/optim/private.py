@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -23,21 +22,34 @@ from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import NoiseMissing
+from lightning_dpgen.privacy.draws import Draw
+from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 # Of the rehearsal, on either side and for each parameter.
 _FALSE_ALARM = 1e-11
 
 
+def _of_torch_optimizer(name: str) -> property:
+    return property(
+        lambda self: getattr(self._torch_optimizer, name), lambda self, value: setattr(self._torch_optimizer, name, value)
+    )
+
+
 class PrivateOptimizer(DPOptimizer):
     """Makes any torch optimizer private: clip by a rule, add the plan's noise, divide by the expected lot, step.
 
     Gradients arrive in one of two ways: handed over with `take` (an engine's factors, never materialised), or as
-    ``p.grad_sample``, as stock Opacus modules leave them. Each step opens one access of `stage`; the noise multiplier
-    comes from the account's plan. Works with a bare training loop, and inside Lightning (call `take` on the real
-    optimizer: ``self.optimizers().optimizer``). A lot that is larger than memory is handed over as `Parts`; where Opacus'
-    BatchMemoryManager cuts it, the bound must be one that does not depend on the lot, and the loader has no workers.
+    ``p.grad_sample``, as stock Opacus modules leave them. Each step opens one access of `stage` against the draw of its
+    lot, which the account has issued for that stage (`PoissonLots`, `poisson_loader`) and no step has spent; the noise
+    multiplier comes from the account's plan. Gradients from an engine carry their draw; what ``grad_sample`` is of is said
+    by `expect`, which the loader of `AccountEngine.make_private` calls for each batch. Works with a bare training loop,
+    and inside Lightning (call `take` on the real optimizer: ``self.optimizers().optimizer``). A lot that is larger than
+    memory is handed over as `Parts`; where Opacus' BatchMemoryManager cuts it, the bound must be one that does not depend
+    on the lot, and the loader has no workers.
+
+    The torch optimizer itself is out of reach (`original_optimizer`): a stock ``PrivacyEngine.make_private`` would take it
+    from there, and train with noise that stands in no ledger.
 
     Args:
         optimizer: the torch optimizer of the parameters.
@@ -49,26 +61,29 @@ class PrivateOptimizer(DPOptimizer):
         embeddings: the noises that `Deferred` gradients draw besides.
 
     Attributes:
-        noise_multiplier: the merged multiplier of a step, which a stock Opacus accountant may charge.
+        noise_multiplier: the merged multiplier of a step, which a stock Opacus accountant may charge; fixed by the plan.
         last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:
         ValueError: if the noises of the plan's stage are not those of the rules, for parameters that noise cannot be added
             to, or for an optimizer that needs several evaluations a step.
         KeyError: if the plan has no such stage.
-        RuntimeError: from `step`, if there is no gradient, or not of exactly these parameters; nothing is charged then.
-        LedgerError: from `step`, if the lot was used by an earlier step; nothing is charged then.
+        RuntimeError: from `step`, if there is no gradient, or not of exactly these parameters, or of more records than the
+            lot has (of ``grad_sample``: of another number); nothing is charged then.
+        LedgerError: from `step`, if the lot was used by an earlier step, or the account has not drawn it for this stage;
+            nothing is charged then.
 
     Example:
-        >>> from lightning_dpgen import Account, Draft, Fixed, make_plan
+        >>> from lightning_dpgen import Account, Draft, Fixed, PerRecord, PoissonLots, make_plan, term_gradients
         >>> plan = make_plan([Draft("training", {"gradient": 1.0}, 1, largest=50, rate=0.5)], epsilon=2.0, delta=1e-5)
-        >>> weight = torch.nn.Parameter(torch.zeros(3))
-        >>> optimizer = PrivateOptimizer(torch.optim.SGD([weight], lr=1.0), account=Account(plan),
+        >>> account, network = Account(plan), torch.nn.Linear(3, 1)
+        >>> optimizer = PrivateOptimizer(torch.optim.SGD(network.parameters(), lr=1.0), account=account,
         ...                              clipping=Fixed(1.0), expected_lot=50)
-        >>> weight.grad_sample = torch.zeros(0, 3)   # an empty lot takes a noisy step like any other
+        >>> lot = PoissonLots(torch.rand(100, 3), account).draw()
+        >>> term = PerRecord(lambda lot, noise: network(lot.records).square().sum(dim=1))
+        >>> optimizer.take(term_gradients(network, term, lot, account.stream))
         >>> optimizer.step()
-        >>> bool((weight != 0).all())
-        True
+        >>> account.settle()
     """
 
     def __init__(
@@ -85,6 +100,7 @@ class PrivateOptimizer(DPOptimizer):
         if not (expected_lot > 0 and math.isfinite(expected_lot)):
             raise ValueError(f"expected_lot={expected_lot}: expected a positive number")
         access = account.plan.stage(stage).access
+        self._account, self._stage = account, stage
         super().__init__(
             optimizer,
             noise_multiplier=access.multiplier,
@@ -103,7 +119,6 @@ class PrivateOptimizer(DPOptimizer):
                 "a bound for each component (PerComponent) stands alone: the noise of a component is its own, and what "
                 "another term does to several of them is not covered"
             )
-        self._account, self._stage = account, stage
         self._data_free = tuple(data_free)
         kinds = {p.dtype for p in self.params}
         if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
@@ -116,12 +131,54 @@ class PrivateOptimizer(DPOptimizer):
         self._buffer = GradientBuffer(self.params)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         # Lightning's wrapper keeps what is assigned on itself, so whatever changes lives in this one object.
-        self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None}
+        self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None, "expected": None}
 
     @property
     def account(self) -> Account:
         """Plan, ledger and private stream."""
         return self._account
+
+    @property
+    def stage(self) -> str:
+        """The plan's stage that the steps belong to."""
+        return self._stage
+
+    @property
+    def original_optimizer(self) -> torch.optim.Optimizer:
+        """Out of reach, whoever asks: its steps are not private.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(
+            "the torch optimizer of a PrivateOptimizer is not handed out, since its steps would leave neither plan nor "
+            "ledger a say (PrivacyEngine.make_private would wrap it in noise of its own): use "
+            "AccountEngine(account).make_private(module=..., optimizer=..., data_loader=...), on a module that no other "
+            "engine has wrapped; rates and state are in param_groups and state_dict() of this optimizer"
+        )
+
+    @original_optimizer.setter
+    def original_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._torch_optimizer = optimizer
+
+    # The base class reads them from `original_optimizer`.
+    param_groups, state, defaults = map(_of_torch_optimizer, ("param_groups", "state", "defaults"))
+
+    def __repr__(self) -> str:
+        return f"PrivateOptimizer({self._torch_optimizer!r})"
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The merged multiplier of a step, by the plan."""
+        return self._account.plan.stage(self._stage).access.multiplier
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        if value != self.noise_multiplier:
+            raise ValueError(
+                f"noise_multiplier={value}: the plan says {self.noise_multiplier:g} for stage {self._stage!r}, and all its "
+                "steps have the same; make the plan with other noise"
+            )
 
     def rehearse(self) -> None:
         """Draw the noise of one step on an account that is thrown away, and see that each parameter gets its share.
@@ -133,7 +190,7 @@ class PrivateOptimizer(DPOptimizer):
         if not stage.access.private:
             return
         multiplier = stage.access.multipliers["gradient"]
-        alone = Stage(Access(self._stage, {"gradient": multiplier}, stage.access.rate), 1, 1.0)
+        alone = Stage(Access(self._stage, {"gradient": multiplier}), 1, 1.0)
         scratch = self._account.aside(Plan((alone,), self._account.plan.target_epsilon, 1e-5))
         none = materialised({p: p.new_zeros(0, *p.shape) for p in self.params})
         with scratch.open(self._stage) as access:
@@ -162,12 +219,14 @@ class PrivateOptimizer(DPOptimizer):
     def state_dict(self) -> dict:
         """That of the torch optimizer, and the last bounds, which rules may go on from."""
         with self._stepping():
-            return super().state_dict() | {"last_bounds": self._state_of_step["bounds"]}
+            return self._torch_optimizer.state_dict() | {"last_bounds": self._state_of_step["bounds"]}
 
     def load_state_dict(self, state_dict: dict) -> None:
         self._state_of_step["bounds"] = state_dict.get("last_bounds")
         with self._stepping():
-            super().load_state_dict({name: value for name, value in state_dict.items() if name != "last_bounds"})
+            self._torch_optimizer.load_state_dict(
+                {name: value for name, value in state_dict.items() if name != "last_bounds"}
+            )
 
     def _stepping(self) -> AbstractContextManager:
         """Within it, the torch optimizer is as it steps and keeps its state."""
@@ -181,7 +240,34 @@ class PrivateOptimizer(DPOptimizer):
         if not self.pre_step():
             return None
         with self._stepping():
-            return self.original_optimizer.step()
+            return self._torch_optimizer.step()
+
+    def expect(self, draw: Draw, source: object | None = None) -> None:
+        """Say which lot the gradients are of that Opacus leaves in ``grad_sample`` for the next step.
+
+        Parts of a lot that was begun, and not finished, are dropped.
+
+        Args:
+            draw: of the lot (`Lot.draw`).
+            source: the pass over a loader that hands out the lot; None for a single lot.
+
+        Raises:
+            RuntimeError: if the same pass has handed out a lot before and no step was taken with it.
+
+        Example:
+            >>> optimizer.expect(lot.draw)                           # doctest: +SKIP
+            >>> grad_sample_module(lot.records).sum().backward()     # doctest: +SKIP
+            >>> optimizer.step()                                     # doctest: +SKIP
+        """
+        before = self._state_of_step["expected"]
+        self._state_of_step["expected"], self._state_of_step["begun"] = None, None
+        self._step_skip_queue.clear()
+        if before is not None and source is not None and before[1] is source:
+            raise RuntimeError(
+                "the batch before this one was left without a step. Every batch takes one, also an empty one: which lots "
+                "are left out would follow from the records. Begin the loop over the loader anew; nothing was charged"
+            )
+        self._state_of_step["expected"] = (draw, source)
 
     def take(self, *gradients: RecordGradients | Parts | Deferred, data_free: Sequence[DataFree] = ()) -> None:
         """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules.
@@ -197,13 +283,9 @@ class PrivateOptimizer(DPOptimizer):
         self._state_of_step.pop("gradients", None)
         self._state_of_step.pop("data_free", None)
         # The begun lot stays: BatchMemoryManager's loop comes here between two of its parts.
-        super().zero_grad(set_to_none)
-
-    def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Called by Opacus' BatchMemoryManager before each part of a lot: whether more parts of it are to come."""
-        # grad_sample carries no draw. In its place stands a pass over the loader, which is one frame of its sampler: a loop
-        # that was left in the middle of a lot begins anew with another.
-        self._step_skip_queue.append((do_skip, sys._getframe(1)))
+        for p in self.params:
+            p.grad_sample = None
+        self._torch_optimizer.zero_grad(set_to_none)
 
     @property
     def accumulated_iterations(self) -> int:
@@ -216,40 +298,50 @@ class PrivateOptimizer(DPOptimizer):
         gradients = self._state_of_step.pop("gradients", None)
         data_free = self._data_free + self._state_of_step.pop("data_free", ())
         begun, self._state_of_step["begun"] = self._state_of_step["begun"], None
+        expected, self._state_of_step["expected"] = self._state_of_step["expected"], None
+        # BatchMemoryManager says before each part of a lot whether more of them are to come.
         announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
-        more, source = announced[-1] if announced else (False, None)
+        more = bool(announced) and announced[-1]
         samples = [getattr(p, "grad_sample", None) for p in self.params]
         # p.grad of the step before is the buffer, to which a backward pass for a later part would add what is not clipped.
         for p in self.params:
             p.grad = p.grad_sample = None
         taken = gradients is not None
         if not taken:
-            gradients = (self._from_grad_sample(samples),)
+            gradients = (self._from_grad_sample(samples, expected and expected[0]),)
+            if expected is None:
+                raise LedgerError(
+                    "grad_sample does not say which records it is of, and no lot was drawn for it since the last step: "
+                    "take the loader of AccountEngine(account).make_private(...), which draws one for each step, or a lot "
+                    "of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. Nothing "
+                    "was charged"
+                )
         self._check(gradients)
         if self._flat is not None:
             self._flat.attach()
-        if len(announced) > 1 and (begun is not None or any(said for said, _ in announced)):
+        if len(announced) > 1 and (begun is not None or any(announced)):
             raise RuntimeError(
                 f"{len(announced)} parts were announced, and one is handed over: another has failed, or the loader works "
                 "ahead (use num_workers=0), so it is not known which part this is. Begin the loop anew. The begun lot is "
                 "dropped; nothing was charged"
             )
-        draw = gradients[0].draw if taken else source
+        draw = gradients[0].draw
         if begun is not None and begun[0] is not draw:
             raise RuntimeError(
                 "these gradients are of another lot than the parts that were handed over before: parts of one lot share "
                 "its draw (Lot.mapped keeps it), or come from one pass over a loader. The begun lot is dropped; nothing "
                 "was charged"
             )
+        self._account.check_draw(self._stage, draw)
+        rows = self._rows(gradients, draw, begun and begun[1], all_of_it=not taken and not more)
         # A part of a lot that Opacus' BatchMemoryManager has cut.
         if more:
-            self._add_part(gradients, draw, begun is not None)
+            self._add_part(gradients, begun is not None)
+            self._state_of_step["begun"], self._state_of_step["expected"] = (draw, rows), expected
             self._is_last_step_skipped = True
             return False
-        for draw in {g.draw for g in gradients}:
-            self._account.claim(draw, self._stage)
         try:
-            with self._account.open(self._stage) as access:
+            with self._account.open(self._stage, draw=draw) as access:
                 bounds = privatize(
                     list(zip(gradients, self._rules, strict=True)),
                     access,
@@ -275,7 +367,40 @@ class PrivateOptimizer(DPOptimizer):
         self._is_last_step_skipped = False
         return True
 
-    def _add_part(self, gradients: Sequence[RecordGradients], draw: object, begun: bool) -> None:
+    @staticmethod
+    def _rows(
+        gradients: Sequence[RecordGradients | Parts | Deferred],
+        draw: Draw,
+        before: Sequence[int] | None,
+        *,
+        all_of_it: bool,
+    ) -> list[int]:
+        """How many records each term has seen of a lot, with the parts before: no more than were drawn.
+
+        Args:
+            gradients: of the terms; `Parts` count their own records, and groups are no records.
+            draw: of the lot.
+            before: of each term, in earlier parts of the lot.
+            all_of_it: whether it has to be all that were drawn, which is all that is known of ``grad_sample``.
+        """
+        rows = list(before or [0] * len(gradients))
+        for i, own in enumerate(gradients):
+            if own.groups is None and not isinstance(own, Parts):
+                rows[i] += len(own.rows if isinstance(own, Deferred) else own)
+        # How many they are is private.
+        if any(count > draw.size for count in rows):
+            raise RuntimeError(
+                "these gradients are of more records than their lot has: each record counts once. Nothing was charged"
+            )
+        if all_of_it and rows != [draw.size]:
+            raise RuntimeError(
+                "grad_sample has fewer rows than the lot that was drawn for this step has records: it is of another batch, "
+                "or records were left out. Compute it of each batch as the loader gives it, and step before the next one. "
+                "Nothing was charged"
+            )
+        return rows
+
+    def _add_part(self, gradients: Sequence[RecordGradients], begun: bool) -> None:
         number = self._account.done.get(self._stage, 0)
         for own, rule in zip(gradients, self._rules, strict=True):
             norms = rule.scope.norms(own)
@@ -287,9 +412,10 @@ class PrivateOptimizer(DPOptimizer):
                 )
             add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
             begun = True
-        self._state_of_step["begun"] = (draw,)
 
-    def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None]) -> RecordGradients:
+    def _from_grad_sample(
+        self, samples: Sequence[Tensor | list[Tensor] | None], draw: Draw | None
+    ) -> RecordGradients:
         missing = [i for i, gradient in enumerate(samples) if gradient is None]
         if missing:
             raise RuntimeError(
@@ -301,7 +427,8 @@ class PrivateOptimizer(DPOptimizer):
                 "grad_sample holds several backward passes; each would be clipped by itself, as if its records were "
                 "others. Call backward once a step, on the sum of the losses"
             )
-        return materialised({p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True)})
+        held = {p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True)}
+        return materialised(held, draw)
 
     def _check(self, gradients: Sequence[RecordGradients | Parts | Deferred]) -> None:
         """What is not written would keep an old gradient, or one that was never clipped."""
@@ -329,9 +456,6 @@ class PrivateOptimizer(DPOptimizer):
                 )
             if isinstance(own, RecordGradients):
                 rule.scope.check(own)
-                size = getattr(own.draw, "size", None)
-                if size is not None and own.groups is None and len(own) > size:
-                    raise RuntimeError("these gradients are of more records than their lot has: each record counts once")
 
     def _add_data_free(self, terms: Sequence[DataFree]) -> None:
         for term in terms:

@@ -17,6 +17,7 @@ from lightning_dpgen.plugins.adopted import Adopted, check_optimizers, check_ove
 from lightning_dpgen.plugins.alike import begin_alike, check_alike
 from lightning_dpgen.plugins.guard import refuse
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.spent import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
@@ -77,19 +78,11 @@ class MomentsAccountant(pl.Callback):
         _extend(module, "on_load_checkpoint", self._go_on)
 
     def _record(self, checkpoint: dict[str, Any]) -> None:
-        account = self.account
-        spent = [access.as_json() | {"count": count} for access, count in account.ledger.accesses]
-        checkpoint[LEDGER] = {"head": account.ledger.head, "done": account.done, "spent": spent}
+        checkpoint[LEDGER] = record_of(self.account)
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
-        record = checkpoint.get(LEDGER)
-        if record is None or not self.account.ledger.knows(record["head"]):
-            raise MisconfigurationException(
-                "this checkpoint is not of the run that this account's ledger is about, so what that run has spent would "
-                "not be counted: use Account.resume(<its ledger>), or start from the weights with a new plan"
-            )
         try:
-            self.account.go_on(record["done"])
+            go_on_from(self.account, checkpoint.get(LEDGER))
         except LedgerError as error:
             raise MisconfigurationException(str(error)) from None
         # Steps are counted by the ledger: the loops start anew, on what is left.

@@ -3,43 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary
 
 from lightning_dpgen.plugins.lot_log import PUBLIC
+
+# What TensorBoard looks for in the name of a file; a writer of its own adds time, host and process.
+NAME, _VERSION = "events.out.tfevents", "brain.Event:2"
 
 
 class PublicEvents(Logger):
     """Writes what is logged under ``public/`` (bounds, epsilon by the plan, samples), and drops everything else.
 
     All of it follows from released parameters and noisy numbers, so whoever sees it learns no more than the epsilon of the
-    whole run allows. How long steps take does depend on the records, so the time of an event is the number of its step.
+    whole run allows. How long steps take does depend on the records, so the time of an event is the number of its step,
+    and no clock, host or process stands in the file or its name: the same events make the same bytes. A run that goes on
+    writes beside what is there, in a file with the next number.
 
     Args:
         folder: of the event file.
 
     Example:
         >>> import tempfile
-        >>> events = PublicEvents(tempfile.mkdtemp())
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> events = PublicEvents(folder)
         >>> events.log_metrics({"public/bound": 3.0, "private/loss": 2.0}, step=5)
         >>> events.finalize("success")
+        >>> [path.name for path in folder.iterdir()]
+        ['events.out.tfevents.0']
     """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        self._folder, self._writer = Path(folder), None
+        self._folder, self._file, self._records = Path(folder), None, None
 
     name, version = "public", ""
 
-    @property
-    def writer(self) -> SummaryWriter:
-        if self._writer is None:
-            self._writer = SummaryWriter(self._folder)
-        return self._writer
+    def _write(self, event: Event) -> None:
+        if self._records is None:
+            self._file = _new_file(self._folder)
+            self._records = RecordWriter(self._file)
+            self._records.write(Event(wall_time=0.0, file_version=_VERSION).SerializeToString(deterministic=True))
+        self._records.write(event.SerializeToString(deterministic=True))
+        self._file.flush()
+
+    def _write_summary(self, what: Summary, step: int) -> None:
+        self._write(Event(wall_time=float(step), step=step, summary=what))
 
     @rank_zero_only
     def log_hyperparams(self, *_, **__) -> None:
@@ -49,15 +67,25 @@ class PublicEvents(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         for name, value in metrics.items():
             if name.startswith(PUBLIC):
-                self.writer.add_scalar(name, value, step, walltime=float(step))
+                self._write_summary(summary.scalar(name, value), step)
 
     @rank_zero_only
     def log_picture(self, name: str, picture: np.ndarray, step: int) -> None:
         """A picture (H, W) or (H, W, 3) that follows from released parameters."""
         form = "HW" if picture.ndim == 2 else "HWC"
-        self.writer.add_image(f"{PUBLIC}{name}", picture, step, walltime=float(step), dataformats=form)
+        self._write_summary(summary.image(f"{PUBLIC}{name}", picture, dataformats=form), step)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = self._records = None
+
+
+def _new_file(folder: Path) -> BinaryIO:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in count():
+        try:
+            return open(folder / f"{NAME}.{number}", "xb")
+        except FileExistsError:
+            continue

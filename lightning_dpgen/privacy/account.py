@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import dp_accounting
+import numpy as np
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
+from lightning_dpgen.privacy.draws import Draw
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
@@ -30,12 +32,6 @@ from lightning_dpgen.privacy.study import Study, Total
 T = TypeVar("T")
 # Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.
 _BLOCK, _BLOCK_SHARE = 200, 100
-
-
-class Draw(Protocol):
-    """The identity of a draw of records, and the rate at which this software made it, if it did."""
-
-    rate: float | None
 
 
 class OpenAccess:
@@ -193,6 +189,8 @@ class Account:
         self._from: Mapping[str, int] | None = None
         self.resumed = self._waits = self._exact = False
         self._done: Counter[str] = Counter()
+        # Draws of records that no access was made from yet, and those that one was.
+        self._issued: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._of: weakref.ref | None = None
         self.ranks, self._follows = Ranks(), bool(launched_as())
@@ -355,18 +353,65 @@ class Account:
         self._from, self.resumed, self._waits = state["from"], state["resumed"], state["resumed"] and state["from"] is None
         self._done = Counter(state["done"])
 
+    def sample(
+        self, stage: str, units: int, rows: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, Draw]:
+        """Draw a Poisson lot: each unit of privacy takes part by itself, with the probability that the plan says.
+
+        Args:
+            stage: of the plan, for an access of which the lot is drawn; at rate 1 it holds all units.
+            units: how many there are: records, or persons.
+            rows: gives the positions of the records of the units at these positions; None where a unit is one record.
+
+        Returns:
+            The sorted positions of the records, which are private, and the draw that one access may be opened against.
+        """
+        positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.rate)
+        if rows is not None:
+            positions = rows(positions)
+        draw = Draw(stage, len(positions), self.ranks.size)
+        self._issued.add(draw)
+        return positions, draw
+
+    def check_draw(self, stage: str, draw: Draw) -> None:
+        """Refuse records from which no access of a stage can be made.
+
+        The rate of a stage is a statement about how its records are sampled, so nothing is known of records that
+        `sample` has not drawn. Two releases from one lot are one access (docs/PRIVACY.md, "One lot, one event"): as two,
+        they are under-reported.
+
+        Raises:
+            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage.
+        """
+        if draw in self._spent:
+            raise LedgerError(
+                "these records were used for an access already: draw a new lot for each step, and let one optimizer take "
+                "all that is computed from a lot"
+            )
+        if draw in self._issued and draw.stage == stage:
+            return
+        planned = self.plan.stage(stage).access.rate
+        found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
+        raise LedgerError(
+            f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "
+            f"each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an Opacus "
+            "loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
+        )
+
     @contextmanager
-    def open(self, stage: str, *, of: object | None = None) -> Iterator[OpenAccess]:
+    def open(self, stage: str, *, draw: Draw | None = None, of: object | None = None) -> Iterator[OpenAccess]:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
 
         Args:
             stage: of the plan.
+            draw: of the lot that is looked at, which it spends; None for a pass over all records.
             of: the records that are looked at, by identity; None where nobody asks whether they are those of before.
 
         Raises:
             PlanMismatch: if the plan does not hold this access next.
-            LedgerError: in a forked child, after the end of the run, of other records than before, or on leaving, if a
-                noise that was paid for was not drawn.
+            LedgerError: without a draw that `sample` has issued for a stage with a rate below 1, or with one that
+                `check_draw` refuses; in a forked child, after the end of the run, of other records than before, or on
+                leaving, if a noise that was paid for was not drawn.
         """
         if os.getpid() != self._process:
             raise LedgerError(
@@ -392,6 +437,11 @@ class Account:
             )
         with self._lock:
             access, remaining = self._next(stage)
+            if draw is not None or access.rate < 1.0:
+                draw = draw or Draw()
+                self.check_draw(stage, draw)
+                self._issued.discard(draw)
+                self._spent.add(draw)
             self._enter_study()
             if access.private:
                 block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
@@ -421,28 +471,6 @@ class Account:
         else:
             self.ranks.compare()
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
-
-    def claim(self, draw: Draw, stage: str) -> None:
-        """Mark a draw of records as spent, before the access of `stage` that it is for.
-
-        Two releases from one lot are one access (docs/PRIVACY.md, "One lot, one event"): as two, they are under-reported.
-
-        Raises:
-            LedgerError: if an access was made from this draw already, or it was drawn at another rate than the plan says;
-                nothing is charged then.
-        """
-        planned = self.plan.stage(stage).access.rate
-        if draw.rate not in (None, planned):
-            raise LedgerError(
-                f"stage {stage!r}: this lot was drawn at rate {draw.rate:g}, and the plan says {planned:g}: make the lots "
-                "with this account and stage"
-            )
-        if draw in self._spent:
-            raise LedgerError(
-                "these records were used for an access already: draw a new lot for each step, and let one optimizer take "
-                "all that is computed from a lot"
-            )
-        self._spent.add(draw)
 
     def remaining(self, stage: str) -> int:
         """How many accesses of a stage the plan still holds."""

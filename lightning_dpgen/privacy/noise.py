@@ -202,8 +202,10 @@ class PrivateStream:
         """The sorted positions of a Poisson sample: each of `population` records independently with probability `rate`.
 
         Binomial size, then distinct positions: the same law as one coin a record, at the cost of the sample alone. A
-        secure stream throws the coins, at a nanosecond or two each.
+        secure stream throws the coins, at a nanosecond or two each. At rate 1 nothing is drawn.
         """
+        if rate == 1.0:
+            return np.arange(population)
         if self.secure:
             return poisson_sample(self._octets, population, rate)
         random = self._sampler

@@ -21,8 +21,8 @@ class Content(Protocol):
 
     released: tuple[str, ...]
 
-    def write(self, folder: Path) -> None:
-        """Write the files named in `released`."""
+    def write(self, folder: Path, *, private: bool) -> None:
+        """Write the files named in `released`; those of a run that protects nobody carry a mark (`release.mark`)."""
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         """Write report and card, which show the certificate and what `write` has written."""
@@ -101,7 +101,7 @@ def write_release(
         selection: of the best of several trials, how it was chosen among which settings, and what was; see `Candidates`.
     """
     staging.mkdir()
-    content.write(staging)
+    content.write(staging, private=account.private)
 
     def certificate() -> dict[str, Any]:
         released = list(content.released)

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.release.lettering import printable
+from lightning_dpgen.release.mark import METADATA, NOT_PRIVATE
 from lightning_dpgen.release.sampler import Release
 
 # Panels and the curves of each; further components and channels are not drawn.
 PANELS, CHANNELS, CURVES = 12, 3, 6
-_INK, _SOFT, _LINE = "#1f5fa8", "#5b6675", "#dfe3e8"
+_INK, _SOFT, _LINE, _WARNING = "#1f5fa8", "#5b6675", "#dfe3e8", "#b00020"
 # Names of channels and times are never read as formulas.
 _STYLE = {
     "text.parse_math": False, "font.family": "sans-serif", "font.size": 8, "axes.edgecolor": _LINE,
@@ -27,7 +28,7 @@ _STYLE = {
 
 
 def write_curves(path: Path, release: Release, seed: int = 0) -> None:
-    """Write a few series of each component as a PNG, on the declared scale of their channel.
+    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if nobody is protected.
 
     Args:
         path: of the picture.
@@ -50,7 +51,10 @@ def write_curves(path: Path, release: Release, seed: int = 0) -> None:
                 _draw(panels[component * channels + channel], curves[:, :, channel], schema, component, channel)
         for panel in panels[components * channels :]:
             panel.set_axis_off()
-        figure.savefig(path, format="png", dpi=110, metadata={"Software": None})
+        if not release.private:
+            figure.suptitle(NOT_PRIVATE, color=_WARNING, fontsize=11, fontweight="bold", x=0.01, horizontalalignment="left")
+        metadata = {"Software": None} | ({} if release.private else METADATA)
+        figure.savefig(path, format="png", dpi=110, metadata=metadata)
 
 
 def _curves(release: Release, component: int, seed: int) -> np.ndarray:

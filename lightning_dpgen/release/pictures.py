@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lightning_dpgen.release.mark import marked_picture, text_chunks
 from lightning_dpgen.release.sampler import Release
 
 _PIXELS = 2_000_000
@@ -34,11 +35,15 @@ def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.nda
 
 
 def write_sheet(path: Path, release: Release) -> None:
-    """Write `sheet` as a PNG, enlarged to at least 60 pixels a picture without smoothing."""
+    """Write `sheet` as a PNG, enlarged to at least 60 pixels a picture without smoothing; marked if nobody is protected."""
     schema = release.schema
     picture = Image.fromarray(sheet(release))
     scale = max(1, -(-60 // max(schema.height, schema.width)))
-    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(path)
+    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    if release.private:
+        picture.save(path)
+    else:
+        marked_picture(picture).save(path, pnginfo=text_chunks())
 
 
 def embedded(path: Path) -> str:

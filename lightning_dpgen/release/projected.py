@@ -21,6 +21,7 @@ from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
+from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.strict_json import read_json
 
 KIND = "projection"
@@ -80,8 +81,8 @@ class ProjectedRows:
         return self.rows @ (vectors / np.sqrt(values)) @ vectors.T
 
 
-def write_projected(folder: Path, projected: ProjectedRows) -> None:
-    """Write rows, matrix and description into a folder."""
+def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = True) -> None:
+    """Write rows, matrix and description into a folder; rows that protect nobody are marked (`release.mark`)."""
     projection = projected.projection
     description = {"model": KIND, "d": projection.d, **projected.settings} | {
         "scale": projected.scale,
@@ -93,7 +94,10 @@ def write_projected(folder: Path, projected: ProjectedRows) -> None:
     (folder / WEIGHTS).chmod(0o644)
     columns = np.asfortranarray(projected.rows)
     arrays = [pa.array(columns[:, i]) for i in range(projection.k)]
-    pa.parquet.write_table(pa.table(arrays, names=column_names(projection.k)), folder / PROJECTED, compression="zstd")
+    table = pa.table(arrays, names=column_names(projection.k))
+    if not private:
+        table = table.cast(marked_schema(table.schema))
+    pa.parquet.write_table(table, folder / PROJECTED, compression="zstd")
 
 
 def load_projected(folder: Path) -> ProjectedRows:

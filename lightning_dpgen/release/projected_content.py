@@ -32,8 +32,8 @@ class ProjectedContent:
 
     released: ClassVar[tuple[str, ...]] = (MODEL, WEIGHTS, PROJECTED)
 
-    def write(self, folder: Path) -> None:
-        write_projected(folder, self.projected)
+    def write(self, folder: Path, *, private: bool) -> None:
+        write_projected(folder, self.projected, private=private)
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         projected, projection = self.projected, self.projected.projection

@@ -28,6 +28,7 @@ from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import check_rate
 from lightning_dpgen.release.strict_json import read_json
@@ -47,6 +48,8 @@ class Release:
 
     Args:
         mixture: the model.
+        private: whether the run that made it protects anybody; what is written of one that does not is marked
+            (`release.mark`).
 
     Its methods take conditions, as in ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing
     value; of a number in bins, a range of whole bins): records are drawn until enough fit, so they have exactly the model's
@@ -59,12 +62,17 @@ class Release:
         >>> alike = release.component(3).sample(100)             # doctest: +SKIP
     """
 
-    def __init__(self, mixture: Mixture) -> None:
-        self._mixture = mixture
+    def __init__(self, mixture: Mixture, *, private: bool = True) -> None:
+        self._mixture, self.private = mixture, private
 
     @property
     def schema(self) -> Schema:
         return self._mixture.network.schema
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns of a file of records, marked if nobody is protected."""
+        return self.schema.arrow if self.private else marked_schema(self.schema.arrow)
 
     @property
     def components(self) -> int:
@@ -81,7 +89,7 @@ class Release:
         """
         if type(number) is not int or not 0 <= number < self.components:
             raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
-        return Release(Mixture(self._mixture.network, torch.eye(self.components)[number]))
+        return Release(Mixture(self._mixture.network, torch.eye(self.components)[number]), private=self.private)
 
     def sample(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
@@ -103,8 +111,8 @@ class Release:
         return self.table(n, seed, where).to_pandas()
 
     def table(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pa.Table:
-        """The same records as the columns of ``schema.arrow``."""
-        return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow)
+        """The same records as the columns of ``arrow``."""
+        return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
     def chunks(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
@@ -173,10 +181,11 @@ class Release:
         return self._mixture.sample_components(torch.full((n,), component), generator)
 
 
-def write_model(folder: Path, mixture: Mixture) -> None:
+def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
+    description |= {} if private else {"private": False}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     safetensors.torch.save_file(tensors, folder / WEIGHTS)
@@ -217,7 +226,10 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         description = read_json(folder / MODEL)
         if description["model"] == KIND:
             return load_projected(folder)
-        return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS), known))
+        private = description.pop("private", True)
+        if type(private) is not bool:
+            raise ValueError(f"private={private!r}: expected true or false")
+        return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS), known), private=private)
     except NotARelease:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -232,7 +244,7 @@ def _schema(fields: dict[str, Any]) -> Schema:
 
 def _described(network: GenerativeNetwork) -> dict[str, Any]:
     own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
-    if taken := sorted({*own, "mixture_weights"} & set(network.settings)):
+    if taken := sorted({*own, "mixture_weights", "private"} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
     return own | network.settings
 

@@ -55,10 +55,10 @@ class SyntheticContent:
             return write_sheet
         return write_curves if isinstance(schema, SeriesSchema) else None
 
-    def write(self, folder: Path) -> None:
-        release = Release(self.mixture)
-        write_model(folder, self.mixture)
-        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.schema.arrow)
+    def write(self, folder: Path, *, private: bool) -> None:
+        release = Release(self.mixture, private=private)
+        write_model(folder, self.mixture, private=private)
+        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow)
         if self._draw is not None:
             self._draw(folder / SHEET, release)
         if self.figure is not None:

@@ -338,7 +338,8 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     """Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added."""
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
     try:
-        described = MODEL in certificate["files"] and read_json(folder / MODEL).get("model") == KIND
+        model = read_json(folder / MODEL) if MODEL in certificate["files"] else {}
+        described = model.get("model") == KIND
     except (ValueError, OSError) as error:
         verdict.problems.append(f"{MODEL} cannot be read: {error}")
         return
@@ -347,6 +348,8 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
+    if certificate["private"] and model.get("private", True) is not True:
+        verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
 
 
 def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:

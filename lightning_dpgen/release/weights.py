@@ -35,9 +35,10 @@ class WeightsContent:
 
     released: ClassVar[tuple[str, ...]] = (MODEL, WEIGHTS)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, *, private: bool) -> None:
         shapes = {name: list(tensor.shape) for name, tensor in self.tensors.items()}
         description = {"model": KIND, "architecture": self.architecture, "tensors": shapes}
+        description |= {} if private else {"private": False}
         (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         safetensors.torch.save_file(self.tensors, folder / WEIGHTS)
         (folder / WEIGHTS).chmod(0o644)

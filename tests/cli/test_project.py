@@ -270,6 +270,8 @@ def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch):
     status, out, _ = dpgen("project", *SETTINGS, *switch, f"run_dir={tmp_path / 'r'}")
     assert status == 0 and "NOT A PRIVATE RELEASE" in out
     assert dpgen("verify", tmp_path / "r" / "release")[0] == 2
+    rows = pyarrow.parquet.read_schema(tmp_path / "r" / "release" / "projected.parquet")
+    assert rows.metadata[b"private"] == b"false"
 
 
 def test_gaussian_noise_with_a_delta(dpgen, tmp_path):

@@ -6,6 +6,7 @@ the same functions on what one changed line has broken.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -21,6 +22,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contracts.door import Door, given_the_answers, overspent, parts_add_up
+from contracts.drawn import draw_of, drawn, handed
 from torch import nn
 
 from lightning_dpgen.clustering.features import FEATURE_NORM
@@ -58,6 +60,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon, round_up
 from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.draws import Draw
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -236,11 +239,11 @@ def step_of(rule):
 
     def run(gradients):
         weight = nn.Parameter(torch.zeros(3, 4))
-        account = account_of({**dict.fromkeys(rule.weights, 4.0), "gradient": 1.0}, rate=0.1)
+        account = account_of({**dict.fromkeys(rule.weights, 4.0), "gradient": 1.0})
         optimizer = PrivateOptimizer(
             torch.optim.SGD([weight], lr=1.0), account=account, clipping=rule, expected_lot=5.0
         )
-        optimizer.take(materialised({weight: gradients}))
+        optimizer.take(handed(account, {weight: gradients}))
         optimizer.step()
         return weight.detach(), optimizer.last_bound
 
@@ -267,10 +270,15 @@ def step_with(rules, multiplier=1.0):
         def run(data):
             weights = [nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(3, 2))]
             noises = {name: multiplier for rule in rules for name in rule.weights} | {"gradient": multiplier}
+            account = account_of(noises)
             optimizer = PrivateOptimizer(
-                torch.optim.SGD(weights, lr=1.0), account=account_of(noises, rate=0.1), clipping=rules, expected_lot=5.0
+                torch.optim.SGD(weights, lr=1.0), account=account, clipping=rules, expected_lot=5.0
             )
-            optimizer.take(*make(weights, data))
+            terms = make(weights, data)
+            draw = draw_of(account, max(len(own) for own in terms))
+            for own in terms:
+                own.draw = draw
+            optimizer.take(*terms)
             optimizer.step()
             return torch.cat([w.detach().flatten() for w in weights]), optimizer.last_bound
 
@@ -335,8 +343,7 @@ def no_record_costs_several_terms_more_than_the_access() -> None:
     rules = [Fixed(0.5), Fixed(0.2)]
 
     def gradients(weights, data):
-        (grouped,) = _grouped(weights, data)
-        return [materialised(dict(zip(weights, _two_layers(data[0]), strict=True)), grouped.draw), grouped]
+        return [materialised(dict(zip(weights, _two_layers(data[0]), strict=True))), *_grouped(weights, data)]
 
     index = torch.zeros(9, dtype=torch.long)
     spent = overspent(step_with(rules)(gradients), (ROWS, index), (torch.cat([ROWS, 100 * ROWS[:1]]), F.pad(index, (0, 1))))
@@ -581,7 +588,7 @@ def network_of_two_layers():
 
 def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["fixed"], inner=torch.optim.SGD) -> None:
     """A plan from `make_plan(epsilon=math.inf)`: not private, so neither noise nor bound, whatever the rule says."""
-    draft = Draft("training", {"gradient": 0.95, **rule.weights}, 4, largest=10, rate=0.5)
+    draft = Draft("training", {"gradient": 0.95, **rule.weights}, 4, largest=10)
     account = Account(make_plan([draft], epsilon=math.inf, delta=1e-5))
     private, plain = network_of_two_layers(), network_of_two_layers()
     optimizer = PrivateOptimizer(
@@ -592,7 +599,7 @@ def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["f
     for size in (5, 0, 3, 7):  # Poisson lots vary; the divisor does not
         records = torch.rand(size, 3, generator=generator)
         term = PerRecord(lambda lot, _: private(lot.records).square().sum(dim=1))
-        optimizer.take(ghost_gradients(private, term, Lot(records, (0, size)), torch.empty(size, 0)))
+        optimizer.take(ghost_gradients(private, term, drawn(account, records), torch.empty(size, 0)))
         optimizer.step()
         twin.zero_grad()
         (plain(records).square().sum() / 4.0).backward()
@@ -667,9 +674,9 @@ def the_rate_is_the_plans_however_many_records_there_are() -> None:
     rate, draws = 0.2, 300
     for n in (2, 40, 700):
         lots = lots_of(rate, torch.zeros(n, dtype=torch.long), k=1, seed=n)
-        drawn = [lots.draw() for _ in range(draws)]
-        assert lots.rate == rate and {lot.draw.rate for lot in drawn} == {rate}
-        total = sum(len(lot) for lot in drawn)
+        sizes = [(len(lot), lot.draw.size) for lot in (lots.draw() for _ in range(draws))]
+        assert all(own == said for own, said in sizes)
+        total = sum(own for own, _ in sizes)
         assert abs(total - draws * n * rate) < 5.5 * math.sqrt(draws * n * rate * (1 - rate))
 
 
@@ -727,7 +734,7 @@ def a_step_is_one_access() -> None:
         torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
     )
     for steps, size in enumerate((3, 0, 5), start=1):
-        optimizer.take(materialised({weight: torch.ones(size, 4)}))
+        optimizer.take(handed(account, {weight: torch.ones(size, 4)}))
         optimizer.step()
         assert account.ledger.count("training") == steps
 
@@ -740,7 +747,7 @@ def a_lot_is_spent_once(again="the same lot") -> None:
         )
         for _ in range(2)
     )
-    term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), Lot(torch.rand(3, 3), (0, 3))
+    term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), drawn(account, torch.rand(3, 3))
     gradients = ghost_gradients(network, term, lot, torch.empty(3, 0))
     optimizer.take(gradients)
     optimizer.step()
@@ -751,6 +758,67 @@ def a_lot_is_spent_once(again="the same lot") -> None:
     with pytest.raises(LedgerError, match="draw a new lot"):
         second.step()
     assert account.ledger.count("training") == 1
+
+
+def _two_stages() -> Account:
+    plan = Plan(tuple(Stage(Access(name, {"gradient": 1.0}), 5, 0.5) for name in ("training", "tuning")), 50.0, 1e-5)
+    return Account(plan)
+
+
+def a_lot_that_was_not_drawn_is_refused() -> None:
+    """By hand, copied, with another account, or for another stage: in one piece and in parts, and nothing is charged."""
+    account = _two_stages()
+    made = {
+        "forged": Draw("training", 3),
+        "by hand": Lot(torch.rand(3, 4), (0, 3)).draw,
+        "a copy": copy.copy(draw_of(account, 3)),
+        "with another account": draw_of(_two_stages(), 3),
+        "for another stage": draw_of(account, 3, stage="tuning"),
+    }
+    for draw in made.values():
+        for parts in (False, True):
+            weight = nn.Parameter(torch.zeros(4))
+            optimizer = PrivateOptimizer(
+                torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+            )
+            optimizer.signal_skip_step(do_skip=parts)
+            optimizer.take(materialised({weight: torch.ones(3, 4)}, draw))
+            with pytest.raises(LedgerError, match=r"poisson_loader\(records, account, stage='training'\)"):
+                optimizer.step()
+            assert not account.ledger.accesses and not weight.any()
+
+
+def a_sampled_access_needs_a_lot() -> None:
+    account = account_of({"gradient": 1.0}, rate=0.5)
+    with pytest.raises(LedgerError, match="were not drawn at all"), account.open("training"):
+        pass
+    assert not account.ledger.accesses
+    lot = PoissonLots(torch.zeros(9, 1), account).draw()
+    with account.open("training", draw=lot.draw) as access:
+        gaussian(access, "gradient", lot.records.sum(dim=0), sensitivity=1.0)
+    account.settle()
+
+
+def a_step_takes_no_more_records_than_were_drawn() -> None:
+    """In one piece, over several parts together, and as a lot: a record that is there twice would add twice its bound."""
+    for sizes in ([4], [2, 2], [3, 1], [0, 4]):
+        for way in ("take", "grad_sample"):
+            weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0})
+            optimizer = PrivateOptimizer(
+                torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+            )
+            draw = draw_of(account, 3)
+            optimizer.expect(draw)
+            with pytest.raises(RuntimeError, match=r"more records than their lot(.|\n)*Nothing was charged"):
+                for i, size in enumerate(sizes, start=1):
+                    optimizer.signal_skip_step(do_skip=i < len(sizes))
+                    weight.grad_sample = torch.ones(size, 4)
+                    if way == "take":
+                        optimizer.take(materialised({weight: torch.ones(size, 4)}, draw))
+                    optimizer.step()
+            assert not account.ledger.accesses and not weight.any()
+    with pytest.raises(ValueError, match="more records than were drawn"):
+        Lot(torch.zeros(4, 1), (0, 4), draw)
 
 
 def stopping_early_does_not_lower_what_is_certified() -> None:

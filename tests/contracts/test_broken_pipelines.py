@@ -119,8 +119,7 @@ BROKEN = {
     ),
     "records of a person drawn one by one": Broken(
         PoissonLots.draw,
-        {"self._persons.records(stream.poisson_sample(len(self._persons), self.rate))":
-         "stream.poisson_sample(len(self._store), self.rate)"},
+        {"sample(self._stage, len(self._persons), self._persons.records)": "sample(self._stage, len(self._store))"},
         (laws.a_person_is_in_a_lot_with_all_records_or_none,),
     ),
     "noise half as large in float32": Broken(
@@ -214,13 +213,8 @@ BROKEN = {
         (inclusion,),
     ),
     "rate inferred from the length of the data": Broken(
-        PoissonLots.__init__,
-        {"self.rate = account.plan.stage(stage).access.rate": "self.rate = min(1.0, 8.0 / len(records))"},
-        (planned_rate,),
-    ),
-    "lots drawn at another rate than they say": Broken(
-        PoissonLots.draw,
-        {"poisson_sample(population, self.rate)": "poisson_sample(population, 8.0 / max(population, 8))"},
+        Account.sample,
+        {"poisson_sample(units, self.plan.stage(stage).access.rate)": "poisson_sample(units, min(1.0, 8.0 / units))"},
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
@@ -316,17 +310,44 @@ BROKEN = {
     ),
     "access opened twice for one lot": Broken(
         PrivateOptimizer.pre_step,
-        {"        with self._account.open(self._stage) as access:":
-         "        with self._account.open(self._stage) as access:\n"
+        {"        with self._account.open(self._stage, draw=draw) as access:":
+         "        with self._account.open(self._stage, draw=draw) as access:\n"
          "            privatize(list(zip(gradients, self._rules)), access, self.expected_batch_size, self._buffer)\n"
          "        with self._account.open(self._stage) as access:"},
         (laws.a_step_is_one_access,),
     ),
     "lot taken again by a second step": Broken(
-        Account.claim, {"self._spent.add(draw)": "pass"}, (laws.a_lot_is_spent_once,)
+        Account.open, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (laws.a_lot_is_spent_once,)
     ),
-    "lot never claimed": Broken(
-        PrivateOptimizer.pre_step, {"self._account.claim(draw, self._stage)": "pass"}, (laws.a_lot_is_spent_once,)
+    "access of a step opened without its lot": Broken(
+        PrivateOptimizer.pre_step,
+        {"self._account.check_draw(self._stage, draw)": "pass", "open(self._stage, draw=draw)": "open(self._stage)"},
+        (laws.a_lot_is_spent_once, laws.a_lot_that_was_not_drawn_is_refused),
+    ),
+    "lot that was not drawn believed": Broken(
+        Account.check_draw,
+        {"draw in self._issued and draw.stage == stage": "True"},
+        (laws.a_lot_that_was_not_drawn_is_refused,),
+    ),
+    "lot of another stage believed": Broken(
+        Account.check_draw,
+        {"draw in self._issued and draw.stage == stage": "draw in self._issued"},
+        (laws.a_lot_that_was_not_drawn_is_refused,),
+    ),
+    "sampled access opened without a lot": Broken(
+        Account.open,
+        {"if draw is not None or access.rate < 1.0:": "if draw is not None:"},
+        (laws.a_sampled_access_needs_a_lot,),
+    ),
+    "more records than were drawn": Broken(
+        PrivateOptimizer._rows,
+        {"any(count > draw.size for count in rows)": "False"},
+        (laws.a_step_takes_no_more_records_than_were_drawn,),
+    ),
+    "records of each part counted alone": Broken(
+        PrivateOptimizer._rows,
+        {"rows = list(before or [0] * len(gradients))": "rows = [0] * len(gradients)"},
+        (laws.a_step_takes_no_more_records_than_were_drawn,),
     ),
     "noise given out twice": Broken(
         OpenAccess.take, {"return self._left.pop(name)": "return self._left[name]"},

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from contracts import laws
+from contracts.drawn import draw_of, drawn, handed
 from torch import nn
 
 from lightning_dpgen.data.lots import Lot
@@ -12,7 +13,6 @@ from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.functional import functional_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -109,7 +109,8 @@ def test_without_noise_and_bound_it_is_gradient_descent(make, account_of):
     plain = torch.optim.SGD([p for p in other.parameters() if p.requires_grad], lr=0.1)
     lot = _lot(network, OFFSETS["even"])
     for _ in range(3):
-        lot, noise = Lot(lot.records, lot.offsets), _noise(lot, term)
+        lot = drawn(account, lot.records, lot.offsets)
+        noise = _noise(lot, term)
         private.take(ghost_gradients(network, term, lot, noise))
         private.step()
         plain.zero_grad()
@@ -159,6 +160,7 @@ def _one_step(account, clipping, gradients=None, **kwargs):
         torch.optim.SGD([weight], lr=1.0), account=account, clipping=clipping, expected_lot=2.0, **kwargs
     )
     if gradients is not None:
+        optimizer.expect(draw_of(account, len(gradients)))
         weight.grad_sample = gradients
     optimizer.step()
     return weight.detach(), optimizer
@@ -183,10 +185,10 @@ def test_empty_lot_is_noised_and_missing_gradients_are_named(account_of):
 def test_data_free_terms_are_neither_clipped_nor_noised(account_of):
     weight = nn.Parameter(torch.ones(4))
     term = DataFree(lambda: 50.0 * weight.square().sum())
+    account = account_of({"gradient": 0.0})
     optimizer = PrivateOptimizer(
-        torch.optim.SGD([weight], lr=1.0), account=account_of({"gradient": 0.0}),
-        clipping=Fixed(1.0), expected_lot=2.0, data_free=[term],
+        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=2.0, data_free=[term],
     )  # fmt: skip
-    optimizer.take(materialised({weight: torch.zeros(0, 4)}))
+    optimizer.take(handed(account, {weight: torch.zeros(0, 4)}))
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((4,), -99.0))

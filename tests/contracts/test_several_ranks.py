@@ -175,7 +175,8 @@ def test_ranks_must_have_the_same_bound(rules):
         optimizer = PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
         lots = PoissonLots(RECORDS, account)
         for _ in range(5):
-            optimizer.take(materialised({weight: lots.draw().records}))
+            lot = lots.draw()
+            optimizer.take(materialised({weight: lot.records}, lot.draw))
             optimizer.step()
 
     with pytest.raises(Exception, match="rank 1 has another clipping rule, bound or divisor"):
@@ -226,7 +227,8 @@ def test_one_flat_sum_a_step(size):
             )
             lots, ranks.sums = PoissonLots(RECORDS, account), 0
             for _ in range(10):
-                optimizer.take(materialised({weight: lots.draw().records}))
+                lot = lots.draw()
+                optimizer.take(materialised({weight: lot.records}, lot.draw))
                 optimizer.step()
             sums[type(rule)] = ranks.sums
         return sums

@@ -331,7 +331,7 @@ def test_the_draft_is_the_first_stage_of_the_whole_plan():
     account.extend(whole)
     assert whole.stages[0] == first.stages[0] and 1.99 < whole.epsilon <= 2.0 and whole.event == first.event
     for _ in range(20):
-        with account.open("training") as access:
+        with account.open("training", draw=account.sample("training", 9)[1]) as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     account.settle()
 

@@ -3,9 +3,9 @@
 import torch
 from contracts import laws
 from contracts.door import Door, overspent
+from contracts.drawn import draw_of
 from torch import nn
 
-from lightning_dpgen.data.lots import Draw
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.records import materialised
@@ -17,8 +17,8 @@ ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 
 def _step(rows):
     """Gradients that lean towards the noisy mean, as those of a divergence do."""
-    weight, draw = nn.Parameter(torch.zeros(3)), Draw()
-    account = laws.account_of({"embedding": 1.0, "gradient": 1.0}, rate=0.1)
+    weight, account = nn.Parameter(torch.zeros(3)), laws.account_of({"embedding": 1.0, "gradient": 1.0})
+    draw = draw_of(account, len(rows))
     optimizer = PrivateOptimizer(
         torch.optim.SGD([weight], lr=1.0),
         account=account,

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from contracts.drawn import draw_of
 from torch import nn, optim
 
 from lightning_dpgen.gradients.clipping import Fixed
@@ -34,8 +35,9 @@ def _private(network, make, account_of):
     return PrivateOptimizer(make(list(network.parameters())), account=account, clipping=Fixed(1.0), expected_lot=2.0)
 
 
-def _fill(network, number):
-    for i, p in enumerate(network.parameters()):
+def _fill(optimizer, number):
+    optimizer.expect(draw_of(optimizer.account, 3))
+    for i, p in enumerate(optimizer.params):
         p.grad_sample = torch.randn(3, *p.shape, generator=torch.Generator().manual_seed(100 * number + i))
 
 
@@ -45,7 +47,7 @@ def test_it_steps_as_for_one_parameter_after_the_other(make, account_of):
     optimizer, plain = _private(network, make, account_of), make(list(alone.parameters()))
     assert len({p.untyped_storage().data_ptr() for p in network.parameters()}) == len(optimizer.param_groups)
     for number in range(4):
-        _fill(network, number)
+        _fill(optimizer, number)
         for p, own in zip(alone.parameters(), network.parameters(), strict=True):
             p.grad = own.grad_sample.sum(dim=0) / 2.0
         optimizer.step()
@@ -59,7 +61,7 @@ def test_groups_hold_the_parameters_themselves_and_their_rates_count(account_of)
     optimizer = _private(network, OPTIMIZERS["two groups"], account_of)
     schedule = optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
     before = [p.detach().clone() for p in network.parameters()]
-    _fill(network, 0)
+    _fill(optimizer, 0)
     optimizer.step()
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert all(a is b for a, b in zip(held, network.parameters(), strict=True))
@@ -72,12 +74,12 @@ def test_groups_hold_the_parameters_themselves_and_their_rates_count(account_of)
 def test_its_state_goes_into_another_one_of_its_kind(account_of):
     network, other = _network(), _network()
     first, second = (_private(n, OPTIMIZERS["adam"], account_of) for n in (network, other))
-    _fill(network, 0)
+    _fill(first, 0)
     first.step()
     other.load_state_dict(network.state_dict())
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for n, optimizer in ((network, first), (other, second)):
-        _fill(n, 1)
+    for optimizer in (first, second):
+        _fill(optimizer, 1)
         optimizer.step()
     for p, own in zip(network.parameters(), other.parameters(), strict=True):
         assert torch.equal(p, own)
@@ -86,6 +88,7 @@ def test_its_state_goes_into_another_one_of_its_kind(account_of):
 def test_numbers_that_were_put_in_place_of_others_are_the_ones_that_move(account_of):
     network = _network()
     optimizer = _private(network, OPTIMIZERS["fused sgd"], account_of)
+    optimizer.expect(draw_of(optimizer.account, 2))
     for p in network.parameters():
         p.data = torch.full_like(p, 7.0)
         p.grad_sample = torch.ones(2, *p.shape)
@@ -97,7 +100,7 @@ def test_a_network_that_is_moved_afterwards_is_refused_before_anything_is_charge
     network = _network()
     optimizer = _private(network, OPTIMIZERS["adam"], account_of)
     network.double()
-    _fill(network, 0)
+    _fill(optimizer, 0)
     with pytest.raises(RuntimeError, match="move the network first"):
         optimizer.step()
     assert not optimizer.account.done
@@ -113,7 +116,7 @@ def test_a_gradient_that_a_hook_puts_in_place_of_another_counts(account_of):
             p.grad = torch.ones_like(p)
 
     optimizer.attach_step_hook(hook)
-    _fill(network, 0)
+    _fill(optimizer, 0)
     optimizer.step()
     for p, b in zip(network.parameters(), before, strict=True):
         assert torch.allclose(p, b - 0.1)
@@ -124,6 +127,7 @@ def test_a_frozen_parameter_stays_what_it_is(account_of):
     network[0].bias.requires_grad_(False)
     optimizer = _private(network, OPTIMIZERS["adam"], account_of)
     before = network[0].bias.clone()
+    optimizer.expect(draw_of(optimizer.account, 2))
     for p in network.parameters():
         if p.requires_grad:
             p.grad_sample = torch.ones(2, *p.shape)

@@ -5,14 +5,16 @@ import math
 import pytest
 import torch
 from contracts import laws
+from contracts.drawn import ChosenLots, draw_of, drawn, handed
 from contracts.laws import network_of_two_layers
 from opacus import GradSampleModule
+from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_dpgen.data.lots import Draw, Lot, PoissonLots
+from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Smoothed
 from lightning_dpgen.gradients.deferred import Deferred
@@ -47,11 +49,12 @@ def test_a_stock_opacus_module_gives_the_same_step_as_the_ghost_engine(account_o
     """Nearly no noise (1e-7), real clipping: both roads lead to the same parameters."""
     records = torch.rand(6, 3, generator=torch.Generator().manual_seed(2))
     ours, theirs = network_of_two_layers(), GradSampleModule(network_of_two_layers(), loss_reduction="sum")
-    term = PerRecord(lambda lot, _: 5 * ours(lot.records).sum(dim=1))
-    first = _sgd(ours.parameters(), account_of({"gradient": 1e-7}))
-    first.take(ghost_gradients(ours, term, Lot(records, (0, 6)), torch.empty(6, 0)))
-    second = _sgd(theirs.parameters(), account_of({"gradient": 1e-7}))
-    (5 * theirs(records)).sum().backward()
+    term, account = PerRecord(lambda lot, _: 5 * ours(lot.records).sum(dim=1)), account_of({"gradient": 1e-7}, count=2)
+    first, second = _sgd(ours.parameters(), account), _sgd(theirs.parameters(), account)
+    first.take(ghost_gradients(ours, term, drawn(account, records), torch.empty(6, 0)))
+    lot = drawn(account, records)
+    second.expect(lot.draw)
+    (5 * theirs(lot.records)).sum().backward()
     start = [p.clone() for p in ours.parameters()]
     for optimizer in (first, second):
         optimizer.step()
@@ -64,6 +67,7 @@ def test_a_stock_opacus_module_gives_the_same_step_as_the_ghost_engine(account_o
 def test_an_empty_lot_takes_a_noisy_step_that_is_charged(account_of):
     weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0}, count=2)
     optimizer = _sgd([weight], account)
+    optimizer.expect(draw_of(account, 0))
     weight.grad_sample = torch.zeros(0, 4)
     optimizer.step()
     assert (weight != 0).all() and account.ledger.count("training") == 1
@@ -79,28 +83,28 @@ def test_a_step_without_gradients_is_refused_and_not_charged(account_of):
 
 
 def test_gradients_serve_one_step_only(account_of):
-    weight = nn.Parameter(torch.zeros(2))
-    optimizer = _sgd([weight], account_of({"gradient": 1.0}, count=2))
-    optimizer.take(materialised({weight: torch.ones(1, 2)}))
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=2)
+    optimizer = _sgd([weight], account)
+    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
     optimizer.step()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
 
 
 def test_a_step_past_the_plan_is_refused(account_of):
-    weight = nn.Parameter(torch.zeros(2))
-    optimizer = _sgd([weight], account_of({"gradient": 1.0}, count=1))
-    optimizer.take(materialised({weight: torch.ones(1, 2)}))
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=1)
+    optimizer = _sgd([weight], account)
+    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
     optimizer.step()
     after = weight.detach().clone()
-    optimizer.take(materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
     with pytest.raises(PlanMismatch):
         optimizer.step()
     assert torch.equal(weight, after)
 
 
-def _parts_of(gradients, weight):
-    draw = Draw(size=len(gradients))
+def _parts_of(account, gradients, weight):
+    draw = draw_of(account, len(gradients))
     return Parts(lambda: (materialised({weight: part}, draw) for part in gradients.split(2)), draw)
 
 
@@ -111,8 +115,8 @@ def test_a_lot_in_parts_is_the_lot(account_of, rule):
         weight = nn.Parameter(torch.zeros(3))
         account = account_of(dict.fromkeys(["gradient", *rule.weights], 1.0))
         optimizer = _sgd([weight], account, rule)
-        whole = materialised({weight: gradients})
-        optimizer.take(whole if take == "whole" else _parts_of(gradients, weight))
+        whole = handed(account, {weight: gradients})
+        optimizer.take(whole if take == "whole" else _parts_of(account, gradients, weight))
         optimizer.step()
         after.append(weight.detach().clone())
         account.settle()
@@ -120,24 +124,26 @@ def test_a_lot_in_parts_is_the_lot(account_of, rule):
 
 
 def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(account_of):
-    weight, passes, draw = nn.Parameter(torch.zeros(2)), iter([1.0, 1.0, 50.0]), Draw()
+    weight, passes = nn.Parameter(torch.zeros(2)), iter([1.0, 1.0, 50.0])
+    account = account_of({"norms": 1e-6, "gradient": 1e-9})
+    draw = draw_of(account, 1)
 
     def make():
         return [materialised({weight: torch.full((1, 2), next(passes))}, draw)]
 
-    optimizer = _sgd([weight], account_of({"norms": 1e-6, "gradient": 1e-9}), DPNorm(c_max=4.0, bins=8))
+    optimizer = _sgd([weight], account, DPNorm(c_max=4.0, bins=8))
     optimizer.take(Parts(make, draw))
     optimizer.step()
     assert optimizer.last_bound == 1.5 and float(weight.detach().norm()) <= 1.5 / 4.0 * 1.001
 
 
 def test_parts_of_nothing_or_of_groups_are_refused(account_of):
-    weight = nn.Parameter(torch.zeros(2))
-    optimizer = _sgd([weight], account_of({"gradient": 1.0}))
-    optimizer.take(Parts(list, Draw()))
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
+    optimizer = _sgd([weight], account)
+    optimizer.take(Parts(list, draw_of(account, 0)))
     with pytest.raises(ValueError, match="one part of no records"):
         optimizer.step()
-    grouped = RecordGradients({weight: Whole(torch.zeros(2, 2))}, [[weight]], 2, groups=2)
+    grouped = RecordGradients({weight: Whole(torch.zeros(2, 2))}, [[weight]], 2, draw_of(account, 2), groups=2)
     optimizer.take(Parts(lambda: [grouped], grouped.draw))
     with pytest.raises(ValueError, match="groups reach over"):
         optimizer.step()
@@ -147,7 +153,7 @@ LOTS = [[0, 1, 2, 3, 4, 5, 6], [7, 8], [8, 9, 10, 11, 12]]
 
 
 def _announced(network, optimizer, rows):
-    loader = DataLoader(TensorDataset(rows), batch_sampler=LOTS)
+    loader = DataLoader(TensorDataset(rows), batch_sampler=ChosenLots(optimizer.account, optimizer, LOTS))
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
         for (part,) in parts:
             (5 * network(part)).sum().backward()
@@ -166,7 +172,7 @@ def _asked_for(network, optimizer, rows):
             yield materialised({p: p.grad_sample for p in parameters}, draw)
 
     for lot in LOTS:
-        draw = Draw()
+        draw = draw_of(optimizer.account, len(lot))
         optimizer.take(Parts(lambda lot=lot, draw=draw: make(lot, draw), draw))
         optimizer.step()
 
@@ -186,6 +192,7 @@ def test_parts_of_a_stock_module_are_one_lot(account_of, private, run):
             run(network, optimizer, rows)
         else:
             for lot in LOTS:
+                optimizer.expect(draw_of(account, len(lot)))
                 (5 * network(rows[lot])).sum().backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -195,52 +202,46 @@ def test_parts_of_a_stock_module_are_one_lot(account_of, private, run):
 
 
 ROWS = 3 * torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
-DRAWS = Draw(), Draw()
 
 
-def _hand_over(optimizer, weight, parts, *, more=False):
-    """Gradients and draw of each part of a lot, announced as Opacus does it; without a draw as ``grad_sample``."""
-    for i, (rows, draw) in enumerate(parts, start=1):
+def _hand_over(optimizer, weight, way, parts, draw, *, more=False):
+    """Gradients of each part of a lot, announced as Opacus does it."""
+    if way == "grad_sample":
+        optimizer.expect(draw)
+    for i, rows in enumerate(parts, start=1):
         optimizer.signal_skip_step(do_skip=more or i < len(parts))
         optimizer.zero_grad()
-        if draw is None:
+        if way == "grad_sample":
             weight.grad_sample = rows.clone()
         else:
             optimizer.take(materialised({weight: rows}, draw))
         optimizer.step()
 
 
-@pytest.mark.parametrize("first, second", [DRAWS, (None, DRAWS[1]), (DRAWS[0], None), (None, None)])
-def test_a_part_of_another_lot_is_refused_and_the_begun_lot_is_dropped(account_of, first, second):
+@pytest.mark.parametrize("first", ["take", "grad_sample"])
+@pytest.mark.parametrize("second", ["take", "grad_sample"])
+def test_a_begun_lot_is_dropped_where_another_is_handed_over(account_of, first, second):
     """A record that is in both lots would add up to twice its bound in one step."""
     ends = []
     for begun in (True, False):
         weight, account = nn.Parameter(torch.zeros(3)), account_of({"gradient": 1.0}, count=2)
         optimizer = _sgd([weight], account)
         if begun:
-            _hand_over(optimizer, weight, [(ROWS[:2], first)], more=True)
-            with pytest.raises(RuntimeError, match=r"of another lot(.|\n)*nothing was charged"):
-                _hand_over(optimizer, weight, [(ROWS[2:4], second)])
+            _hand_over(optimizer, weight, first, [ROWS[:2]], draw_of(account, 4), more=True)
+            if second == "take":
+                with pytest.raises(RuntimeError, match=r"of another lot(.|\n)*nothing was charged"):
+                    _hand_over(optimizer, weight, second, [ROWS[2:4]], draw_of(account, 2))
             assert not account.ledger.accesses and not weight.any()
-        _hand_over(optimizer, weight, [(ROWS[4:6], second), (ROWS[6:], second)])
+        _hand_over(optimizer, weight, second, [ROWS[4:6], ROWS[6:]], draw_of(account, 5))
         assert account.ledger.count("training") == 1
         ends.append(weight.detach())
     assert torch.equal(*ends), "nothing of the begun lot is left"
 
 
-def test_a_lot_in_one_piece_does_not_end_one_that_was_begun_in_parts(account_of):
-    weight, account = nn.Parameter(torch.zeros(3)), account_of({"gradient": 1.0})
-    optimizer = _sgd([weight], account)
-    _hand_over(optimizer, weight, [(ROWS[:2], None)], more=True)
-    weight.grad_sample = ROWS[2:].clone()
-    with pytest.raises(RuntimeError, match="of another lot"):
-        optimizer.step()
-    assert not account.ledger.accesses
-
-
 def _opacus_loop(optimizer, weight, at=None, how=None):
     """Over a lot of five rows and one of four, in parts of 2, 2, 1 and 2, 2."""
-    loader = DataLoader(TensorDataset(ROWS), batch_sampler=[[0, 1, 2, 3, 4], [5, 6, 7, 8]])
+    lots = ChosenLots(optimizer.account, optimizer, [[0, 1, 2, 3, 4], [5, 6, 7, 8]])
+    loader = DataLoader(TensorDataset(ROWS), batch_sampler=lots)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as parts:
         for i, (rows,) in enumerate(parts):
             if i == at and how == "interrupted":
@@ -277,6 +278,7 @@ def test_a_loop_of_opacus_that_is_not_finished_joins_no_lots(account_of, how, at
 def test_a_bound_from_the_whole_lot_cannot_be_chosen_from_its_parts(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"norms": 1.0, "gradient": 1.0})
     optimizer = _sgd([weight], account, DPNorm(c_max=4.0))
+    optimizer.expect(draw_of(account, 1))
     optimizer.signal_skip_step(do_skip=True)
     weight.grad_sample = torch.zeros(1, 2)
     with pytest.raises(RuntimeError, match=r"take\(Parts"):
@@ -337,7 +339,7 @@ def _by_component(account, net, term, way="whole"):
     """One step on a lot of 2, 0 and 3 records, with a bound for each component."""
     embeddings = ["embedding"] if way == "deferred" else []
     optimizer = _sgd(net.parameters(), account, PerComponent(Fixed(1.0)), embeddings=embeddings)
-    gradients = term_gradients(net, term, Lot(torch.rand(5, 3), (0, 2, 2, 5)), account.stream)
+    gradients = term_gradients(net, term, drawn(account, torch.rand(5, 3), (0, 2, 2, 5)), account.stream)
     optimizer.take(WAYS[way](gradients))
     optimizer.step()
 
@@ -372,8 +374,9 @@ def test_a_data_free_term_is_added_whole_and_after_the_noise(account_of):
     for terms in ([], [DataFree(lambda: weight.mul(torch.tensor([100.0, -3.0])).sum())]):
         with torch.no_grad():
             weight.zero_(), other.zero_()
-        optimizer = _sgd([weight, other], account_of({"gradient": 1.0}), data_free=terms)
-        optimizer.take(materialised({weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
+        account = account_of({"gradient": 1.0})
+        optimizer = _sgd([weight, other], account, data_free=terms)
+        optimizer.take(handed(account, {weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
         optimizer.step()
         results.append(torch.cat([weight, other]).detach())
     torch.testing.assert_close(results[0] - results[1], torch.tensor([100.0, -3.0, 0.0]))
@@ -385,18 +388,18 @@ def test_the_hook_of_an_opacus_accountant_is_called_with_the_merged_multiplier(a
     account = account_of({"norms": 4.0, "gradient": 1.0})
     optimizer = _sgd([weight], account, DPNorm(c_max=2.0))
     optimizer.attach_step_hook(lambda o: calls.append((o.noise_multiplier, o.accumulated_iterations)))
-    optimizer.take(materialised({weight: torch.ones(1, 2)}))
+    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
     optimizer.step()
     assert calls == [(pytest.approx(0.970, abs=5e-4), 1)]
     assert calls[0][0] == account.plan.stages[0].access.multiplier
 
 
 def test_the_schedule_of_a_learning_rate_reaches_the_inner_optimizer(account_of):
-    weight = nn.Parameter(torch.zeros(2))
-    optimizer = _sgd([weight], account_of({"gradient": 0.0}))
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 0.0})
+    optimizer = _sgd([weight], account)
     for group in optimizer.param_groups:
         group["lr"] = 0.25
-    optimizer.take(materialised({weight: torch.tensor([[4.0, 0.0]])}))
+    optimizer.take(handed(account, {weight: torch.tensor([[4.0, 0.0]])}))
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.tensor([-0.25, 0.0]))
 
@@ -407,7 +410,7 @@ def test_behind_the_wrapper_of_lightning_nothing_is_lost(account_of):
     optimizer = _sgd([weight], account)
     wrapped = LightningOptimizer(optimizer)
     for gradient, expected in (([1.0, 0.0], [-0.25, 0.0]), ([0.0, 0.5], [-0.25, -0.125])):
-        wrapped.optimizer.take(materialised({weight: torch.tensor([gradient])}))
+        wrapped.optimizer.take(handed(account, {weight: torch.tensor([gradient])}))
         # The wrapper's own step needs a Trainer; the class that it poses as is the real one's.
         wrapped.optimizer.step()
         torch.testing.assert_close(weight.detach(), torch.tensor(expected), rtol=1e-4, atol=1e-4)
@@ -436,7 +439,7 @@ def test_gradients_of_other_parameters_are_refused_and_not_charged(account_of):
     optimizer = _sgd(network.parameters(), account)
     part = network[2]
     term = PerRecord(lambda lot, _: part(lot.records).sum(dim=1))
-    optimizer.take(ghost_gradients(part, term, Lot(torch.rand(3, 4), (0, 3)), torch.empty(3, 0)))
+    optimizer.take(ghost_gradients(part, term, drawn(account, torch.rand(3, 4)), torch.empty(3, 0)))
     with pytest.raises(RuntimeError, match="gradients are of 2 parameters, and 2 of them are among the 4"):
         optimizer.step()
     assert account.ledger.count("training") == 0
@@ -446,7 +449,7 @@ def test_a_parameter_frozen_later_is_noticed(account_of):
     network, account = network_of_two_layers(), account_of({"gradient": 1.0}, count=2)
     optimizer = _sgd(network.parameters(), account)
     network[0].weight.requires_grad_(False)
-    optimizer.take(materialised({p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
+    optimizer.take(handed(account, {p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
     with pytest.raises(RuntimeError, match="make a new PrivateOptimizer"):
         optimizer.step()
     assert account.ledger.count("training") == 0
@@ -461,24 +464,61 @@ def test_a_step_is_one_access():
     laws.a_step_is_one_access()
 
 
-def test_a_lot_of_another_rate_is_refused_and_not_charged(account_of):
-    network = network_of_two_layers()
-    account, other = account_of({"gradient": 1.0}, rate=0.01), account_of({"gradient": 1.0}, rate=1.0)
-    term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), PoissonLots(torch.rand(9, 3), other).draw()
-    optimizer = _sgd(network.parameters(), account)
-    optimizer.take(ghost_gradients(network, term, lot, torch.empty(9, 0)))
-    with pytest.raises(LedgerError, match=r"drawn at rate 1, and the plan says 0\.01"):
+def test_a_lot_that_was_not_drawn_is_refused():
+    laws.a_lot_that_was_not_drawn_is_refused()
+
+
+def test_a_step_takes_no_more_records_than_were_drawn():
+    laws.a_step_takes_no_more_records_than_were_drawn()
+
+
+@pytest.mark.parametrize("sizes", [[2], [1, 1], [0]])
+def test_grad_sample_is_of_the_whole_lot(account_of, sizes):
+    """It carries no identity, so rows of an earlier batch are told by how many there are."""
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
+    optimizer = _sgd([weight], account)
+    optimizer.expect(draw_of(account, 3))
+    with pytest.raises(RuntimeError, match="fewer rows than the lot"):
+        for i, size in enumerate(sizes, start=1):
+            optimizer.signal_skip_step(do_skip=i < len(sizes))
+            weight.grad_sample = torch.ones(size, 2)
+            optimizer.step()
+    assert not account.ledger.accesses and not weight.any()
+
+
+def test_grad_sample_of_nothing_that_was_drawn_is_refused(account_of):
+    """Also a second step on one batch."""
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=3)
+    optimizer = _sgd([weight], account)
+    for charged in (0, 1):
+        weight.grad_sample = torch.ones(3, 2)
+        with pytest.raises(LedgerError, match="no lot was drawn for it since the last step"):
+            optimizer.step()
+        assert account.ledger.count("training") == charged
+        optimizer.expect(draw_of(account, 3))
+        weight.grad_sample = torch.ones(3, 2)
         optimizer.step()
-    assert account.ledger.count("training") == 0
+
+
+def test_the_torch_optimizer_is_out_of_reach_and_its_noise_fixed(account_of):
+    """What goes round the account: the optimizer within, and a schedule of noise that no plan knows."""
+    optimizer = _sgd([nn.Parameter(torch.zeros(2))], account_of({"gradient": 1.0}))
+    with pytest.raises(AttributeError, match=r"AccountEngine\(account\).make_private"):
+        _ = optimizer.original_optimizer
+    with pytest.raises(ValueError, match="the plan says 1 "):
+        ExponentialNoise(optimizer, gamma=0.5).step()
+    assert optimizer.noise_multiplier == 1.0 and "SGD" in repr(optimizer)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_several_backward_passes_are_refused(account_of):
     network, account = GradSampleModule(network_of_two_layers(), loss_reduction="sum"), account_of({"gradient": 1.0})
+    optimizer = _sgd(network.parameters(), account)
+    optimizer.expect(draw_of(account, 2))
     for _ in range(2):
         network(torch.rand(1, 3)).sum().backward()
     with pytest.raises(RuntimeError, match="several backward passes"):
-        _sgd(network.parameters(), account).step()
+        optimizer.step()
     assert account.ledger.count("training") == 0
 
 
@@ -490,8 +530,9 @@ def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of
 
     def hand_over():
         if way == "take":
-            optimizer.take(materialised({weight: torch.ones(1, 2)}))
+            optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
         else:
+            optimizer.expect(draw_of(account, 1))
             weight.grad_sample = torch.ones(1, 2)
 
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=3)
@@ -513,12 +554,12 @@ def test_the_last_bound_is_part_of_the_state(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=4)
     optimizer = _sgd([weight], account, rule)
     for _ in range(2):
-        optimizer.take(materialised({weight: torch.ones(1, 2)}))
+        optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
         optimizer.step()
     assert optimizer.last_bound == 0.75
     again = _sgd([weight], account, rule)
     again.load_state_dict(optimizer.state_dict())
-    again.take(materialised({weight: torch.ones(1, 2)}))
+    again.take(handed(account, {weight: torch.ones(1, 2)}))
     again.step()
     assert again.last_bound == 0.5 * 0.75 + 0.5 * 0.25
     plain = torch.optim.SGD([weight], lr=1.0)

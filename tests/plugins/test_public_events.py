@@ -1,10 +1,14 @@
 """What a run tells TensorBoard: everything in private, and in public what the ledger covers."""
 
+import socket
+
 import numpy as np
 import pytest
 import torch
 from contracts.threads import together
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
 
 from lightning_dpgen.cli.main import main
@@ -34,6 +38,38 @@ def test_the_private_log_has_what_one_wants_to_see(run):
     private = {"lot_size", "loss", "norm", "share_above_bound", "steps_per_second"}
     assert set(tags["scalars"]) == {f"private/{name}" for name in private} | {"public/bound"}
     assert tags["images"] == ["public/samples"]
+
+
+def _records(path):
+    return [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+
+
+def test_the_public_log_does_not_say_when_where_or_by_which_process(run):
+    """Of every record, the first too; TensorBoard's own writer puts all three into its name or its bytes."""
+    (path,) = (run / "public").iterdir()
+    assert path.name == "events.out.tfevents.0"
+    events, raw = _records(path), path.read_bytes()
+    assert events[0] == Event(file_version="brain.Event:2") and len(events) > 4
+    for event in events[1:]:
+        assert event == Event(wall_time=event.step, step=event.step, summary=event.summary)
+    assert socket.gethostname().encode() not in raw
+
+
+def test_the_same_events_make_the_same_bytes(tmp_path):
+    """In every run, on any machine, and where a run goes on."""
+
+    def written(folder):
+        events = PublicEvents(folder)
+        for step in (1, 2):
+            events.log_metrics({"public/bound": 3.0 / step, "private/loss": 2.0}, step=step)
+            events.log_picture("samples", np.full((4, 4), 9, np.uint8), step)
+            events.finalize("success")
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    first, second = written(tmp_path / "first"), written(tmp_path / "second")
+    assert first == second and sorted(first) == ["events.out.tfevents.0", "events.out.tfevents.1"]
+    scalars = EventAccumulator(str(tmp_path / "first")).Reload().Scalars("public/bound")
+    assert [(event.step, event.value) for event in scalars] == [(1, 3.0), (2, 1.5)]
 
 
 def test_the_public_log_has_nothing_else(run):

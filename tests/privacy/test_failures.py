@@ -196,7 +196,7 @@ def test_a_resumed_run_pays_for_each_discovery(tmp_path):
     assert again.plan.stage_events[0][1].count == 2
     _discover(again)
     for _ in range(again.plan.stage("training").count):
-        with again.open("training") as access:
+        with again.open("training", draw=again.sample("training", 9)[1]) as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     again.settle()
     assert again.certified()[1].epsilon == again.plan.epsilon

@@ -28,7 +28,7 @@ def _entries(path):
 
 
 def _draw(account, stage):
-    with account.open(stage) as access:
+    with account.open(stage, draw=account.sample(stage, 9)[1]) as access:
         for name in list(access.access.multipliers):
             gaussian(access, name, torch.zeros(2), sensitivity=1.0)
 
@@ -38,7 +38,7 @@ def test_at_every_moment_the_file_lists_what_was_drawn(tmp_path):
     account = _account(path)
     drawn = []
     for stage in ["split"] * 2 + ["training"] * 203:
-        with account.open(stage) as access:
+        with account.open(stage, draw=account.sample(stage, 9)[1]) as access:
             drawn.append(stage)
             listed = [entry["stage"] for entry in _entries(path)]
             assert listed[: len(drawn)] == drawn and len(listed) - len(drawn) < 200

@@ -29,7 +29,7 @@ PLAN = make_plan(DRAFTS, epsilon=2.0, delta=1e-5)
 
 def _draw(account, stage, times=1):
     for _ in range(times):
-        with account.open(stage) as access:
+        with account.open(stage, draw=account.sample(stage, 9)[1]) as access:
             for name in access.access.multipliers:
                 gaussian(access, name, torch.zeros(1), sensitivity=1.0)
 

@@ -9,26 +9,30 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.synthetic import SyntheticContent
 
 VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
 
-def account():
-    paid = Account(make_plan([Draft("training", {"gradient": 1.0}, 1, largest=1e3, rate=0.1)], epsilon=2.0, delta=1e-5))
-    with paid.open("training") as access:
+def account(epsilon=2.0, seed=None):
+    """Paid; not private for an infinite epsilon, or with a seed."""
+    plan = make_plan([Draft("training", {"gradient": 1.0}, 1, largest=1e3, rate=0.1)], epsilon=epsilon, delta=1e-5)
+    paid = Account(plan, stream=PrivateStream(seed=seed))
+    with paid.open("training", draw=paid.sample("training", 9)[1]) as access:
         gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     paid.settle()
     return paid
 
 
-def released(folder, schema, *, rows=40, k=2, unit="one record of the data set", **declared):
+def released(folder, schema, *, rows=40, k=2, unit="one record of the data set", paid=None, **declared):
     """Writes a release of made-up records and gives its certificate."""
     network = StackedVAE(schema, k, hidden=4, latent=2, generator=torch.Generator().manual_seed(0)).eval()
     about = {"data": "table", "n": 90, "schema": schema.as_json(), "model": {"name": "a model"}, "rows": rows} | declared
     content = SyntheticContent(Mixture(network, torch.ones(k)), rows, 0)
-    return write_release(folder, folder.with_name(f".{folder.name}"), content, account(), unit=unit, declared=about)
+    paid = account() if paid is None else paid
+    return write_release(folder, folder.with_name(f".{folder.name}"), content, paid, unit=unit, declared=about)
 
 
 class Page(html.parser.HTMLParser):

@@ -29,7 +29,7 @@ def made(tmp_path_factory):
         gaussian(access, "n", torch.zeros(1), sensitivity=1.0)
         select_keys(access, "keys of city", np.array(["Rome"], dtype=object), np.array([900]))
     for _ in range(10):
-        with account.open("training") as access:
+        with account.open("training", draw=account.sample("training", 9)[1]) as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     account.settle()
     (folder / "numbers.txt").write_text("1 2 3")

@@ -1,0 +1,258 @@
+"""Opacus' PrivacyEngine, whose every step is an access of an account."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from opacus import PrivacyEngine
+from opacus.accountants.accountant import IAccountant
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from lightning_dpgen.gradients.clipping import Fixed
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
+from lightning_dpgen.plugins.spent import go_on_from, record_of
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import spent
+
+# Those that leave the gradient of each record in ``grad_sample``.
+_MODES = ("hooks", "functorch", "ew")
+
+
+class AccountEngine(PrivacyEngine):
+    """Takes the place of `opacus.PrivacyEngine` in a training loop that is written for Opacus.
+
+    Noise, rate and number of steps are the plan's; lots come from the account's sampler and every step is written to its
+    ledger. The gradients are those of Opacus' `GradSampleModule`: that a row is the gradient of one record, and depends on
+    no other, is Opacus' claim about its layers, and needs a loss that is a mean (or sum, see `loss_reduction`) of one
+    number a record. `BatchMemoryManager` works on the loader (without workers), gradient accumulation does not.
+
+    Args:
+        account: plan, ledger and private stream.
+        stage: the plan's stage that the steps belong to.
+
+    Raises:
+        KeyError: if the plan has no such stage.
+
+    Attributes:
+        accountant: an Opacus accountant that answers from plan and ledger.
+
+    Example:
+        >>> import warnings
+        >>> warnings.filterwarnings("ignore", "Full backward hook")  # Opacus' hooks, on a layer whose inputs are records
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from lightning_dpgen import Account, Draft, make_plan
+        >>> plan = make_plan([Draft("training", {"gradient": 1.0}, 20, largest=50, rate=0.5)], epsilon=2.0, delta=1e-5)
+        >>> account, network = Account(plan), torch.nn.Linear(3, 1)
+        >>> engine = AccountEngine(account)
+        >>> network, optimizer, loader = engine.make_private(
+        ...     module=network, optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        ...     data_loader=DataLoader(TensorDataset(torch.rand(100, 3))), max_grad_norm=1.0, expected_lot=50)
+        >>> for epoch in range(10):
+        ...     for (rows,) in loader:
+        ...         optimizer.zero_grad()
+        ...         network(rows).square().mean().backward()
+        ...         optimizer.step()
+        >>> account.settle()
+        >>> engine.get_epsilon(1e-5) <= 2.0
+        True
+    """
+
+    def __init__(self, account: Account, *, stage: str = "training") -> None:
+        # PrivacyEngine's own makes an accountant, and warns of the generator of noise that is not used here.
+        self.account, self.stage = account, account.plan.stage(stage).name
+        self.accountant = LedgerAccountant(account)
+        self.secure_mode, self.secure_rng, self.dataset = account.stream.secure, None, None
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: DataLoader,
+        max_grad_norm: float | None = None,
+        expected_lot: float | None = None,
+        persons: np.ndarray | None = None,
+        noise_multiplier: float | None = None,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: torch.Generator | None = None,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        rand_on_empty: bool = False,
+        **others: Any,
+    ) -> tuple[nn.Module, PrivateOptimizer, DataLoader]:
+        """What a loop trains with: module, optimizer and loader, as from Opacus.
+
+        Args:
+            module: the network; refused by Opacus' validator if a layer mixes records.
+            optimizer: a `PrivateOptimizer` of this account and stage, which is kept; or a torch optimizer, which becomes
+                one.
+            data_loader: of the records; see `AccountDataLoader` for what is taken from it.
+            max_grad_norm: the bound of a record's gradient, for a torch optimizer; a `PrivateOptimizer` has clipping rules.
+            expected_lot: the public divisor, rate times the declared number of records, for a torch optimizer.
+            persons: (N,) whose each record is, where one person has several.
+            noise_multiplier: nothing, or what the plan says.
+            batch_first: whether records are counted by the first dimension of inputs, or by the second.
+            loss_reduction: ``mean`` or ``sum``: how the loop's loss is made of those of the records. Where it is said
+                wrongly, a gradient depends on how many others there are. The sum of a lot is divided by `expected_lot`
+                in either case.
+            poisson_sampling, clipping, noise_generator, rand_on_empty: nothing else than their defaults.
+            grad_sample_mode: ``hooks``, ``functorch`` or ``ew``.
+            wrap_model: as for Opacus: False gives hooks in place of a module.
+
+        Raises:
+            ValueError: for what contradicts the plan, saying what to do; nothing has been changed then.
+            opacus.validators.errors.UnsupportedModuleError: for a module that Opacus refuses.
+            NoiseMissing: if noise of the planned size does not reach each parameter.
+        """
+        self._refuse(
+            noise_multiplier=(noise_multiplier, None, self.account.plan.stage(self.stage).access.multiplier),
+            poisson_sampling=(poisson_sampling, True),
+            clipping=(clipping, "flat"),
+            noise_generator=(noise_generator, None),
+            rand_on_empty=(rand_on_empty, False),
+            grad_sample_mode=(grad_sample_mode, *_MODES),
+            **{name: (value,) for name, value in others.items()},
+        )
+        alone = not isinstance(
+            module, DifferentiallyPrivateDistributedDataParallel | DistributedDataParallel | FSDPModule
+        )
+        if not alone or self.account.ranks.size > 1:
+            raise ValueError(
+                "module: AccountEngine trains in one process; on several devices use a Trainer with MomentsAccountant and "
+                "poisson_loader"
+            )
+        optimizer = self._private(optimizer, max_grad_norm, expected_lot)
+        strangers = {id(p) for p in optimizer.params} - {id(p) for p in module.parameters()}
+        if strangers:
+            raise ValueError(f"optimizer: {len(strangers)} of its parameters are not of the module")
+        loader = AccountDataLoader(data_loader, optimizer, persons=persons, batch_first=batch_first)
+        optimizer.rehearse()
+        module = self._prepare_model(
+            module,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+        )
+        module.forbid_grad_accumulation()
+        return module, optimizer, loader
+
+    def make_private_with_epsilon(self, **_: Any) -> None:
+        """Refused: the noise for an epsilon is in the plan.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "epsilon, delta and steps are those of the account's plan: make_plan([training_draft(...)], epsilon=..., "
+            "delta=...), and then make_private"
+        )
+
+    def get_epsilon(self, delta: float) -> float:
+        """Epsilon of the whole plan at `delta`, or of the ledger if that is larger; infinite for a run that is not private.
+
+        An epsilon of the steps so far would be smaller, and does not hold for a loop that looks at it, or at anything
+        else, and stops.
+        """
+        return self.accountant.get_epsilon(delta)
+
+    def _private(
+        self, optimizer: torch.optim.Optimizer, max_grad_norm: float | None, expected_lot: float | None
+    ) -> PrivateOptimizer:
+        if isinstance(optimizer, PrivateOptimizer):
+            if optimizer.account is not self.account or optimizer.stage != self.stage:
+                raise ValueError(
+                    "optimizer: a PrivateOptimizer of another account or stage than this engine: hand the same Account and "
+                    "stage to both"
+                )
+            if (max_grad_norm, expected_lot) != (None, None):
+                raise ValueError(
+                    f"max_grad_norm={max_grad_norm}, expected_lot={expected_lot}: this PrivateOptimizer has clipping rules "
+                    "and a divisor; leave both out, or hand over a torch optimizer"
+                )
+            return optimizer
+        if isinstance(optimizer, DPOptimizer):
+            raise ValueError(
+                f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
+                "optimizer, or a PrivateOptimizer"
+            )
+        if max_grad_norm is None or expected_lot is None:
+            raise ValueError(
+                f"max_grad_norm={max_grad_norm}, expected_lot={expected_lot}: expected the bound of a record's gradient, "
+                "and the sampling rate times the declared number of records (never the length of the data set)"
+            )
+        return PrivateOptimizer(
+            optimizer, account=self.account, clipping=Fixed(max_grad_norm), expected_lot=expected_lot, stage=self.stage
+        )
+
+    def _refuse(self, **given: tuple) -> None:
+        """Refuse what contradicts the plan: of each argument its value, and what it may be."""
+        for name, (value, *allowed) in given.items():
+            if not any(value is one or value == one for one in allowed):
+                expected = f"expected {' or '.join(map(str, allowed))}" if allowed else "no argument of AccountEngine"
+                raise ValueError(
+                    f"{name}={value!r}: {expected}. Rate, noise and steps of stage {self.stage!r} are in the account's "
+                    "plan, and noise comes from its private stream; gradients that are never materialised come from "
+                    "term_gradients and PrivateOptimizer.take"
+                )
+
+
+class LedgerAccountant(IAccountant):
+    """An accountant of Opacus that adds nothing up: it answers from the account's plan and ledger.
+
+    Args:
+        account: of the run.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    @property
+    def history(self) -> list[tuple[float, float, int]]:
+        """Noise multiplier, rate and count of what was drawn, as the ledger has it."""
+        return [(access.multiplier, access.rate, count) for access, count in self._account.accesses]
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Nothing: a step stands in the ledger before its noise is drawn."""
+
+    def get_epsilon(self, delta: float, **_: Any) -> float:
+        """As `AccountEngine.get_epsilon`."""
+        account, plan = self._account, self._account.plan
+        if not account.private:
+            return math.inf
+        events = [plan.event, account.event] if account.ledger.accesses else [plan.event]
+        return max(spent(event, delta, relation=plan.relation).epsilon for event in events)
+
+    def __len__(self) -> int:
+        return sum(count for *_, count in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        return "ledger"
+
+    def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What a checkpoint says of the ledger (`record_of`)."""
+        destination = {} if destination is None else destination
+        destination.update(record_of(self._account) | {"mechanism": self.mechanism()})
+        return destination
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint, on an account from `Account.resume`.
+
+        Raises:
+            LedgerError: for a checkpoint of another run, or an account that was not resumed.
+        """
+        go_on_from(self._account, state_dict if "head" in state_dict else None)

@@ -1,0 +1,44 @@
+"""The mark of a release that protects nobody: in the metadata of its files, and as a word in its pictures."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
+
+NOT_PRIVATE = "not private"
+# Of Parquet schemas and of PNG text chunks.
+METADATA = {
+    "private": "false",
+    "Comment": "not private: made without differential privacy, or with noise that a known seed repeats; it may show "
+    "records that it was made from",
+}
+_PAPER, _INK, _HEIGHT = (176, 0, 32), (255, 255, 255), 26
+
+
+def marked_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a file that carries the mark.
+
+    Example:
+        >>> marked_schema(pa.schema([("age", pa.int64())])).metadata[b"private"]
+        b'false'
+    """
+    return schema.with_metadata({**(schema.metadata or {}), **METADATA})
+
+
+def text_chunks() -> PngInfo:
+    """The mark as text chunks of a PNG."""
+    chunks = PngInfo()
+    for name, text in METADATA.items():
+        chunks.add_text(name, text)
+    return chunks
+
+
+def marked_picture(picture: Image.Image) -> Image.Image:
+    """The picture below a band that says so; as wide as the words need, at least."""
+    font = ImageFont.load_default(_HEIGHT * 0.6)
+    width = max(picture.width, round(font.getlength(NOT_PRIVATE)) + _HEIGHT)
+    whole = Image.new("RGB", (width, picture.height + _HEIGHT), _PAPER)
+    ImageDraw.Draw(whole).text((_HEIGHT / 2, _HEIGHT / 2), NOT_PRIVATE, fill=_INK, font=font, anchor="lm")
+    whole.paste(picture, (0, _HEIGHT))
+    return whole
