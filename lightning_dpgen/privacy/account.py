@@ -229,18 +229,15 @@ class Account:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
 
         Args:
-            plan: begins with the stages of the plan so far, all of them made.
+            plan: begins with the stages of the plan so far, all of them made; these stay as they were drawn.
             about: more of what `resume` hands back.
 
         Raises:
             PlanMismatch: if it begins otherwise, is about another unit, or not all of them were made.
         """
-        ours = self.plan
-        begins = plan.stages[: len(ours.stages)] == ours.stages
-        same_unit = (plan.relation, plan.max_rows) == (ours.relation, ours.max_rows)
-        if not begins or not same_unit or any(self.remaining(stage.name) for stage in ours.stages):
-            raise PlanMismatch("a plan can be extended when its stages have been made, by one that begins with them")
-        self.plan = plan
+        if left := [stage.name for stage in self.plan.stages if self.remaining(stage.name)]:
+            raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
+        self.plan = plan = plan.begun_by(self.plan)
         self.ledger.extend(plan.as_json(), about or {})
 
     def go_on(self, done: Mapping[str, int]) -> None:
