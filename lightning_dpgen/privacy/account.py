@@ -168,7 +168,15 @@ class Account:
                 f"{ledger}: this run began with other noise ({reopened.noise}; now: {stream.source}): give the same "
                 "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
             )
-        account._begin(Plan.from_json(reopened.plan), reopened, stream)
+        try:
+            plans = [Plan.from_json(fields) for fields in (reopened.plan, reopened.promise)]
+            # A plan that nobody can account for is found before anything else of the run is made again.
+            for plan in plans:
+                _ = plan.spent
+        except (ValueError, OverflowError) as error:
+            reopened.close()
+            raise LedgerError(f"{ledger}: holds a plan that cannot be accounted for ({str(error)[:200]})") from None
+        account._begin(plans[0], reopened, stream)
         account.resumed, account._waits, account.study, account._exact = True, True, study, exact
         return account
 

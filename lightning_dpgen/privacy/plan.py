@@ -15,9 +15,20 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, round_down, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.loss import RELATIONS
+from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Far more than rounding moves a number in a calibration, and far less than anybody would call other noise.
 _ROUNDING = 1e-9
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
+_SHAPE = shape(
+    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share={"type": "number"}).schema},
+    target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
+    delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+    relation={"enum": list(RELATIONS)},
+    max_rows=_COUNT,
+    flexible={"type": ["string", "null"]},
+)
 
 
 @dataclass(frozen=True)
@@ -121,10 +132,18 @@ class Plan:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Plan:
-        """The plan that `as_json` described."""
-        stages = tuple(Stage(Access.from_json(s), s["count"], s["share"]) for s in fields["stages"])
+        """The plan that `as_json` described.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        check_shape(fields, _SHAPE)
+        stages = tuple(Stage(Access.from_json(s), int(s["count"]), s["share"]) for s in fields["stages"])
+        names = [stage.name for stage in stages]
+        if len(set(names)) < len(names) or fields["flexible"] not in (None, *names):
+            raise ValueError(f"stages {str(names)[:160]}: expected no name twice, and the flexible one among them")
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
-        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"], fields["flexible"])
+        return cls(stages, target, fields["delta"], fields["relation"], int(fields["max_rows"]), fields["flexible"])
 
     def begun_by(self, first: Plan) -> Plan:
         """This plan, with the stages of a plan that was carried out before it as they were drawn.
