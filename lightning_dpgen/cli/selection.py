@@ -26,6 +26,7 @@ from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.learned import learned, read_records
+from lightning_dpgen.cli.memory import is_out_of_memory
 from lightning_dpgen.cli.mistake import OK, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings, fill, read_as
@@ -38,6 +39,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -82,7 +84,7 @@ def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, int
     # Whatever is asked for, the budget and the space among it.
     asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": conf.debug.private_seed}}
     if folder.unfinished:
-        account = Account.resume(folder.ledger, stream, study=study)
+        account = run_folder.reopen_account(folder, stream, study)
     else:
         telling.say(candidates.table())
         if (text := check_study(study, candidates.plan)) is not None:
@@ -219,9 +221,10 @@ class _Trials:
             # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
             if not folder.unfinished:
                 raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is made once")
-            account = Account.resume(folder.ledger, stream, exact=True)
+            account = run_folder.reopen_account(folder, stream, exact=True)
         else:
-            self._folder.trials.mkdir(mode=0o700, exist_ok=True)
+            make_private(self._folder.trials)
+            make_private(folder.root)
             run_folder.take(folder)
             account = run_folder.open_account(plan, folder, stream, about)
             self._save(self._kept | {"begun": position + 1})
@@ -278,10 +281,7 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
 
 def _of_the_machine(error: Exception) -> bool:
     """Whether the machine is at fault and not the trial: then the selection stops, and can go on."""
-    if isinstance(error, OSError | MemoryError | torch.OutOfMemoryError):
-        return True
-    # As the allocator of a CPU has it.
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return isinstance(error, OSError) or is_out_of_memory(error)
 
 
 def _forget_what_is_left(folder: RunFolder) -> None:

@@ -30,13 +30,12 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.metrics.fidelity import fidelity_draft
 from lightning_dpgen.plugins.guard import PRECISIONS
+from lightning_dpgen.privacy.accountant import check_epsilon
 from lightning_dpgen.privacy.calibration import Draft, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 
 # Below it nothing can be computed soundly.
-_SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
-# Far beyond what protects anything.
-_LARGEST_EPSILON = 1e6
+_SMALLEST_DELTA = 1e-30
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST, _DEEPEST = 10**9, 2**16, 8
 # The stage that buys the number of records and what else is not declared.
@@ -96,7 +95,7 @@ class Settings:
         """
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
         try:
-            drafts = self._drafts()
+            drafts = self.drafts()
             if promise is not None:
                 return make_rest(promise, drafts)
             return make_plan(
@@ -105,22 +104,28 @@ class Settings:
         except ValueError as error:
             raise Mistake(str(error)) from None
 
-    def _drafts(self) -> list[Draft]:
-        """The stages of the run.
+    def drafts(self) -> list[Draft]:
+        """The stages of the run as they are asked for, in their order.
 
         Raises:
-            ValueError: for shares that leave nothing.
+            Mistake: if their shares leave nothing.
         """
         n, model = self.conf.data.n, self.conf.model
         first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
         share = self.conf.privacy.fidelity_share
         last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
         share_left = 1.0 - sum(draft.share for draft in [*first, *last])
-        if self.clipping is None:
-            return [*first, *measured_drafts(self.conf, self.schema, self.split, share_left), *last]
-        besides = [] if model.measured_share is None else recipe_of(self.conf, self.schema).drafts(model.measured_share)
-        split = self.split.drafts(n, means=model.bias != "zero")
-        return [*first, *split, *besides, training_of(self.conf, self.clipping), *last]
+        try:
+            if self.clipping is None:
+                learning = measured_drafts(self.conf, self.schema, self.split, share_left)
+            else:
+                measured = model.measured_share
+                besides = [] if measured is None else recipe_of(self.conf, self.schema).drafts(measured)
+                split = self.split.drafts(n, means=model.bias != "zero")
+                learning = [*split, *besides, training_of(self.conf, self.clipping)]
+        except ValueError as error:
+            raise Mistake(str(error)) from None
+        return [*first, *learning, *last]
 
     def declared(self) -> dict[str, Any]:
         """Everything that the certificate assumes to be public."""
@@ -221,6 +226,18 @@ def first_draft(conf: Conf) -> Draft:
         keys={name: part.most for name, part in parts.items() if part.find == KEYS},
     )
     return dataclasses.replace(draft, stage=FIRST_PASS)
+
+
+def check_budget(epsilon: float | None) -> None:
+    """Refuse an epsilon that no run can be planned for.
+
+    Raises:
+        Mistake: saying the least and the largest.
+    """
+    try:
+        check_epsilon(epsilon)
+    except ValueError as error:
+        raise Mistake(f"privacy.{error}, or privacy=off") from None
 
 
 def make_schema(conf: Conf) -> Schema:
@@ -372,10 +389,8 @@ def check_privacy(conf: Conf) -> None:
                 "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
                 "follows, or privacy=off"
             )
-    elif not _SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
-        raise Mistake(
-            f"privacy.epsilon={epsilon}: expected {_SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or privacy=off"
-        )
+    else:
+        check_budget(epsilon)
     share = conf.privacy.fidelity_share
     if share is not None and not 0.0 < share < 0.5:
         raise Mistake(f"privacy.fidelity_share={share:g}: expected a share of the budget, above 0 and below 0.5")

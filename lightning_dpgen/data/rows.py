@@ -11,6 +11,7 @@ import pyarrow.parquet
 import scipy.sparse
 
 from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.arrays import mapped
 from lightning_dpgen.data.files.text import check_there
 
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, pa.ArrowException, zipfile.BadZipFile)
@@ -46,7 +47,7 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
         raise BadRecords(f"data.path={path}: expected a name that ends in {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".npy":
-            rows = np.load(path, mmap_mode="r", allow_pickle=False)
+            rows = mapped(path)
         elif path.suffix == ".npz":
             rows = scipy.sparse.load_npz(path)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.projection.matrices import MATRICES, distortion
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
@@ -22,9 +22,10 @@ from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
-from lightning_dpgen.release.strict_json import read_json
 
 KIND = "projection"
+# Sums of squares of as large numbers are still finite.
+_LARGEST = 1e100
 _FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}
 
 
@@ -78,6 +79,8 @@ class ProjectedRows:
         matrix = self.projection.matrix
         covariance = variance * matrix.T @ matrix + self.recovery.coordinate_variance * np.eye(self.projection.k)
         values, vectors = np.linalg.eigh(covariance)
+        # What noise adds to each of them; less is rounding.
+        values = np.maximum(values, self.recovery.coordinate_variance)
         return self.rows @ (vectors / np.sqrt(values)) @ vectors.T
 
 
@@ -131,10 +134,13 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
         raise ValueError(f"{PROJECTED} has other columns than {column_names(projection.k)[0]}, ...")
     rows = np.column_stack([column.to_numpy() for column in table.columns])
     scale = description["scale"]
+    for name, numbers in (("matrix", matrix), ("centre", centre), (PROJECTED, rows)):
+        if numbers.size and not np.abs(numbers).max() <= _LARGEST:
+            raise ValueError(f"{name} holds numbers beyond {_LARGEST:g}: expected some whose squares can be added up")
     if rows.dtype != np.float64 or not np.isfinite(rows).all():
         raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float64")
-    if type(scale) not in (int, float) or not 0.0 <= scale < math.inf:
-        raise ValueError(f"scale={scale!r}: expected a finite number, 0 or more")
+    if type(scale) not in (int, float) or not 0.0 <= scale <= _LARGEST:
+        raise ValueError(f"scale={scale!r}: expected a number from 0 to {_LARGEST:g}")
     pulled_back = description["pulled_back"]
     if pulled_back is not None and not (type(pulled_back) is int and 0 <= pulled_back <= len(rows)):
         raise ValueError(f"pulled_back={pulled_back!r}: expected a whole number up to {len(rows)}, or null")

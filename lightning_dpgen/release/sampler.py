@@ -27,11 +27,11 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import check_rate
-from lightning_dpgen.release.strict_json import read_json
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
@@ -236,7 +236,9 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         raise NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
 
 
-def _schema(fields: dict[str, Any]) -> Schema:
+def _schema(fields: Any) -> Schema:
+    if not isinstance(fields, dict):
+        raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
     if fields.get("kind") not in _SCHEMAS:
         raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
     return _SCHEMAS[fields["kind"]].from_json(fields)

@@ -30,6 +30,7 @@ from lightning_dpgen.privacy.accountant import (
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.reference import Reference, read_reference
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
@@ -49,7 +50,6 @@ from lightning_dpgen.release.certificate import (
     statement,
 )
 from lightning_dpgen.release.projected import KIND, load_projected
-from lightning_dpgen.release.strict_json import read_json
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
@@ -217,7 +217,7 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
-    if interval and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
+    if interval and delta and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
         verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
         return
     _check_selection(certificate["selection"], event, verdict)

@@ -167,7 +167,7 @@ def test_a_plan_above_the_reference_is_refused():
         with pytest.raises(PlanMismatch):
             account.extend(other)
     account.extend(plan)
-    assert account.plan is plan
+    assert account.plan == plan
 
 
 def test_what_is_rewritten_after_a_crash_stays_below_it():
