@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import scipy.sparse
 
+from lightning_dpgen.data.csr import load_csr
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.text import check_there
 
@@ -48,7 +49,7 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
         if path.suffix == ".npy":
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
         elif path.suffix == ".npz":
-            rows = scipy.sparse.load_npz(path)
+            rows = load_csr(path)
         else:
             rows = _table(pa.parquet.read_table(path), path)
     except _UNREADABLE as error:
