@@ -35,10 +35,10 @@ from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.metrics.counting_queries import QUERIES, CountingQueryError, queries_together, uniform_queries
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, release_folder
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.release.strict_json import read_json
 
 SETS = 5
 COLUMNS = [f"{reading} {i}" for reading in ("all", "any") for i in range(1, SETS + 1)] + ["together"]

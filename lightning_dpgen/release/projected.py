@@ -15,13 +15,13 @@ import pyarrow.parquet
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.projection.matrices import MATRICES, distortion
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
-from lightning_dpgen.release.strict_json import read_json
 
 KIND = "projection"
 _FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}

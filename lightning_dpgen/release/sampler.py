@@ -27,10 +27,10 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import check_rate
-from lightning_dpgen.release.strict_json import read_json
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22

@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
@@ -48,7 +49,6 @@ from lightning_dpgen.release.certificate import (
     statement,
 )
 from lightning_dpgen.release.projected import KIND, load_projected
-from lightning_dpgen.release.strict_json import read_json
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6

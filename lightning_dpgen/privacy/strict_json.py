@@ -1,0 +1,122 @@
+"""JSON from outside: every reader gets the same of it, and it is measured before anything is built from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MOST_BYTES, MOST_VALUES, MOST_DEPTH = 16 * 2**20, 1_000_000, 64
+# Every double has a decimal form that is exact and shorter.
+_LONGEST_NUMBER = 1100
+# Possessive, so that a quote which is never closed is passed over once and no state is kept for each character.
+_TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_STEPS = np.zeros(256, np.int8)
+_STEPS[[ord("["), ord("{")]], _STEPS[[ord("]"), ord("}")]] = 1, -1
+
+
+def parse_json(
+    content: bytes, *, most_values: int = MOST_VALUES, most_depth: int = MOST_DEPTH, lone_surrogates: bool = False
+) -> Any:
+    """The value that a JSON text stands for, if every reader of JSON gets the same value of it.
+
+    No key twice, no NaN or infinity, no number that a double cannot hold. The count of values and the depth are bounded
+    before a value is built, so the cost is linear in the length of the text.
+
+    Args:
+        content: the text, in UTF-8, of a length that the caller has bounded.
+        most_values, most_depth: how many values it may hold at all levels, and how many levels.
+        lone_surrogates: whether text may hold halves of surrogate pairs, as names of files do that are not UTF-8.
+
+    Raises:
+        ValueError: saying in one line what is wrong with it.
+
+    Example:
+        >>> parse_json(b'{"a": [1, 2.5]}')
+        {'a': [1, 2.5]}
+        >>> parse_json(b"[" * 100_000)
+        Traceback (most recent call last):
+        ValueError: is nested deeper than 64 levels
+    """
+    _check_size(content, most_values, most_depth)
+    try:
+        value = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_no_duplicates,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} is not UTF-8") from None
+    if b"\\u" in content and not lone_surrogates:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("holds half of a surrogate pair, which is not text") from None
+    return value
+
+
+def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+    """The object in a file.
+
+    Raises:
+        ValueError: naming the file and what is wrong, if it is too large, is no JSON object, or says two things.
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"{path.name} is larger than {most_bytes} bytes")
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name}: expected a JSON object")
+    return value
+
+
+def _check_size(content: bytes, most_values: int, most_depth: int) -> None:
+    opened = content.count(b"[") + content.count(b"{")
+    # Brackets and commas within text count here, too; only where there are many is it worth a look without text.
+    if opened <= most_depth and opened + content.count(b",") < most_values:
+        return
+    bare = _TEXTS.sub(b"", content)
+    if bare.count(b"[") + bare.count(b"{") + bare.count(b",") >= most_values:
+        raise ValueError(f"holds more than {most_values} values")
+    steps = _STEPS[np.frombuffer(bare, np.uint8)]
+    if np.cumsum(steps[steps != 0], dtype=np.int32).max(initial=0) > most_depth:
+        raise ValueError(f"is nested deeper than {most_depth} levels")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two equal keys they take, so a text that has them says two things."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:60]!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"holds a number longer than {_LONGEST_NUMBER} characters")
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:60]} is more than a double can hold")
+    return number
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
