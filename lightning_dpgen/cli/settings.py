@@ -32,6 +32,7 @@ from lightning_dpgen.metrics.fidelity import fidelity_draft
 from lightning_dpgen.plugins.guard import PRECISIONS
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.release.bounds import check_declared
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
@@ -314,7 +315,12 @@ def fill(conf: Conf) -> Settings:
         raise Mistake(str(error)) from None
     centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
     clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n) if trained else None
-    return Settings(conf, schema, split, clipping, centres)
+    settings = Settings(conf, schema, split, clipping, centres)
+    try:
+        check_declared(settings.declared())
+    except ValueError as error:
+        raise Mistake(f"data: {error}") from None
+    return settings
 
 
 def _chosen(conf: Conf, schema: Schema) -> Settings:

@@ -7,6 +7,7 @@ whose composition is again a Gaussian, before the numerical part.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
 from lightning_dpgen.privacy.trials import OneOfDpEvent, selected_moments
@@ -115,7 +117,8 @@ def spent(
     if interval is not None:
         return Spent(_by_pld(leaves, delta, interval, relation), interval)
     best = Spent(_by_pld(leaves, delta, INTERVALS[0], relation), INTERVALS[0])
-    for finer in INTERVALS[1:]:
+    # What would be too dear to verify is answered by the coarser interval, which is an upper bound, too.
+    for finer in itertools.takewhile(functools.partial(affordable, event), INTERVALS[1:]):
         epsilon = _by_pld(leaves, delta, finer, relation)
         if epsilon > best.epsilon:
             return best

@@ -37,6 +37,8 @@ _ALLOWED = {
 # The shape of a law in JSON where it is infinite, and of what selections choose among.
 _INFINITE = "inf"
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
+# A part is a noise, whether it is sampled, and how often: three objects, and the compositions that they are in.
+_MAX_OBJECTS = 4 * _MAX_LEAVES
 # Wide enough for any run, and no square of a number in between overflows.
 _SMALLEST, _LARGEST = 1e-12, 1e12
 
@@ -77,6 +79,7 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
     Raises:
         UnknownEvent: for a class outside the allow-list, a missing or foreign field, or a value out of range.
     """
+    _check_size(tree)
     event = _decode(tree, depth=0)
     leaves = list(_leaf_counts(event, 1))
     if len(leaves) > _MAX_LEAVES or sum(leaves) > _MAX_COUNT:
@@ -84,6 +87,17 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
             f"the tree has more than {_MAX_LEAVES} different parts, or stands for more than {_MAX_COUNT} accesses"
         )
     return event
+
+
+def _check_size(tree: Any) -> None:
+    """Refuse a tree of more objects than `_MAX_LEAVES` parts need, before an event is made of one."""
+    waiting, found = [tree], 0
+    while waiting:
+        value = waiting.pop()
+        found += isinstance(value, dict)
+        if found > _MAX_OBJECTS:
+            raise UnknownEvent(f"the tree has more than {_MAX_OBJECTS} objects")
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _leaf_counts(event: dp_accounting.DpEvent, count: int) -> Iterator[int]:

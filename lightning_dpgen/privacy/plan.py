@@ -12,9 +12,13 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, round_down, spent
+from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, INTERVALS, Spent, round_down, spent
+from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
+
+# Of a certificate, which lists them one by one.
+MOST_STAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,15 @@ class Plan:
     def __post_init__(self) -> None:
         if type(self.max_rows) is not int or self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
+        if len(self.stages) > MOST_STAGES:
+            raise ValueError(
+                f"{len(self.stages):,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account"
+            )
+        if self.stages and not affordable(composed([stage.access.event for stage in self.stages]), INTERVALS[0]):
+            raise ValueError(
+                "stages of so many different noises that an account of them takes minutes: expected fewer stages that are "
+                "sampled or have Laplace noise, or the same noise in more of them"
+            )
 
     @property
     def private(self) -> bool:

@@ -29,7 +29,8 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
             # Of headers that Python 2 has written.
             warnings.simplefilter("ignore")
             if path.suffix == ".npy":
-                return {names[0]: np.load(path, mmap_mode="r", allow_pickle=False)}
+                # Not by np.load, which goes by what a file holds and not by its name: an archive would come as itself.
+                return {names[0]: np.lib.format.open_memmap(path, mode="r")}
             with zipfile.ZipFile(path):
                 pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
             with np.load(path, allow_pickle=False) as arrays:
@@ -40,4 +41,8 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         raise BadRecords(f"{path} is not {path.suffix} of plain arrays: {said or type(error).__name__}") from None
     if names[0] not in found:
         raise BadRecords(f"{path} holds {shown(sorted(held))}: expected an array named {names[0]}")
+    # A member of an archive that is no array comes as its bytes.
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):
+            raise BadRecords(f"{path} is not .npz of plain arrays: {name} is no array")
     return found
