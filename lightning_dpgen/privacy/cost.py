@@ -12,9 +12,9 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 # Points of loss distributions (docs/PRIVACY.md, "What is read from others"): five microseconds each, all told.
 MOST_POINTS = 1 << 20
 # What a noise costs besides, whatever its distribution: its Renyi moments, and the fixed part of each composition.
-_EACH = 4000
+_EACH = 6000
 # Of a selection, whose trials have Renyi moments alone.
-_OF_TRIAL = 1000
+_OF_TRIAL = 2000
 
 
 def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:

@@ -298,7 +298,11 @@ class Complained(Exception):
 
 
 def read_overrides(path: Path) -> None:
-    words = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        # No list of words: nothing that a command line could hold.
+        return
     try:
         if words and words[0] == "project":
             read_project_conf(words[1:])
@@ -314,7 +318,7 @@ def read_overrides(path: Path) -> None:
 TARGETS = {
     "verify": Target(read_release, (NotARelease,), seconds=10.0, each=60),
     "bundle": Target(read_bundle, (NotARelease,), seconds=10.0, each=120),
-    "ledger": Target(read_ledger, (LedgerError,)),
+    "ledger": Target(read_ledger, (LedgerError, FileNotFoundError)),
     "study": Target(read_study, (LedgerError, BudgetTooSmall), each=100),
     "schema": Target(read_schemas, (BadSchema,)),
     "rows": Target(read_row_files, (BadRecords, BadSchema)),

@@ -170,7 +170,7 @@ SLOW: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "verify", "certificate.json",
         lambda: _of_stages([dp_accounting.GaussianDpEvent(100.0 + i) for i in range(1000)], 0.0),
     ),
-    "a selection among a thousand": ("verify", "certificate.json", lambda: _selection(1000)),
+    "a selection among as many as allowed": ("verify", "certificate.json", lambda: _selection(520)),
     "declared names that fill the file": (
         "verify", "certificate.json",
         lambda: sealed(certificate() | {"declared": {"n": 90, "discovered": [f"keys of {i}" for i in range(800_000)]}}),
