@@ -37,6 +37,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import NoiseMissing
+from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
 
@@ -185,7 +186,7 @@ def _whole(conf: AuditConf, settings: Settings, plan: Plan, canaries: Records, c
         with tempfile.TemporaryDirectory() as folder, quiet_lightning():
             data = split_module(settings, records, account, None, interrupts)
             own = RunFolder(Path(folder))
-            own.private.mkdir()
+            make_private(own.private)
             fit(settings, module, data, account, own, interrupts, Ranks(), bar=False)
         return watching.scores
 

@@ -70,7 +70,7 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
     asked = settings.asked(n)
     study = study_of(conf.privacy)
     if folder.unfinished:
-        account = Account.resume(folder.ledger, stream, study=study)
+        account = run_folder.reopen_account(folder, stream, study)
     else:
         plan = settings.plan()
         print(budget_table(plan), flush=True)

@@ -8,12 +8,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.mistake import Mistake, describe_os_error
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.folders import make_folder, make_private
+from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.folder import RELEASE
+
+# In the private folder of a sweep.
+JOBS = "jobs.json"
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class RunFolder:
 
     @property
     def ledger(self) -> Path:
-        return self.private / "ledger.jsonl"
+        return self.private / FILE_NAME
 
     @property
     def split(self) -> Path:
@@ -107,16 +112,29 @@ def _fresh(root: Path) -> Path:
 
 
 def take(folder: RunFolder) -> None:
-    """Create the folder. Of two runs that try, one creates the ledger.
+    """Create the folder, of which its owner alone may read the private part. Of two runs that try, one creates the ledger.
 
     Raises:
-        Mistake: if the place cannot be written.
+        Mistake: if the place cannot be written, or its private part is a link, or open to others and somebody else's.
     """
     try:
-        folder.root.mkdir(parents=True, exist_ok=True)
-        folder.private.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder.root)
+        make_private(folder.private, FILE_NAME, JOBS)
     except OSError as error:
-        raise Mistake(f"run_dir={folder.root}: cannot be created ({error.strerror})") from None
+        raise Mistake(f"run_dir={folder.root}: {describe_os_error(error)}") from None
+
+
+def reopen_account(
+    folder: RunFolder, stream: PrivateStream, study: Study | None = None, *, exact: bool = False
+) -> Account:
+    """The account of a run that did not end, from its ledger; see `Account.resume`.
+
+    Raises:
+        Mistake: as `take`.
+        LedgerError: as `Account.resume`.
+    """
+    take(folder)
+    return Account.resume(folder.ledger, stream, study=study, exact=exact)
 
 
 def open_account(

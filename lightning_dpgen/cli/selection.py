@@ -38,6 +38,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -82,7 +83,7 @@ def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, int
     # Whatever is asked for, the budget and the space among it.
     asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": conf.debug.private_seed}}
     if folder.unfinished:
-        account = Account.resume(folder.ledger, stream, study=study)
+        account = run_folder.reopen_account(folder, stream, study)
     else:
         telling.say(candidates.table())
         if (text := check_study(study, candidates.plan)) is not None:
@@ -219,9 +220,10 @@ class _Trials:
             # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
             if not folder.unfinished:
                 raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is made once")
-            account = Account.resume(folder.ledger, stream, exact=True)
+            account = run_folder.reopen_account(folder, stream, exact=True)
         else:
-            self._folder.trials.mkdir(mode=0o700, exist_ok=True)
+            make_private(self._folder.trials)
+            make_private(folder.root)
             run_folder.take(folder)
             account = run_folder.open_account(plan, folder, stream, about)
             self._save(self._kept | {"begun": position + 1})

@@ -14,9 +14,10 @@ from lightning_dpgen.cli.same_run import fingerprint
 from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.loss import REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.study import Study, Total, fingerprint_key
+from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key
 
 # Where studies are kept, unless privacy.study_folder says otherwise.
 _FOLDER = "studies"
@@ -47,7 +48,7 @@ def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> S
             "privacy.study_epsilon=10 privacy.study_delta=1e-6"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder, path.name, KEY)
         return Study(path, epsilon=given["epsilon"], delta=given["delta"])
     except ValueError as error:
         raise Mistake(f"privacy.study_epsilon={given['epsilon']}, privacy.study_delta={given['delta']}: {error}") from None

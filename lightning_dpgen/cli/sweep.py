@@ -33,13 +33,15 @@ from omegaconf.errors import OmegaConfBaseException
 from lightning_dpgen.cli import launch, run_folder
 from lightning_dpgen.cli.configuration import conf_dir, read_conf
 from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, OK, Mistake
-from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.run_folder import JOBS, RunFolder
 from lightning_dpgen.cli.table import aligned
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.events import composed, decode
+from lightning_dpgen.privacy.folders import restrict
 from lightning_dpgen.release.certificate import CERTIFICATE
 
-_JOBS, _SUMMARY = "jobs.json", "summary.csv"
+_SUMMARY = "summary.csv"
 _FLAGS = ("-m", "--multirun")
 _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
@@ -89,7 +91,7 @@ def job(configuration: DictConfig) -> None:
     from lightning_dpgen.cli.main import main
 
     root, number = Path(configuration.root), int(configuration.job)
-    jobs = json.loads((root / "private" / _JOBS).read_text(encoding="utf-8"))
+    jobs = json.loads((root / "private" / JOBS).read_text(encoding="utf-8"))
     folder = RunFolder(root / str(number))
     if folder.release.exists():
         return
@@ -104,7 +106,7 @@ def job(configuration: DictConfig) -> None:
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     ended = {"status": status, "seconds": time.monotonic() - begin}
-    (root / "private" / f"job{number}.json").write_text(json.dumps(ended), encoding="utf-8")
+    durable.write(root / "private" / f"job{number}.json", json.dumps(ended).encode())
 
 
 def _for_hydra(word: str) -> bool:
@@ -156,17 +158,18 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
         Mistake: if it is something else's, or cannot be written.
     """
     root = run_folder.choose(run_dir).root
-    kept = root / "private" / _JOBS
+    kept = root / "private" / JOBS
     if kept.exists():
         if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
             raise Mistake(
                 f"run_dir={root}: holds a sweep over other settings: give the same ones to go on, or choose another run_dir"
             )
+        run_folder.take(RunFolder(root))
         return root.absolute()
     if RunFolder(root).unfinished or (root.exists() and any(root.iterdir())):
         raise Mistake(f"run_dir={root}: is not empty, and holds no sweep; choose another run_dir")
     run_folder.take(RunFolder(root))
-    kept.write_text(json.dumps([list(words) for words in jobs]), encoding="utf-8")
+    durable.write(kept, json.dumps([list(words) for words in jobs]).encode())
     return root.absolute()
 
 
@@ -174,7 +177,11 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
     with _explained(hydras), _called_with(["dpgen", "--multirun", f"root={json.dumps(str(root))}", numbers, *hydras]):
-        hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
+        try:
+            hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
+        finally:
+            # Hydra and its launchers write there, too.
+            restrict(root / "private")
 
 
 @contextmanager

@@ -101,7 +101,8 @@ def train(
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     study = study_of(conf.privacy)
     if folder.unfinished:
-        return _go_on(conf, Account.resume(folder.ledger, stream, study=study), folder, interrupts, telling, ranks)
+        account = run_folder.reopen_account(folder, stream, study)
+        return _go_on(conf, account, folder, interrupts, telling, ranks)
     if plan is None:
         plan = _planned(settings, telling)
     if (text := check_study(study, plan)) is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import Logger, TensorBoardLogger
+from pytorch_lightning.loggers import Logger
 
 from lightning_dpgen.cli import resume
 from lightning_dpgen.cli.families import make_module
@@ -29,6 +29,7 @@ from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.made import MadeLots
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
+from lightning_dpgen.plugins.private_events import PrivateEvents
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -127,7 +128,7 @@ def fit(
     ]
     if options.previews_every != 0:
         callbacks.append(Previews(options.previews_every or _between_previews(account.plan.stage("training").count)))
-    loggers: list[Logger] = [TensorBoardLogger(folder.private, name="", version="tensorboard")]
+    loggers: list[Logger] = [PrivateEvents(folder.private, name="", version="tensorboard")]
     if account.private:
         loggers.append(PublicEvents(folder.public))
     trainer = pl.Trainer(

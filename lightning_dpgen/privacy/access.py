@@ -12,12 +12,22 @@ import dp_accounting
 
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.strict_json import check_shape, shape
 from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
 # And the laws from which a secret number of trials is drawn.
 KINDS = (GAUSSIAN, LAPLACE, PURE, *SHAPES)
+_NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
+_SHAPE = shape(
+    stage={"type": "string"},
+    rate={"type": "number"},
+    multipliers=_NUMBERS,
+    kinds_={"type": "object", "additionalProperties": {"type": "string"}},
+    deltas_=_NUMBERS,
+    trials_={"type": "array"},
+)
 
 
 @dataclass(frozen=True)
@@ -165,8 +175,9 @@ class Access:
         """The access that `as_json` described.
 
         Raises:
-            KeyError, TypeError, ValueError: if it is none.
+            ValueError: if it is none.
         """
+        check_shape(fields, _SHAPE)
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
         trials = tuple(decode(trial) for trial in fields.get("trials", ()))
         return cls(fields["stage"], fields["multipliers"], fields["rate"], kinds, deltas, trials)

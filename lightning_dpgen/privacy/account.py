@@ -168,7 +168,15 @@ class Account:
                 f"{ledger}: this run began with other noise ({reopened.noise}; now: {stream.source}): give the same "
                 "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
             )
-        account._begin(Plan.from_json(reopened.plan), reopened, stream)
+        try:
+            plans = [Plan.from_json(fields) for fields in (reopened.plan, reopened.promise)]
+            # A plan that nobody can account for is found before anything else of the run is made again.
+            for plan in plans:
+                _ = plan.spent
+        except (ValueError, OverflowError) as error:
+            reopened.close()
+            raise LedgerError(f"{ledger}: holds a plan that cannot be accounted for ({str(error)[:200]})") from None
+        account._begin(plans[0], reopened, stream)
         account.resumed, account._waits, account.study, account._exact = True, True, study, exact
         return account
 
@@ -229,18 +237,15 @@ class Account:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
 
         Args:
-            plan: begins with the stages of the plan so far, all of them made.
+            plan: begins with the stages of the plan so far, all of them made; these stay as they were drawn.
             about: more of what `resume` hands back.
 
         Raises:
             PlanMismatch: if it begins otherwise, is about another unit, or not all of them were made.
         """
-        ours = self.plan
-        begins = plan.stages[: len(ours.stages)] == ours.stages
-        same_unit = (plan.relation, plan.max_rows) == (ours.relation, ours.max_rows)
-        if not begins or not same_unit or any(self.remaining(stage.name) for stage in ours.stages):
-            raise PlanMismatch("a plan can be extended when its stages have been made, by one that begins with them")
-        self.plan = plan
+        if left := [stage.name for stage in self.plan.stages if self.remaining(stage.name)]:
+            raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
+        self.plan = plan = plan.begun_by(self.plan)
         self.ledger.extend(plan.as_json(), about or {})
 
     def go_on(self, done: Mapping[str, int]) -> None:

@@ -230,6 +230,9 @@ def _shares(drafts: Sequence[Draft]) -> list[float]:
         )
     if rest:
         return [left if draft.share is None else draft.share for draft in drafts]
+    if abs(left) <= 1e-9:
+        # The whole, but for rounding: a stage has the same share in every plan that it stands in.
+        return given
     return [share / math.fsum(given) for share in given]
 
 

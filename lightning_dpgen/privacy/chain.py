@@ -1,14 +1,25 @@
-"""Lines that vouch for all lines before them: each ends with a checksum of itself and of the one before.
+"""Files of JSON lines of which none can be changed, removed, added or lost without being noticed.
 
-There is no key, so it guards against accidents and not against whoever owns the machine.
+Each line ends with a checksum of itself and of the one before, so it vouches for all lines before it. A second file beside
+it (``.heads``) holds the checksum of the last line of each block that was written, so lost last lines are noticed, too.
+There is no key, so both guard against accidents and not against whoever owns the machine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from io import FileIO
+from pathlib import Path
 from typing import Any
+
+import filelock
+
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.folders import FILE, owner_only, sync_folder
+from lightning_dpgen.privacy.strict_json import parse_json
 
 # Ends a line that a crash cut short. It was never fsynced, so no noise was drawn on it.
 TORN = b"#torn\n"
@@ -21,21 +32,177 @@ def check(before: str, line: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
-def follows(raw: bytes, before: str) -> bool:
-    """Whether this is a line that follows on `before`, and not what a crash has left of one."""
+def sealed(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], bytes]:
+    """The checksums of lines that follow on the checksum `head`, and the lines as they stand in a file.
+
+    Raises:
+        ValueError: for a number that JSON does not have.
+    """
+    heads, texts = [], []
+    for line in lines:
+        head = check(head, line)
+        heads.append(head)
+        texts.append(json.dumps({**line, "check": head}, allow_nan=False) + "\n")
+    return heads, "".join(texts).encode()
+
+
+def heads_file(path: str | Path) -> Path:
+    """The file that knows how far another one reached."""
+    return Path(f"{path}.heads")
+
+
+def hold(path: str | Path, patience: float = 0.0) -> filelock.FileLock:
+    """A lock of a file that is not held yet, and ends with the process if nothing else ends it."""
+    return filelock.FileLock(f"{path}.lock", timeout=patience, mode=FILE)
+
+
+def create(path: Path, text: bytes, head: str) -> tuple[FileIO, FileIO]:
+    """A new file with its first lines, and the one of its heads, both open.
+
+    Under its own name it is there with these lines or not at all.
+
+    Raises:
+        LedgerError: if it was there before, by what the heads say.
+        OSError: if it cannot be written.
+    """
+    if len(_known(heads_file(path))) > 1:
+        raise LedgerError(
+            f"{path}: is missing, and {heads_file(path)} names lines that it held: what they have spent is not known. "
+            "Begin elsewhere, and add what this may have cost"
+        )
+    part = path.with_suffix(".part")
+    file = open(part, "wb", buffering=0, opener=owner_only)  # noqa: SIM115
+    heads = open(heads_file(path), "wb", buffering=0, opener=owner_only)  # noqa: SIM115
+    append(file, heads, text, head)
+    os.replace(part, path)
+    sync_folder(path.parent)
+    return file, heads
+
+
+def reopen(path: Path) -> tuple[FileIO, FileIO]:
+    """A file and the one of its heads, to be read and then written behind.
+
+    Raises:
+        LedgerError: if there are no heads.
+        FileNotFoundError: if there is no such file.
+    """
+    file = open(path, "r+b", buffering=0, opener=owner_only)  # noqa: SIM115
     try:
-        line = json.loads(raw)
-        return line.pop("check") == check(before, line)
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return False
+        return file, open(heads_file(path), "r+b", buffering=0, opener=owner_only)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, FileNotFoundError):
+            raise LedgerError(
+                f"{heads_file(path)}: is missing, so nobody can tell whether lines were lost at the end of {path}"
+            ) from None
+        raise
 
 
-def last_check(content: bytes) -> str:
+def append(file: FileIO, heads: FileIO, text: bytes, head: str) -> None:
+    """Write lines and then the checksum of the last one, and wait until both are on disk."""
+    _write(file, text)
+    # The end of a head that a crash may have cut short, this one, and its end.
+    _write(heads, f"\n{head}\n".encode())
+
+
+class Lines:
+    """The lines of a file, each checked when it is reached; after the last one, that none is missing at the end.
+
+    Args:
+        path: of the file, for errors.
+        content: of the file.
+        heads: content of the one of its heads.
+        kind, version: the first line says ``{kind: version}``.
+        of: whose cost the file tells, for errors.
+
+    Attributes:
+        head: the checksum of the last line that was reached.
+        heads: all checksums so far.
+        ending: what has to be written behind the content before another line.
+
+    Raises:
+        LedgerError: on iteration, naming file and line, for what is not as it was written.
+    """
+
+    def __init__(self, path: Path, content: bytes, heads: bytes, *, kind: str, version: int, of: str) -> None:
+        # Nobody can tell whether a last line that lacks nothing but its end reached the disk in time: it counts.
+        end = b"\n" if _follows(content[content.rfind(b"\n") + 1 :], _last_check(content)) else b""
+        *self._whole, tail = (content + end).split(b"\n")
+        self.ending = end + (TORN if tail else b"")
+        self._path, self._known, self._kind, self._version, self._of = path, _whole_heads(heads), kind, version, of
+        self.head, self.heads = "", set[str]()
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, raw in enumerate(self._whole, start=1):
+            if raw.endswith(TORN.strip()):
+                if _follows(raw.removesuffix(TORN.strip()), self.head):
+                    raise self.damaged(number, "is whole, and marked as if a crash had cut it short")
+                continue
+            line = _parsed(raw)
+            if line is None:
+                raise self.damaged(number, f"is not a line of a {self._kind}")
+            stated = line.pop("check")
+            if not self.head and line.get(self._kind) != self._version:
+                raise LedgerError(
+                    f"{self._path}: is a {self._kind} of format {str(line.get(self._kind))[:20]}; this version of the "
+                    f"software reads format {self._version}"
+                )
+            if stated != check(self.head, line):
+                raise self.damaged(number, "does not follow from the lines before it: one was changed, removed or added")
+            self.head = stated
+            self.heads.add(stated)
+            yield number, line
+        if not self.head:
+            raise LedgerError(f"{self._path}: holds no whole line, and was not made so: its content is lost")
+        # The first head was there before the file had its name.
+        if not self._known or not self.heads.issuperset(self._known):
+            raise LedgerError(f"{self._path}: lines are missing at its end that were there once. {self._unknown}")
+
+    def damaged(self, number: int, what: str) -> LedgerError:
+        """What to raise for line `number`, of which `what` is the matter."""
+        return LedgerError(f"{self._path}, line {number}: {what}. {self._unknown}")
+
+    @property
+    def _unknown(self) -> str:
+        return f"What the {self._of} has spent is not known for certain, so it cannot go on; the file is left as it is"
+
+
+def _parsed(raw: bytes) -> dict[str, Any] | None:
+    """The object of a line that bears a checksum, or None."""
+    try:
+        line = parse_json(raw, lone_surrogates=True)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("check"), str) else None
+
+
+def _follows(raw: bytes, before: str) -> bool:
+    """Whether this is a line that follows on `before`, and not what a crash has left of one."""
+    line = _parsed(raw)
+    return line is not None and line.pop("check") == check(before, line)
+
+
+def _last_check(content: bytes) -> str:
     """The checksum of the last line that ends in a line break and was not cut short; empty if there is none."""
     for raw in reversed(content[: content.rfind(b"\n") + 1].splitlines()):
         if not raw.endswith(TORN.strip()):
-            try:
-                return json.loads(raw)["check"]
-            except (ValueError, KeyError, TypeError):
-                return ""
+            return (_parsed(raw) or {"check": ""})["check"]
     return ""
+
+
+def _whole_heads(content: bytes) -> list[str]:
+    return [head for head in content.decode(errors="replace").split() if len(head) == LENGTH]
+
+
+def _known(path: Path) -> list[str]:
+    try:
+        return _whole_heads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+
+
+def _write(file: FileIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+    os.fsync(file.fileno())

@@ -10,19 +10,25 @@ from typing import Any
 import torch
 
 from lightning_dpgen.privacy.errors import DamagedState
+from lightning_dpgen.privacy.folders import owner_only, sync_folder
 
 
 def save(path: Path, value: Any) -> None:
-    """Write tensors and plain values to `path`, replacing what is there in one move.
+    """Write tensors and plain values to `path`, replacing what is there in one move; its owner alone may read it.
 
     Raises:
         OSError: if they cannot be written; what was there stays.
     """
     content = io.BytesIO()
     torch.save(value, content)
+    write(path, content.getbuffer())
+
+
+def write(path: Path, content: bytes | memoryview) -> None:
+    """As `save`, of bytes."""
     part = path.with_name(f"{path.name}.part")
-    with open(part, "wb") as file:
-        file.write(content.getbuffer())
+    with open(part, "wb", opener=owner_only) as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
@@ -51,18 +57,6 @@ def load(path: Path, *expected: str) -> Any:
             f"{path}: is not what a run has saved, or only a part of it ({type(error).__name__}). Without it a run goes on "
             "from what was saved before; what was drawn since stays spent"
         ) from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in it durable; a system that has no such thing does it by itself."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_files(folder: Path) -> None:

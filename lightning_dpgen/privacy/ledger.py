@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,27 @@ import filelock
 
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.strict_json import check_shape, parse_json, shape
 
 FORMAT_VERSION = 3
+# In the private folder of a run.
+FILE_NAME = "ledger.jsonl"
+_TEXT, _OBJECT = {"type": "string"}, {"type": "object"}
+_IDS = {"type": "array", "items": _TEXT}
+# What a line holds, by the key that tells its kind; a promise beside what it is about is no new plan alone.
+_SHAPES = {
+    "ledger": shape(
+        ledger={}, run=_TEXT, noise={"type": ["string", "null"]}, plan={"type": ["object", "null"]}, about=_OBJECT
+    ),
+    "id": shape(id=_TEXT),
+    "promise": shape(promise=_OBJECT, about=_OBJECT),
+    "plan": shape(plan=_OBJECT),
+    "resumed": shape(),
+    "handed_over": shape(never_drawn=_IDS),
+    "closed": shape(closed={"type": "integer", "minimum": 0}, never_drawn=_IDS),
+}
 _STATE = ("run", "promise", "plan", "about", "noise", "head", "_heads", "_ahead", "_drawn")
 
 
@@ -66,7 +83,7 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self.promise, self.plan, self.noise, self.head = plan, plan, noise, ""
         # As it will be read again: of JSON, keys are text.
-        self.about = json.loads(json.dumps(dict(about or {})))
+        self.about = parse_json(json.dumps(dict(about or {})).encode(), lone_surrogates=True)
         self._heads: set[str] = set()
         self._broken = False
         self._ahead: list[tuple[str, Access]] = []
@@ -77,25 +94,18 @@ class Ledger:
         header |= {"noise": noise, "plan": plan, "about": self.about}
         if self.path is None:
             self._file = self._witness = self._lock = None
-            self._append([header])
+            self._advance(chain.sealed("", [header])[0])
             return
         self._lock = _hold(self.path)
-        if self.path.exists():
+        try:
+            if self.path.exists():
+                raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
+            heads, text = chain.sealed("", [header])
+            self._file, self._witness = chain.create(self.path, text, heads[-1])
+        except BaseException:
             self._lock.release()
-            raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
-        if len(_heads(self.path)) > 1:
-            self._lock.release()
-            raise LedgerError(
-                f"{self.path}: is missing, and {_witness(self.path)} names lines that it held: what they have spent is not "
-                "known. Begin elsewhere, and add what this run may have cost"
-            )
-        # Under its own name the file appears with its first line, or not at all.
-        part = self.path.with_suffix(".part")
-        self._file = open(part, "wb", buffering=0)  # noqa: SIM115
-        self._witness = open(_witness(self.path), "wb", buffering=0)  # noqa: SIM115
-        self._append([header])
-        os.replace(part, self.path)
-        sync_folder(self.path.parent)
+            raise
+        self._advance(heads)
 
     @classmethod
     def reopen(cls, path: str | Path) -> Ledger:
@@ -108,16 +118,12 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger.path, ledger._closed, ledger._ahead = Path(path), False, []
         ledger._broken, ledger._process = False, os.getpid()
+        if not ledger.path.exists():
+            raise FileNotFoundError(errno.ENOENT, "there is no such ledger", str(path))
         with ExitStack() as held:
-            ledger._file = held.enter_context(open(path, "r+b", buffering=0))
             ledger._lock = _hold(ledger.path)
             held.callback(ledger._lock.release)
-            try:
-                ledger._witness = held.enter_context(open(_witness(ledger.path), "r+b", buffering=0))
-            except FileNotFoundError:
-                raise LedgerError(
-                    f"{_witness(path)}: is missing, so nobody can tell whether lines were lost at the end of {path}"
-                ) from None
+            ledger._file, ledger._witness = map(held.enter_context, chain.reopen(ledger.path))
             ledger._file.write(ledger._read(ledger._file.read(), ledger._witness.read()))
             ledger._append([{"resumed": _now()}])
             held.pop_all()
@@ -133,7 +139,7 @@ class Ledger:
         ledger = cls()
         ledger.path = Path(path)
         # First, since rank 0 may be writing: lines behind the last head that is known are no damage.
-        heads = _witness(path).read_bytes()
+        heads = chain.heads_file(path).read_bytes()
         ledger._read(ledger.path.read_bytes(), heads)
         ledger.path = None
         return ledger
@@ -232,124 +238,74 @@ class Ledger:
             raise LedgerError(f"{self.path}: a line could not be written, so nothing more may be drawn in this process")
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child may not draw from it")
-        head, heads, texts = self.head, [], []
-        for line in lines:
-            head = chain.check(head, line)
-            heads.append(head)
-            texts.append(json.dumps(line | {"check": head}) + "\n")
+        heads, text = chain.sealed(self.head, lines)
         if self._file is not None:
             # Until all of it is on disk nobody knows what is there: whoever opens the file again will see.
             self._broken = True
-            _write(self._file, "".join(texts))
-            # The end of a line that a crash may have cut short, a head, and its end.
-            _write(self._witness, f"\n{head}\n")
+            chain.append(self._file, self._witness, text, heads[-1])
+        self._advance(heads)
+
+    def _advance(self, heads: list[str]) -> None:
         # Last, so that an interrupt in between leaves a broken ledger and not one that goes on from a wrong line.
-        self.head = head
+        self.head = heads[-1]
         self._heads.update(heads)
         self._broken = False
 
     def _read(self, content: bytes, witness: bytes) -> bytes:
         """Take over what stands in the files; gives what is to be written behind it, before another line."""
-        # Of a last line that lacks nothing but its end, nobody can tell whether it reached the disk in time: it counts.
-        end = b"\n" if chain.follows(content[content.rfind(b"\n") + 1 :], chain.last_check(content)) else b""
-        *whole, tail = (content + end).split(b"\n")
+        lines = chain.Lines(self.path, content, witness, kind="ledger", version=FORMAT_VERSION, of="run")
         entries: dict[str, Access] = {}
-        self.head, self._heads, header = "", set(), None
-        for number, line in self._checked(whole):
-            if header is None:
-                header = line
-                self.promise, self.plan, self.about = line["plan"], line["plan"], line["about"]
-                self.noise, self.run = line.get("noise"), line["run"]
-            elif "id" in line:
-                entries[line["id"]] = self._access(number, line)
-            elif "promise" in line:
-                self.promise = self.plan = line["promise"]
-                self.about |= line["about"]
-            elif "plan" in line:
-                self.plan = line["plan"]
-            for identity in line.get("never_drawn", []):
-                if entries.pop(identity, None) is None:
-                    raise self._damaged(number, f"names an entry {identity!r} that is not there")
-        if header is None:
-            raise LedgerError(f"{self.path}: holds no whole line, and was not made so: its content is lost")
-        heads = _whole_heads(witness)
-        # The first one was there before the ledger had its name.
-        for head in heads or [""]:
-            if not self.knows(head):
-                raise LedgerError(
-                    f"{self.path}: lines are missing at its end that were there once. What the run has spent is not known "
-                    "for certain, so it cannot go on; the file is left as it is"
-                )
-        self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
-        return end + (chain.TORN if tail else b"")
-
-    def _checked(self, whole: list[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, raw in enumerate(whole, start=1):
-            if raw.endswith(chain.TORN.strip()):
-                if chain.follows(raw.removesuffix(chain.TORN.strip()), self.head):
-                    raise self._damaged(number, "is whole, and marked as if a crash had cut it short")
-                continue
+        before: tuple[dict[str, Any], Access | None] = ({}, None)
+        for number, line in lines:
             try:
-                line = json.loads(raw)
-                check = line.pop("check")
-            except (ValueError, KeyError, AttributeError, TypeError):
-                raise self._damaged(number, "is not a line of a ledger") from None
-            if not self.head:
-                self._check_version(line)
-            if check != chain.check(self.head, line):
-                raise self._damaged(number, "does not follow from the lines before it: one was changed, removed or added")
-            self.head = check
-            self._heads.add(check)
-            yield number, line
-
-    def _check_version(self, line: dict[str, Any]) -> None:
-        if line.get("ledger") != FORMAT_VERSION:
-            raise LedgerError(
-                f"{self.path}: is a ledger of format {line.get('ledger')!r}; this version of the software reads format "
-                f"{FORMAT_VERSION}"
-            )
-
-    def _access(self, number: int, line: dict[str, Any]) -> Access:
-        try:
-            return Access.from_json(line)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise self._damaged(number, f"is not an access ({error})") from None
-
-    def _damaged(self, number: int, what: str) -> LedgerError:
-        return LedgerError(
-            f"{self.path}, line {number}: {what}. What the run has spent is not known for certain, so it cannot go on; the "
-            "file is left as it is"
-        )
+                kind = _kind(line, first=number == 1)
+                check_shape(line, _SHAPES[kind])
+                if kind == "ledger":
+                    self.promise, self.plan, self.about = _plan(line["plan"]), line["plan"], line["about"]
+                    self.noise, self.run = line["noise"], line["run"]
+                elif kind == "id":
+                    identity = line.pop("id")
+                    if identity in entries:
+                        raise ValueError(f"id={identity[:40]!r} stands twice")
+                    # Lines of a block are equal, and so are most blocks of a stage.
+                    before = before if line == before[0] else (line, Access.from_json(line))
+                    entries[identity] = before[1]
+                elif kind == "promise":
+                    self.promise = self.plan = _plan(line["promise"])
+                    self.about |= line["about"]
+                elif kind == "plan":
+                    self.plan = _plan(line["plan"])
+                elif kind in ("handed_over", "closed"):
+                    for identity in line["never_drawn"]:
+                        if entries.pop(identity, None) is None:
+                            raise ValueError(f"names an entry {identity[:40]!r} that is not there")
+                    if line.get("closed", 0) > len(entries):
+                        raise ValueError(f"closed={line['closed']}: {len(entries)} entries stand before it")
+            except ValueError as error:
+                raise lines.damaged(number, str(error)) from None
+        self.head, self._heads = lines.head, lines.heads
+        self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
+        return lines.ending
 
 
-def _witness(path: str | Path) -> Path:
-    """The file that knows how far a ledger reached."""
-    return Path(f"{path}.heads")
+def _kind(line: Mapping[str, Any], first: bool) -> str:
+    """By which key a line is told from others; the first one alone says what the file is."""
+    kinds = [kind for kind in _SHAPES if kind in line and (kind == "ledger") == first]
+    if not kinds:
+        raise ValueError(f"is not a line of a ledger: it has {', '.join(line)[:80]}")
+    return kinds[0]
 
 
-def _whole_heads(witness: bytes) -> list[str]:
-    return [head for head in witness.decode(errors="replace").split() if len(head) == chain.LENGTH]
-
-
-def _heads(path: Path) -> list[str]:
-    try:
-        return _whole_heads(_witness(path).read_bytes())
-    except FileNotFoundError:
-        return []
-
-
-def _write(file: FileIO, text: str) -> None:
-    rest = memoryview(text.encode())
-    while rest:
-        rest = rest[file.write(rest) :]
-    os.fsync(file.fileno())
+def _plan(fields: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The plan of a line, if it is one."""
+    if fields is not None:
+        Plan.from_json(fields)
+    return fields
 
 
 def _hold(path: Path) -> filelock.BaseFileLock:
-    """The lock of a ledger, which ends with the process if nothing else ends it."""
-    lock = filelock.FileLock(f"{path}.lock", timeout=0)
     try:
-        return lock.acquire().lock
+        return chain.hold(path).acquire().lock
     except filelock.Timeout:
         raise LedgerError(f"{path}: another run is writing this ledger; one at a time") from None
 

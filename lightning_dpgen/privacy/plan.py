@@ -14,8 +14,22 @@ import dp_accounting
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, INTERVALS, Spent, round_down, spent
 from lightning_dpgen.privacy.cost import affordable
-from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.loss import RELATIONS
+from lightning_dpgen.privacy.strict_json import check_shape, shape
+
+# Far more than rounding moves a number in a calibration, and far less than anybody would call other noise.
+_ROUNDING = 1e-9
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
+_SHAPE = shape(
+    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share={"type": "number"}).schema},
+    target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
+    delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+    relation={"enum": list(RELATIONS)},
+    max_rows=_COUNT,
+    flexible={"type": ["string", "null"]},
+)
 
 # Of a certificate, which lists them one by one.
 MOST_STAGES = 1000
@@ -32,6 +46,23 @@ class Stage:
     @property
     def name(self) -> str:
         return self.access.stage
+
+    def draws_as(self, other: Stage) -> bool:
+        """Whether both stages draw the same, whichever way their numbers were computed.
+
+        A share says how noise was found and not what is drawn, so shares are not compared. Fractions may differ in their
+        last digits, since another sequence of operations, or another version of a library, rounds otherwise.
+        """
+        ours, theirs = self.access, other.access
+        exact = [(a.stage, count, a.kinds, a.trials) for a, count in ((ours, self.count), (theirs, other.count))]
+        return exact[0] == exact[1] and all(
+            one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
+            for one, two in (
+                ({"rate": ours.rate}, {"rate": theirs.rate}),
+                (ours.multipliers, theirs.multipliers),
+                (ours.deltas, theirs.deltas),
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -114,10 +145,30 @@ class Plan:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Plan:
-        """The plan that `as_json` described."""
-        stages = tuple(Stage(Access.from_json(s), s["count"], s["share"]) for s in fields["stages"])
+        """The plan that `as_json` described.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        check_shape(fields, _SHAPE)
+        stages = tuple(Stage(Access.from_json(s), int(s["count"]), s["share"]) for s in fields["stages"])
+        names = [stage.name for stage in stages]
+        if len(set(names)) < len(names) or fields["flexible"] not in (None, *names):
+            raise ValueError(f"stages {str(names)[:160]}: expected no name twice, and the flexible one among them")
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
-        return cls(stages, target, fields["delta"], fields["relation"], fields["max_rows"], fields["flexible"])
+        return cls(stages, target, fields["delta"], fields["relation"], int(fields["max_rows"]), fields["flexible"])
+
+    def begun_by(self, first: Plan) -> Plan:
+        """This plan, with the stages of a plan that was carried out before it as they were drawn.
+
+        Raises:
+            PlanMismatch: if it does not begin with these stages, or has another relation or unit.
+        """
+        begun = self.stages[: len(first.stages)]
+        alike = len(begun) == len(first.stages) and all(map(Stage.draws_as, begun, first.stages))
+        if not alike or (self.relation, self.max_rows) != (first.relation, first.max_rows):
+            raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
+        return replace(self, stages=(*first.stages, *self.stages[len(begun) :]))
 
     def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
         """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 
 MOST_BYTES, MOST_VALUES, MOST_DEPTH = 16 * 2**20, 1_000_000, 64
@@ -79,6 +80,33 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path.name}: expected a JSON object")
     return value
+
+
+def shape(**properties: Any) -> jsonschema.Validator:
+    """What `check_shape` holds an object to: these keys, each with its JSON schema, and any others besides.
+
+    Keys that end in ``_`` may be left out (the ``_`` is not part of the key).
+    """
+    required = [name for name in properties if not name.endswith("_")]
+    described = {name.removesuffix("_"): schema for name, schema in properties.items()}
+    return jsonschema.Draft202012Validator({"type": "object", "required": required, "properties": described})
+
+
+def check_shape(value: Any, expected: jsonschema.Validator) -> None:
+    """Refuse a value of JSON that is not of the shape that its reader relies on.
+
+    Raises:
+        ValueError: naming the place and what was expected there, in one line.
+
+    Example:
+        >>> check_shape({"n": "5"}, shape(n={"type": "integer"}))
+        Traceback (most recent call last):
+        ValueError: n: '5' is not of type 'integer'
+    """
+    error = jsonschema.exceptions.best_match(expected.iter_errors(value))
+    if error is not None:
+        place = ".".join(str(part)[:40] for part in error.absolute_path)
+        raise ValueError(f"{place}: {error.message[:160]}" if place else error.message[:160])
 
 
 def _check_size(content: bytes, most_values: int, most_depth: int) -> None:

@@ -15,20 +15,30 @@ from typing import Any
 import dp_accounting
 import filelock
 
-from lightning_dpgen.privacy import chain
+from lightning_dpgen.privacy import chain, durable
 from lightning_dpgen.privacy.accountant import RDP_ORDERS, check_delta, converted, round_up, spent_at_orders
-from lightning_dpgen.privacy.durable import sync_folder
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import composed, decode, encode
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 FORMAT_VERSION = 1
 # Seconds that a run waits for others to write their line.
 _PATIENCE = 60.0
 # Halvings of delta among which a study that mixes relations looks for its best statement.
 _HALVINGS = 60
-_KEY = "fingerprint.key"
+KEY = "fingerprint.key"
 _KEY_BYTES = 16
+_TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
+_DELTA = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+_HEADER = shape(study={}, epsilon=_EPSILON | {"exclusiveMinimum": 0}, delta=_DELTA | {"exclusiveMinimum": 0})
+_ENTRY = shape(
+    run=_TEXT,
+    relation={"enum": list(RELATIONS)},
+    event={"type": "object"},
+    pair={"type": ["array", "null"], "prefixItems": [_EPSILON, _DELTA], "minItems": 2, "maxItems": 2},
+    records_=_TEXT,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,8 @@ class Study:
     soon as a run is under replace-one the whole is: an add-or-remove-one pair (e, d) is (2 e, (1 + exp e) d) there.
 
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
-    time lose nothing. Of records it holds a keyed fingerprint at most; it belongs to whoever has these.
+    time lose nothing. A second file beside it (``.heads``) names the last line, so that lines lost at the end are noticed.
+    Of records it holds a keyed fingerprint at most; its owner alone may read it.
 
     Args:
         path: of the file; it is made with its total, or must have been made with the same.
@@ -81,8 +92,9 @@ class Study:
 
     def __init__(self, path: str | Path, *, epsilon: float | None = None, delta: float | None = None) -> None:
         self.path, self.records = Path(path), None
-        # Of the file itself, whatever name it goes by here.
-        self._lock = filelock.FileLock(f"{self.path.resolve()}.lock", timeout=_PATIENCE)
+        # The file itself, whatever name it goes by here.
+        self._file = self.path.resolve()
+        self._lock = chain.hold(self._file, _PATIENCE)
         if (epsilon is None) != (delta is None):
             raise ValueError(f"epsilon={epsilon}, delta={delta}: a total has both; expected both, or neither")
         if epsilon is not None:
@@ -93,7 +105,10 @@ class Study:
             if not self.path.exists():
                 if epsilon is None:
                     raise LedgerError(f"{self.path}: there is no such study; say its total (epsilon, delta) to begin it")
-                self._append("", {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": _now()})
+                header = {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": _now()}
+                heads, text = chain.sealed("", [header])
+                for file in chain.create(self._file, text, heads[-1]):
+                    file.close()
             header, _, _ = self._read()
         self.epsilon, self.delta = header["epsilon"], header["delta"]
         if epsilon is not None and (epsilon, delta) != (self.epsilon, self.delta):
@@ -170,7 +185,7 @@ class Study:
         line |= {} if self.records is None else {"records": self.records}
         line = json.loads(json.dumps(line))
         with self._held():
-            _, entries, head = self._read()
+            _, entries, lines = self._read()
             try:
                 total = self._composed([*entries, line])
             except Unaccountable as error:
@@ -181,7 +196,7 @@ class Study:
                     "would be another study, whose cost adds to this one's"
                 )
             if write:
-                self._append(head, line)
+                self._append(lines, line)
         return total
 
     def _compared(self, before: Total, after: Total) -> str:
@@ -227,43 +242,32 @@ class Study:
         except filelock.Timeout:
             raise LedgerError(f"{self.path}: other runs have held it for {_PATIENCE:.0f} seconds; try again") from None
 
-    def _append(self, head: str, line: dict[str, Any]) -> None:
-        text = json.dumps(line | {"check": chain.check(head, line)}).encode() + b"\n"
-        with open(self.path, "ab") as file:
-            # Behind what a crash has cut short: nothing was drawn on that.
-            cut = file.tell() > 0 and not self.path.read_bytes().endswith(b"\n")
-            file.write((chain.TORN if cut else b"") + text)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(self.path.parent)
+    def _append(self, lines: chain.Lines, line: dict[str, Any]) -> None:
+        """Write one line behind those that were just read."""
+        heads, text = chain.sealed(lines.head, [line])
+        file, known = chain.reopen(self._file)
+        with file, known:
+            file.seek(0, os.SEEK_END)
+            known.seek(0, os.SEEK_END)
+            chain.append(file, known, lines.ending + text, heads[-1])
 
-    def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
-        """The first line, the entries, and the checksum of the last line."""
-        header: dict[str, Any] | None = None
-        entries, head = [], ""
-        *whole, _ = self.path.read_bytes().split(b"\n")
-        for number, raw in enumerate(whole, start=1):
-            if raw.endswith(chain.TORN.strip()):
-                continue
+    def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]], chain.Lines]:
+        """The first line, the entries, and where they end."""
+        file, known = chain.reopen(self._file)
+        with file, known:
+            lines = chain.Lines(
+                self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study"
+            )
+        read: list[dict[str, Any]] = []
+        for number, line in lines:
             try:
-                line = json.loads(raw)
-                check = line.pop("check")
-                sound = check == chain.check(head, line)
-            except (ValueError, KeyError, AttributeError, TypeError):
-                sound = False
-            if not sound:
-                raise LedgerError(
-                    f"{self.path}, line {number}: was changed, removed, added or cut short. What the study has spent is "
-                    "not known for certain; the file is left as it is"
-                )
-            head = check
-            if header is None:
-                header = line
-            else:
-                entries.append(line)
-        if header is None or header.get("study") != FORMAT_VERSION:
-            raise LedgerError(f"{self.path}: is no study of format {FORMAT_VERSION}")
-        return header, entries, head
+                check_shape(line, _ENTRY if read else _HEADER)
+                if read:
+                    decode(line["event"])
+            except ValueError as error:
+                raise lines.damaged(number, str(error)) from None
+            read.append(line)
+        return read[0], read[1:], lines
 
 
 def fingerprint_key(folder: Path) -> str:
@@ -272,17 +276,10 @@ def fingerprint_key(folder: Path) -> str:
     Raises:
         LedgerError: if it is damaged.
     """
-    path = folder / _KEY
-    with filelock.FileLock(f"{path}.lock", timeout=_PATIENCE):
+    path = folder / KEY
+    with chain.hold(path, _PATIENCE):
         if not path.exists():
-            part = path.with_name(f"{_KEY}.part")
-            part.unlink(missing_ok=True)
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-                file.write(secrets.token_hex(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-            sync_folder(folder)
+            durable.write(path, secrets.token_hex(_KEY_BYTES).encode())
         key = path.read_text(encoding="ascii")
     if len(key) != 2 * _KEY_BYTES:
         raise LedgerError(f"{path}: is not a key of fingerprints, or only a part of one; delete it, and another is made")

@@ -20,6 +20,8 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
+from lightning_dpgen.privacy.folders import make_private, owner_only, sync_folder
+from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import Release, load_release
@@ -100,7 +102,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
     """Write an evaluation as JSON and as a page, both of which say that they are private.
 
     Args:
-        folder: a private one, made if it is not there.
+        folder: a private one, made if it is not there; its owner alone may read it from then on.
         evaluation: of records of the schema.
         schema: of the release.
         data: what the real records are.
@@ -109,7 +111,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
     Raises:
         OSError: if it cannot be written.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder, FILE_NAME, EVALUATION)
     # The page draws grey pictures alone.
     grey = isinstance(schema, ImageSchema) and schema.channels == 1
     page, text = folder / f".{REPORT}.part", folder / f".{EVALUATION}.part"
@@ -123,10 +125,12 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
             facts=facts,
         )
         told = {"warning": BANNER, "data": data, **facts, **evaluation.as_json()}
-        text.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        with open(text, "w", encoding="utf-8", opener=owner_only) as file:
+            file.write(json.dumps(told, indent=2) + "\n")
         # Both are those of one evaluation, or of the one before.
         os.replace(page, folder / REPORT)
         os.replace(text, folder / EVALUATION)
+        sync_folder(folder)
     finally:
         page.unlink(missing_ok=True)
         text.unlink(missing_ok=True)

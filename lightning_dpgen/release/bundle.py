@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any, Protocol
 
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.durable import sync_files, sync_folder
+from lightning_dpgen.privacy.durable import sync_files
 from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.privacy.folders import FOLDER, make_folder, publish
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared
 from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 
@@ -71,7 +71,7 @@ def release_from(
     if unit is None:
         unit = "one person" if per_person else "one record"
     account.ledger.close()
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     # A name of its own: what stands there may be somebody else's.
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     everything = {"data": data, "n": n, **per_person, **declared}
@@ -103,7 +103,7 @@ def write_release(
         declared: all that is assumed public.
         selection: of the best of several trials, how it was chosen among which settings, and what was; see `Candidates`.
     """
-    staging.mkdir()
+    staging.mkdir(mode=FOLDER)
     content.write(staging)
 
     def certificate() -> dict[str, Any]:
@@ -117,6 +117,5 @@ def write_release(
     final = certificate()
     (staging / CERTIFICATE).write_text(json.dumps(final, indent=2) + "\n", encoding="utf-8")
     sync_files(staging)
-    os.rename(staging, folder)
-    sync_folder(folder.parent)
+    publish(staging, folder)
     return final

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from lightning_dpgen.metrics import evaluation as parts
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
 from lightning_dpgen.release.pages import environment
 
@@ -84,7 +85,8 @@ def write_private_report(
         all_columns=len(evaluation.figures.get("columns", ())),
         pairs=_pairs(evaluation),
     )
-    Path(path).write_text(text, encoding="utf-8")
+    with open(path, "w", encoding="utf-8", opener=owner_only) as file:
+        file.write(text)
 
 
 def _score(value: float | None) -> str:

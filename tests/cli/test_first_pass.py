@@ -218,3 +218,56 @@ def test_what_is_different_is_told_in_short(dpgen, tmp_path, monkeypatch):
         assert dpgen("train", *arguments, f"data.items={tmp_path / 'a.txt'}")[0] == 130
     status, _, err = dpgen("train", *arguments, f"data.items={tmp_path / 'b.txt'}")
     assert status == 2 and "schema.items was" in _one_line(err) and len(err) < 500
+
+
+CLOSED = """label: ok
+columns:
+  age: {type: integer, low: %s, high: %s}
+  city: {type: category, values: %s}
+  ok: {type: boolean}
+"""
+DECLARED, FOUND, COUNTED = [f"data.n={N}"], ["data.outside=clamp"], ["data.n=null"]
+# By what is bought: the schema, and the settings besides the shares.
+WAYS = {
+    "n": (CLOSED % (0, 99, "[Oslo, Rome]"), COUNTED, 1),
+    "bounds": (CLOSED % ("private", "private", "[Oslo, Rome]"), DECLARED + FOUND, 2),
+    "categories": (CLOSED % (0, 99, "private"), DECLARED + FOUND, 2),
+    "all of a table": (CLOSED % ("private", "private", "private"), COUNTED + FOUND, 3),
+    "items": (None, DECLARED + FOUND, 2),
+    "n and items": (None, COUNTED + FOUND, 3),
+}
+
+
+@pytest.mark.parametrize("model", ["measured", "auto", "vae", "rbm"])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_whole_plan_begins_with_what_was_bought(dpgen, tmp_path, monkeypatch, way, model):
+    """Stopped after the purchase and again after the plan was made, whatever was bought at whatever shares."""
+    schema, settings, shares = WAYS[way]
+    random = np.random.default_rng(list(WAYS).index(way))
+    if schema is None:
+        sets = [" ".join(map(str, sorted(set(random.integers(0, 9, 3))))) for _ in range(N)]
+        (tmp_path / "shop.dat").write_text("\n".join(sets) + "\n")
+        data = ["data=baskets", f"data.path={tmp_path / 'shop.dat'}", "data.max_items=6"]
+        data.append("data.items=private" if shares & 2 else "data.items=0..8")
+    else:
+        columns = {"age": random.integers(0, 99, N), "city": random.choice(["Rome", "Oslo"], N)}
+        data = _table(tmp_path, schema, **columns, ok=random.choice([True, False], N))
+    bought = [f"data.{name}={random.uniform(0.01, 0.1):.3g}"
+              for bit, name in enumerate(("n_share", "discovery_share")) if shares >> bit & 1]  # fmt: skip
+    arguments = [*data, *settings, *bought, f"model={model}", "privacy.epsilon=8", "rows=20", f"run_dir={tmp_path / 'run'}"]
+    arguments += ["split.k=2", "split.features=16", "model.steps=3"] if model in ("vae", "rbm") else []
+    _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments)
+    monkeypatch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    for _ in range(2):
+        status, _, err = dpgen("train", *arguments)
+        assert status == 130 and "To go on from where it stopped" in err, err
+    lines = [json.loads(line) for line in (tmp_path / "run/private/ledger.jsonl").read_text().splitlines()]
+    (promise,) = [line["promise"] for line in lines if "promise" in line]
+    assert len(promise["stages"]) > 1 and promise["stages"][0] == lines[0]["plan"]["stages"][0]
+    assert [line["stage"] for line in lines if "id" in line] == ["first pass"]
+
+
+def test_a_count_that_is_bought_for_a_measured_table_ends_in_a_release(dpgen, tmp_path, short_fits):
+    data = [*_cities(tmp_path), "data.n=null", "data.n_share=0.01", "data.discovery_share=0.1", "data.outside=clamp"]
+    assert dpgen("train", *data, "model=measured", "privacy.epsilon=8", "rows=20", f"run_dir={tmp_path / 'run'}")[0] == 0
+    assert dpgen("verify", tmp_path / "run")[0] == 0

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+# Before torch is imported: a thread of it would not survive a fork.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -27,8 +28,11 @@ def main() -> int:
     parser.add_argument("--target", action="append", help="only this one; may be given several times")
     parser.add_argument("--out", type=Path, help="where inputs that fail are kept; a new folder by default")
     parser.add_argument("--no-atheris", action="store_true", help="our own mutations, even where atheris is installed")
-    parser.add_argument("--default", action="store_true", help="the corpus and a few mutations; results as JSON, for the suite")
+    parser.add_argument(
+        "--default", action="store_true", help="the corpus and a few mutations; results as JSON, for the suite"
+    )
     parser.add_argument("--worst", choices=("quick", "slow"), help="the dearest releases alone; their cost as JSON")
+    parser.add_argument("--planted", action="store_true", help="faults that are planted, and whether they are found")
     parser.add_argument("--seeds", action="store_true", help="make the seeds of the corpus again, and stop")
     arguments = parser.parse_args()
 
@@ -40,8 +44,16 @@ def main() -> int:
 
         write_seeds(CORPUS)
         return 0
+    from .children import run_inputs
+
+    if arguments.planted:
+        from .planted import TITLES, planted
+
+        for title in TITLES:
+            outcomes = run_inputs(planted(title), [("x", b"good"), ("x", b"bad"), ("x", b"good")])
+            print(json.dumps([title, *(outcome.kind for outcome in outcomes[1:])]))
+        return 0
     if arguments.worst:
-        from .children import run_inputs
         from .worst import QUICK, SLOW, inputs
 
         for title, target, name, content in inputs(QUICK if arguments.worst == "quick" else SLOW):
@@ -67,9 +79,11 @@ def main() -> int:
         if by_atheris and each:
             from .coverage import run_atheris
 
-            run_atheris(name, arguments.seed, each, out, tally)
+            run_atheris(name, arguments.seed, each, tally)
         else:
-            run_mutations(name, arguments.seed, count=arguments.inputs, seconds=each if not arguments.inputs else None, tally=tally)
+            run_mutations(
+                name, arguments.seed, count=arguments.inputs, seconds=each if not arguments.inputs else None, tally=tally
+            )
         print(f"{name:<10} {tally}", flush=True)
         for number, (file, content, outcome) in enumerate(tally.findings.values()):
             kept = out / name / f"{number}_{file}"

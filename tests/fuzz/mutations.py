@@ -26,18 +26,38 @@ _NUMBERS = [
     10**7, 10**15, 10**40, 0.0, -0.0, 0.5, 1e-9, 1e-300, 1e300, 1.7976931348623157e308, -1.5, 0.1, 1e-5, 5e-6, 0.001, 1e22,
 ]  # fmt: skip
 _TEXTS = [
-    "", " ", "x", "a" * 300, "a" * 70_000, "\n", "\0", "\x1b[31m", "../x", "/etc/passwd", "é", "\ud7ff", "\U0001f600", "nan", "inf",
-    "null", "true", "1e999", "-", "0", "1", "???", "TODO", "{}", "[]", "=1+1", "label", "items", "conv", "dense", "private",
-    "GaussianDpEvent", "LaplaceDpEvent", "PoissonSampledDpEvent", "SelfComposedDpEvent", "ComposedDpEvent", "NonPrivateDpEvent",
-    "RepeatAndSelectDpEvent", "EpsilonDeltaDpEvent", "OneOfDpEvent", "add_or_remove_one", "replace_one", "closed form",
-    "dp_accounting.pld", "vae_mixture", "rbm_mixture", "wgan_mixture", "gaussian_mixture", "product_mixture", "projection",
-    "images", "table", "baskets", "series", "weights", "2024-01-01", "category", "integer", "number", "boolean", "date",
+    "", " ", "x", "a" * 300, "a" * 70_000, "\n", "\0", "\x1b[31m", "../x", "/etc/passwd", "é", "\ud7ff",
+    "\U0001f600", "nan", "inf", "null", "true", "1e999", "-", "0", "1", "???", "TODO", "{}", "[]", "=1+1", "label",
+    "items", "conv", "dense", "private", "GaussianDpEvent", "LaplaceDpEvent", "PoissonSampledDpEvent",
+    "SelfComposedDpEvent", "ComposedDpEvent", "NonPrivateDpEvent", "RepeatAndSelectDpEvent", "EpsilonDeltaDpEvent",
+    "OneOfDpEvent", "add_or_remove_one", "replace_one", "closed form", "dp_accounting.pld", "vae_mixture",
+    "rbm_mixture", "wgan_mixture", "gaussian_mixture", "product_mixture", "projection", "images", "table", "baskets",
+    "series", "weights", "2024-01-01", "category", "integer", "number", "boolean", "date",
 ]  # fmt: skip
 _PIECES = [
-    b"\n", b"\r\n", b'"', b",", b"\t", b";", b"nan", b"\xef\xbb\xbf", b"\xff", b"\0", b"1e999", b"-", b" ", b"{", b"[", b"]", b"}",
-    b":", b"\x80", b"99999999999999999999", b"'", b"\\", b"&a", b"*a", b"|", b"!!int", b"#", b"%", b"\xed\xa0\x80", b"1" * 400,
+    b"\n", b"\r\n", b'"', b",", b"\t", b";", b"nan", b"\xef\xbb\xbf", b"\xff", b"\0", b"1e999", b"-", b" ", b"{",
+    b"[", b"]", b"}", b":", b"\x80", b"99999999999999999999", b"'", b"\\", b"&a", b"*a", b"|", b"!!int", b"#", b"%",
+    b"\xed\xa0\x80", b"1" * 400,
 ]  # fmt: skip
-_SPECIAL = [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-45, 1e38, 3e38, 1e300, 1e-300, 255, 256, 2**31, -(2**31), 2**63 - 1]
+_SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    np.nan,
+    np.inf,
+    -np.inf,
+    1e-45,
+    1e38,
+    3e38,
+    1e300,
+    1e-300,
+    255,
+    256,
+    2**31,
+    -(2**31),
+    2**63 - 1,
+]
 
 
 def mutated(random: Random, name: str, content: bytes, others: list[bytes]) -> bytes:
@@ -87,7 +107,9 @@ def of_text(random: Random, content: bytes, others: list[bytes]) -> bytes:
     elif what == 1:
         del lines[at]
     elif what == 2:
-        lines[at] = random.choice([b"", lines[at] * 2, lines[at] + random.choice(_PIECES), random.choice(_PIECES) + lines[at]])
+        lines[at] = random.choice(
+            [b"", lines[at] * 2, lines[at] + random.choice(_PIECES), random.choice(_PIECES) + lines[at]]
+        )
     elif what == 3:
         lines = lines[:at] + [lines[at]] * random.choice([2, 10, 300]) + lines[at:]
     else:
@@ -96,7 +118,9 @@ def of_text(random: Random, content: bytes, others: list[bytes]) -> bytes:
             if len(words) > 1:
                 place = random.randrange(len(words))
                 value = random.choice([*map(str, _NUMBERS), *_TEXTS]).encode()
-                words[place] = random.choice([value, b"", b'"' + value + b'"', random.choice(words), random.choice(_PIECES)])
+                words[place] = random.choice(
+                    [value, b"", b'"' + value + b'"', random.choice(words), random.choice(_PIECES)]
+                )
                 lines[at] = cut.join(words)
                 break
     return b"\n".join(lines)
@@ -147,12 +171,27 @@ def of_value(random: Random, value: Any) -> Any:
 def _odd(random: Random, value: Any) -> Any:
     """Another value, often of the same kind."""
     if isinstance(value, bool) or random.random() < 0.25:
-        return random.choice([None, True, False, [], {}, [value], {"x": value}, random.choice(_NUMBERS), random.choice(_TEXTS)])
+        return random.choice(
+            [None, True, False, [], {}, [value], {"x": value}, random.choice(_NUMBERS), random.choice(_TEXTS)]
+        )
     if isinstance(value, int | float) and random.random() < 0.6:
-        near = [value + 1, value - 1, value * 2, value / 2, value * 1.0001, value * 0.999, value * 1e-3, value * 1e6, -value, str(value)]
+        near = [
+            value + 1,
+            value - 1,
+            value * 2,
+            value / 2,
+            value * 1.0001,
+            value * 0.999,
+            value * 1e-3,
+            value * 1e6,
+            -value,
+            str(value),
+        ]
         return random.choice(near)
     if isinstance(value, str):
-        return random.choice([value * 2, value[:-1], value + random.choice(_TEXTS), random.choice(_TEXTS), value.upper(), "." + value])
+        return random.choice(
+            [value * 2, value[:-1], value + random.choice(_TEXTS), random.choice(_TEXTS), value.upper(), "." + value]
+        )
     if random.random() < 0.1:
         for _ in range(random.choice([5, 20, 70, 2000])):
             value = [value]
@@ -257,7 +296,9 @@ def of_npy(random: Random, content: bytes, others: list[bytes]) -> bytes:
                     array.reshape(-1)[random.randrange(array.size)] = value
                 else:
                     whole = int(np.nan_to_num(value, posinf=0, neginf=0)) % 2**64
-                    array.reshape(-1)[random.randrange(array.size)] = np.array([whole], np.uint64).view(np.int64).astype(array.dtype)[0]
+                    array.reshape(-1)[random.randrange(array.size)] = (
+                        np.array([whole], np.uint64).view(np.int64).astype(array.dtype)[0]
+                    )
         elif what == 3:
             kinds = ["<f4", "<f8", ">f8", "u1", "<i4", "<i8", ">i4", "<u8", "?", "<f2", "<c16", "S3", "<U2", "M8[D]", "i1"]
             array = array.astype(random.choice(kinds), casting="unsafe") if array.dtype.kind in "iufb" else array
@@ -333,7 +374,15 @@ def of_words(random: Random, content: bytes, others: list[bytes]) -> bytes:
     elif words:
         at = min(at, len(words) - 1)
         name, _, value = words[at].partition("=")
-        values = [*map(str, _NUMBERS), *(text for text in _TEXTS if len(text) < 400), "null", "[1,2]", "{a: 1}", "${oc.env:HOME}", "auto"]
+        values = [
+            *map(str, _NUMBERS),
+            *(text for text in _TEXTS if len(text) < 400),
+            "null",
+            "[1,2]",
+            "{a: 1}",
+            "${oc.env:HOME}",
+            "auto",
+        ]
         others_value = random.choice(pool).partition("=")[2]
         value = random.choice([random.choice(values), value * 2, f"-{value}", f"'{value}'", others_value, value[:-1]])
         name = random.choice([name] * 6 + [f"+{name}", f"++{name}", f"~{name}", f"{name}.x", name[:-1], name.split(".")[0]])

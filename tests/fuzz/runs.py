@@ -23,7 +23,7 @@ class Tally:
     """What came of the inputs of one target.
 
     Attributes:
-        counts: of ``read``, ``refused`` and ``finding``.
+        counts: of ``read``, ``refused`` and ``finding``; ``followed`` by atheris, which does not say what came of them.
         findings: one input and its outcome for each cause.
         slowest, largest: seconds of the processor and megabytes, of one input.
     """
@@ -40,7 +40,7 @@ class Tally:
             self.findings.setdefault(outcome.signature, (name, content, outcome))
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{self.counts[kind]:,} {kind}" for kind in ("read", "refused", "finding"))
+        counts = ", ".join(f"{self.counts[kind]:,} {kind}" for kind in ("read", "refused", "followed", "finding"))
         return (
             f"{self.counts.total():,} inputs: {counts} ({len(self.findings)} causes); at most {self.slowest:.2f} s and "
             f"{self.largest:.0f} MB"

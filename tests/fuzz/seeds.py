@@ -126,7 +126,9 @@ def _releases(folder: Path) -> dict[str, bytes]:
 
 def _ledgers(folder: Path) -> dict[str, bytes]:
     split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, rate=0.5)
-    account = Account(Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 1.0, 1e-5), folder / "ledger.jsonl", PrivateStream(seed=1))
+    account = Account(
+        Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 1.0, 1e-5), folder / "ledger.jsonl", PrivateStream(seed=1)
+    )
     for stage in ("split", "training", "training"):
         with account.open(stage) as access:
             for noise in access.access.multipliers:
@@ -149,7 +151,9 @@ def _studies(folder: Path) -> dict[str, bytes]:
     import dp_accounting
 
     study = Study(folder / "seed.jsonl", epsilon=9.0, delta=1e-6)
-    lots = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(2.0)), 50)
+    lots = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(2.0)), 50
+    )
     study.enter("a", dp_accounting.GaussianDpEvent(6.0))
     study.enter("b", lots)
     own = (folder / "seed.jsonl").read_bytes()
@@ -180,7 +184,9 @@ def _rows(folder: Path) -> dict[str, bytes]:
     return {
         "rows/seed.npy": _written(lambda file: np.save(file, rows.astype(np.float32))),
         "rows/seed.npz": _written(lambda file: scipy.sparse.save_npz(file, few)),
-        "rows/seed.parquet": _written(lambda file: pa.parquet.write_table(pa.table({"a": rows[:, 0], "b": rows[:, 1]}), file)),
+        "rows/seed.parquet": _written(
+            lambda file: pa.parquet.write_table(pa.table({"a": rows[:, 0], "b": rows[:, 1]}), file)
+        ),
         "rows/table_seed.csv": csv,
         "rows/table_seed.tsv": table.to_csv(index=False, sep="\t").encode(),
         "rows/table_seed.csv.gz": gzip.compress(csv, mtime=0),
@@ -194,7 +200,9 @@ def _rows(folder: Path) -> dict[str, bytes]:
         "baskets/seed.csv": b"b,i\n1,1\n1,2\n2,3\n3,\n",
         "baskets/seed.dat.gz": gzip.compress(lines.encode(), mtime=0),
         "baskets/seed.parquet": _written(
-            lambda file: pa.parquet.write_table(pa.table({"b": [1, 1, 2, 3], "i": pa.array([1, 2, 3, None], pa.int64())}), file)
+            lambda file: pa.parquet.write_table(
+                pa.table({"b": [1, 1, 2, 3], "i": pa.array([1, 2, 3, None], pa.int64())}), file
+            )
         ),
         "baskets/items_seed.txt": b"tea\nmilk\njam\n",
         "baskets/items_seed.csv": b'"tea"\nmilk\n3\n',
@@ -203,7 +211,9 @@ def _rows(folder: Path) -> dict[str, bytes]:
         "series/seed.npz": _written(lambda file: np.savez(file, series=series, labels=np.arange(5))),
         "series/seed.csv": wide.to_csv(index=False).encode(),
         "series/long_seed.csv": long.encode(),
-        "series/seed.parquet": _written(lambda file: pa.parquet.write_table(pa.Table.from_pandas(wide.drop(columns="label")), file)),
+        "series/seed.parquet": _written(
+            lambda file: pa.parquet.write_table(pa.Table.from_pandas(wide.drop(columns="label")), file)
+        ),
     }
 
 
@@ -216,7 +226,9 @@ def _pictures(folder: Path) -> dict[str, bytes]:
     }
     for form, picture in (("png", grey[0]), ("jpg", colour), ("jpeg", grey[1])):
         name = f"pictures/seed.{form}"
-        made[name] = _written(lambda file, picture=picture, form=form: Image.fromarray(picture).save(file, "PNG" if form == "png" else "JPEG"))
+        made[name] = _written(
+            lambda file, picture=picture, form=form: Image.fromarray(picture).save(file, "PNG" if form == "png" else "JPEG")
+        )
     palette = Image.fromarray(colour).convert("P")
     made["pictures/palette_seed.png"] = _written(lambda file: palette.save(file, "PNG"))
     return made
@@ -243,7 +255,15 @@ def _texts(folder: Path) -> dict[str, bytes]:
         "digits": ["data=digits", "model=vae", "split.k=3", "privacy.epsilon=1.74"],
         "images": ["data=images", "data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4", "model=measured"],
         "baskets": ["data=baskets", "data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5", "model=rbm"],
-        "series": ["data=series", "data.path=x.csv", "data.n=500", "data.length=4", "data.low=0", "data.high=1", "model=wgan"],
+        "series": [
+            "data=series",
+            "data.path=x.csv",
+            "data.n=500",
+            "data.length=4",
+            "data.low=0",
+            "data.high=1",
+            "model=wgan",
+        ],
         "measured": ["data=mnist", "model=measured", "model.symmetries=handwriting", "seed=3", "rows=10"],
         "clipping": ["data=digits", "clipping=dpnorm", "privacy.noise=secure", "model.steps=20", "privacy.delta=1e-6"],
         "project": ["project", "data=blobs", "project.k=3", "privacy.epsilon=2", "project.matrix=sparse", "data.n=50"],
@@ -251,16 +271,15 @@ def _texts(folder: Path) -> dict[str, bytes]:
     made = {
         "schema/seed.yaml": schema_text(TABLE).encode(),
         "schema/seed_open.yaml": (
-            "description: people\nstrip: false\nheader: false\nseparator: ';'\ncolumns:\n"
-            "  age: {type: integer, low: private, high: private}\n  id: {type: fake, fake: row_number}\n  x: {type: drop}\n"
-            "  city: {type: category, values: private}\n"
-            "  wage: {type: number, low: 1, high: 50000, decimals: 2, transform: log, special: [1], missing: true}\n"
-        ).encode(),
+            b"description: people\nstrip: false\nheader: false\nseparator: ';'\ncolumns:\n"
+            b"  age: {type: integer, low: private, high: private}\n  id: {type: fake, fake: row_number}\n"
+            b"  x: {type: drop}\n"
+            b"  city: {type: category, values: private}\n"
+            b"  wage: {type: number, low: 1, high: 50000, decimals: 2, transform: log, special: [1], missing: true}\n"
+        ),
         "importers/sdv_seed.json": json.dumps(sdv).encode(),
         "importers/sdv_tables_seed.json": json.dumps({"tables": {"people": sdv}}).encode(),
         "importers/domain_seed.yaml": domain.encode(),
         "importers/domain_seed.json": b'{"age": 85, "sex": 2}',
     }
     return made | {f"overrides/words_{name}.json": json.dumps(text).encode() for name, text in words.items()}
-
-

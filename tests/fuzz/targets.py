@@ -180,10 +180,19 @@ def _least_epsilon(tree: str, delta: float, relation: str) -> float:
     selections = [leaf for leaf, _ in leaves if leaf["type"] == "RepeatAndSelectDpEvent"]
     # The best of several trials costs no less than one of them.
     parts = [_stock(leaf["event"]) for leaf in selections for leaf in _trials(leaf)]
-    parts += [dp_accounting.ComposedDpEvent([
-        dp_accounting.SelfComposedDpEvent(_stock(leaf), count)
-        for leaf, count in leaves if leaf not in selections and "Delta" not in leaf["type"]
-    ])] if len(leaves) > len(selections) else []
+    parts += (
+        [
+            dp_accounting.ComposedDpEvent(
+                [
+                    dp_accounting.SelfComposedDpEvent(_stock(leaf), count)
+                    for leaf, count in leaves
+                    if leaf not in selections and "Delta" not in leaf["type"]
+                ]
+            )
+        ]
+        if len(leaves) > len(selections)
+        else []
+    )
     if selections:
         return max(RdpAccountant(neighboring_relation=neighbours).compose(part).get_epsilon(delta) for part in parts) * 0.9
     return max(PLDAccountant(neighbours, 1e-3).compose(part).get_epsilon(delta) for part in parts)

@@ -45,7 +45,9 @@ def _of_stages(events: list[Any], interval: float = 1e-3, **changes: Any) -> byt
     return sealed(found | changes)
 
 
-def _as_many_as_allowed(make: Callable[[int], dp_accounting.DpEvent], interval: float, most: int) -> list[dp_accounting.DpEvent]:
+def _as_many_as_allowed(
+    make: Callable[[int], dp_accounting.DpEvent], interval: float, most: int
+) -> list[dp_accounting.DpEvent]:
     events: list[dp_accounting.DpEvent] = []
     while len(events) < most and affordable(composed([*events, make(len(events))]), interval):
         events.append(make(len(events)))
@@ -104,95 +106,145 @@ def _page() -> bytes:
 
 def _selection(trials: int) -> bytes:
     events = [encode(_sampled(1.0 + i / 1000, 0.01, 100)) for i in range(trials)]
-    tree = {"type": "RepeatAndSelectDpEvent", "event": {"type": "OneOfDpEvent", "events": events}, "mean": 5.0, "shape": 0.0}
+    tree = {
+        "type": "RepeatAndSelectDpEvent",
+        "event": {"type": "OneOfDpEvent", "events": events},
+        "mean": 5.0,
+        "shape": 0.0,
+    }
     return _of_stages([tree], 0.0)
 
 
 # Those of no more than a second or so; each with its target and the name of its input.
 QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "a million bad names": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: sealed(certificate() | {"files": {f"../{i}": "0" for i in range(900_000)}}),
     ),
     "two thousand sampled stages": (
-        "verify", "certificate.json", lambda: _of_stages([_sampled(1.0 + i / 1000, 0.01) for i in range(2000)])
+        "verify",
+        "certificate.json",
+        lambda: _of_stages([_sampled(1.0 + i / 1000, 0.01) for i in range(2000)]),
     ),
     "nine hundred sampled stages": (
-        "verify", "certificate.json", lambda: _of_stages([_sampled(1.0 + i / 1000, 0.01) for i in range(900)])
+        "verify",
+        "certificate.json",
+        lambda: _of_stages([_sampled(1.0 + i / 1000, 0.01) for i in range(900)]),
     ),
     "an event of 400,000 objects": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: sealed(certificate() | {"event": {"type": "ComposedDpEvent", "events": [_GAUSSIAN] * 400_000}}),
     ),
-    "a fine interval and a wide loss": (
-        "verify", "certificate.json", lambda: _of_stages([_sampled(0.12, 1e-11, 1)], 5e-6)
-    ),
+    "a fine interval and a wide loss": ("verify", "certificate.json", lambda: _of_stages([_sampled(0.12, 1e-11, 1)], 5e-6)),
     "a rate at which series converge slowly": (
-        "verify", "certificate.json", lambda: _of_stages([_sampled(40.0 + i, 0.5) for i in range(20)])
+        "verify",
+        "certificate.json",
+        lambda: _of_stages([_sampled(40.0 + i, 0.5) for i in range(20)]),
     ),
     "ten million layers": ("bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: model.update(layers=10**7))),
     "layers as many as allowed, and wide": (
-        "bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: model.update(layers=64, hidden=2**24, k=2**20))
+        "bundle",
+        "x.zip",
+        lambda: _bundle("vae_pictures", lambda model: model.update(layers=64, hidden=2**24, k=2**20)),
     ),
     "a header of a terabyte": ("bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: None, _header(2**40))),
     "a header of ten million blanks": (
-        "bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: None, _header(10**7, b"{" + b" " * (10**7 - 2) + b"}"))
+        "bundle",
+        "x.zip",
+        lambda: _bundle("vae_pictures", lambda model: None, _header(10**7, b"{" + b" " * (10**7 - 2) + b"}")),
     ),
     "weights of half a million components": (
-        "bundle", "x.zip",
+        "bundle",
+        "x.zip",
         lambda: _bundle("products", lambda model: model.update(k=500_000, mixture_weights=[1.0] * 500_000)),
     ),
     "rows that a short file cannot hold": (
-        "bundle", "x.zip", lambda: _bundle("projected", lambda model: None, projected_parquet=_long_rows(10**7))
+        "bundle",
+        "x.zip",
+        lambda: _bundle("projected", lambda model: None, projected_parquet=_long_rows(10**7)),
     ),
     "a matrix larger than anybody makes": (
-        "bundle", "x.zip", lambda: _bundle("projected", lambda model: model.update(d=2**20, k=2**20))
+        "bundle",
+        "x.zip",
+        lambda: _bundle("projected", lambda model: model.update(d=2**20, k=2**20)),
     ),
 }
 SLOW: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "as many sampled stages as allowed": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: _of_stages(_as_many_as_allowed(lambda i: _sampled(1.0 + i / 500, 0.01), INTERVALS[0], 1000)),
     ),
     "as many narrow stages as allowed": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: _of_stages(_as_many_as_allowed(lambda i: _sampled(50.0 + i, 1e-4), INTERVALS[0], 1000)),
     ),
     "as many stages as allowed at the finest interval": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: _of_stages(_as_many_as_allowed(lambda i: _sampled(5.0 + i / 10, 0.01), INTERVALS[-1], 1000), INTERVALS[-1]),
     ),
     "one stage as wide as allowed": (
-        "verify", "certificate.json", lambda: _of_stages([_widest(INTERVALS[-1])], INTERVALS[-1])
+        "verify",
+        "certificate.json",
+        lambda: _of_stages([_widest(INTERVALS[-1])], INTERVALS[-1]),
     ),
     "a billion lots": ("verify", "certificate.json", lambda: _of_stages([_sampled(60.0, 0.01, 10**9)], 1e-3)),
     "a thousand full passes": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: _of_stages([dp_accounting.GaussianDpEvent(100.0 + i) for i in range(1000)], 0.0),
     ),
     "a selection among as many as allowed": ("verify", "certificate.json", lambda: _selection(520)),
     "declared names that fill the file": (
-        "verify", "certificate.json",
+        "verify",
+        "certificate.json",
         lambda: sealed(certificate() | {"declared": {"n": 90, "discovered": [f"keys of {i}" for i in range(800_000)]}}),
     ),
     "a page of references": ("verify", "x.zip", _page),
     "a table of ten thousand columns": (
-        "bundle", "x.zip", lambda: _bundle("vae_table", lambda model: model.update(schema=_wide_table(9000, 90)))
+        "bundle",
+        "x.zip",
+        lambda: _bundle("vae_table", lambda model: model.update(schema=_wide_table(9000, 90))),
     ),
     "a column of half a million values": (
-        "bundle", "x.zip", lambda: _bundle("vae_table", lambda model: model.update(schema=_wide_table(1, 900_000)))
+        "bundle",
+        "x.zip",
+        lambda: _bundle("vae_table", lambda model: model.update(schema=_wide_table(1, 900_000))),
     ),
     "numbers in a million bins": (
-        "bundle", "x.zip",
-        lambda: _bundle("vae_table", lambda model: model.update(schema={"kind": "table", "columns": [
-            {"name": f"c{i}", "type": "number", "low": 1.0, "high": 1e9, "transform": "log", "bins": 10_000} for i in range(100)
-        ]})),
+        "bundle",
+        "x.zip",
+        lambda: _bundle(
+            "vae_table",
+            lambda model: model.update(
+                schema={
+                    "kind": "table",
+                    "columns": [
+                        {"name": f"c{i}", "type": "number", "low": 1.0, "high": 1e9, "transform": "log", "bins": 10_000}
+                        for i in range(100)
+                    ],
+                }
+            ),
+        ),
     ),
     "a universe of a hundred thousand long names": (
-        "bundle", "x.zip",
-        lambda: _bundle("rbm_baskets", lambda model: model.update(schema={
-            "kind": "baskets", "items": [f"{i:0150}" for i in range(100_000)], "max_items": 100_000, "classes": [],
-        })),
+        "bundle",
+        "x.zip",
+        lambda: _bundle(
+            "rbm_baskets",
+            lambda model: model.update(
+                schema={
+                    "kind": "baskets",
+                    "items": [f"{i:0150}" for i in range(100_000)],
+                    "max_items": 100_000,
+                    "classes": [],
+                }
+            ),
+        ),
     ),
 }
 
@@ -209,5 +261,3 @@ def inputs(cases: dict[str, tuple[str, str, Callable[[], bytes]]]) -> Iterator[t
     """What each case is called, its target, and the name and content of its input."""
     for title, (target, name, make) in cases.items():
         yield title, target, name, make()
-
-

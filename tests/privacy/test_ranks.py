@@ -229,7 +229,8 @@ def test_an_account_goes_along_with_spawned_processes_once(tmp_path, monkeypatch
 def test_a_ledger_is_read_as_it_is_reopened(tmp_path):
     """Also where a crash has cut its last line short, or left it without its end."""
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(path, plan={"a": 1}, about={"b": 2}, noise="c")
+    plan = Plan((Stage(Access("training", {"sum": 1.0}), 3, 1.0),), 8.0, 1e-5)
+    ledger = Ledger(path, plan=plan.as_json(), about={"b": 2}, noise="c")
     for _ in range(3):
         ledger.write(Access("training", {"sum": 1.0}), ahead=2)
     ledger.close()

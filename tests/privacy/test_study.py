@@ -135,7 +135,7 @@ def test_a_key_that_could_not_be_written_is_none(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lightning_dpgen.privacy.study.os.fsync", full)
+        patch.setattr("lightning_dpgen.privacy.durable.os.fsync", full)
         with pytest.raises(OSError, match="No space"):
             fingerprint_key(tmp_path)
     key = fingerprint_key(tmp_path)
@@ -205,10 +205,46 @@ def test_a_damaged_study_is_refused_and_left_alone(study, damage):
     assert study.path.read_bytes() == b"".join(lines)
 
 
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_entries_that_are_lost_at_the_end_are_noticed(study, lines):
+    """What is left is a study whose lines follow from each other, and which would let more runs in."""
+    for number in range(3):
+        study.enter(f"run {number}", GAUSSIAN(9.0))
+    whole = study.path.read_bytes().splitlines(keepends=True)
+    study.path.write_bytes(b"".join(whole[:-lines]))
+    for ask in (lambda: study.total, lambda: study.enter("more", GAUSSIAN(9.0)), lambda: Study(study.path)):
+        with pytest.raises(LedgerError, match="missing at its end"):
+            ask()
+    assert study.path.read_bytes() == b"".join(whole[:-lines])
+
+
+def test_a_study_that_is_lost_is_not_begun_anew(study):
+    study.enter("a", GAUSSIAN(9.0))
+    study.path.unlink()
+    with pytest.raises(LedgerError, match=r"is missing, and .*heads names lines"):
+        Study(study.path, epsilon=5.0, delta=1e-6)
+
+
+def test_without_its_heads_nobody_can_tell(study):
+    Path(f"{study.path}.heads").unlink()
+    with pytest.raises(LedgerError, match="heads: is missing"):
+        study.enter("a", GAUSSIAN(9.0))
+
+
+def test_a_whole_last_line_counts_though_its_end_is_missing(study):
+    """Nobody can tell whether a run has drawn on it: to count it is safe."""
+    study.enter("a", GAUSSIAN(9.0))
+    study.path.write_bytes(study.path.read_bytes()[:-1])
+    assert study.total.runs == 1 and study.enter("b", GAUSSIAN(9.0)).runs == 2 and Study(study.path).total.runs == 2
+
+
 def test_a_line_that_a_crash_cut_short_was_never_entered(study):
     for number in range(3):
         study.enter(f"run {number}", GAUSSIAN(9.0))
     study.path.write_bytes(study.path.read_bytes()[:-20])
+    # The line was cut while it was written, and its head is written after it.
+    heads = Path(f"{study.path}.heads")
+    heads.write_bytes(heads.read_bytes()[:-18])
     assert study.total.runs == 2
     assert study.enter("more", GAUSSIAN(9.0)).runs == 3 and study.total.runs == 3
     assert study.check(GAUSSIAN(9.0)).runs == 4 and study.total.runs == 3

@@ -1,0 +1,112 @@
+"""Names on disk that last, and files and folders that their owner alone may read, whatever the umask is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+FILE, FOLDER = 0o600, 0o700
+
+
+def owner_only(path: str, flags: int) -> int:
+    """For ``open(..., opener=owner_only)``: the file is its owner's alone, and one that exists is made so.
+
+    Raises:
+        OSError: if it is a symbolic link, or belongs to another user and is open to others.
+    """
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), FILE)
+    try:
+        if os.name == "posix" and stat.S_IMODE(os.fstat(descriptor).st_mode) & ~FILE:
+            os.fchmod(descriptor, FILE)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in it durable; a system that has no such thing does it by itself."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it, each durable; one that is there is left as it is.
+
+    Raises:
+        OSError: if it cannot be made, or is a file.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=mode if folder == missing[0] else 0o777, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def make_private(folder: Path, *ours: str) -> None:
+    """Make a folder that its owner alone may read.
+
+    A folder that is there already and open to others is put right, with all that it holds, if it is empty or one of the
+    files `ours` says whose it is. The files of anybody else are left alone.
+
+    Raises:
+        OSError: if it cannot be made, is a symbolic link or a file, belongs to another user, or is open to others and holds
+            something else.
+    """
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "is a symbolic link, and what is private stays in the folder itself", str(folder))
+    make_folder(folder, FOLDER)
+    if os.name != "posix":
+        return
+    if any((folder / name).exists() for name in ours):
+        restrict(folder)
+    elif _is_open(folder):
+        if any(folder.iterdir()):
+            raise OSError(
+                errno.EPERM,
+                "others may read this folder, and it holds files of another program; chmod 700 it, or choose another",
+                str(folder),
+            )
+        folder.chmod(FOLDER)
+
+
+def restrict(folder: Path) -> None:
+    """Take the rights of others off a folder and all that it holds; links are left as they are."""
+    for path in (folder, *folder.rglob("*")):
+        if os.name == "posix" and not path.is_symlink() and _is_open(path):
+            path.chmod(FOLDER if path.is_dir() else FILE)
+
+
+def publish(staging: Path, folder: Path) -> None:
+    """Give a folder its final name in one durable move, and the rights that any new folder has.
+
+    Args:
+        staging: its owner's alone until now, on the same file system.
+        folder: must not exist.
+
+    Raises:
+        OSError: if it cannot be moved; then nothing stands under the final name.
+    """
+    probe = staging / ".rights"
+    probe.mkdir()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.rmdir()
+    staging.chmod(mode)
+    os.rename(staging, folder)
+    sync_folder(folder.parent)
+    sync_folder(staging.parent)
+
+
+def _is_open(path: Path) -> bool:
+    """Whether others than its owner have any right to it."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

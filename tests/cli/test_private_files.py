@@ -1,0 +1,179 @@
+"""What a run keeps to itself is its owner's alone, under any umask, and stays there when the machine crashes."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.privacy.folders import make_folder, make_private, owner_only, publish
+from lightning_dpgen.release.against_real import write_evaluation
+from lightning_dpgen.release.sampler import load_release
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUICK = ["model.steps=3", "model.hidden=4", "model.latent=2", "split.k=2", "split.iterations=1", "split.features=8",
+         "rows=9"]  # fmt: skip
+PROJECT = ["project.radius=10", "data.n=50", "data.d=9", "project.k=3"]
+SELECTION = ["model.lr=1e-3,1e-2", "privacy.selection=logarithmic", "privacy.selection_score=fidelity",
+             "privacy.fidelity_share=0.1", "privacy.selection_mean=2"]  # fmt: skip
+COMMANDS = {
+    "train": ["train", *QUICK],
+    "measured": ["train", "model=measured", "data.classes=0", "rows=9", "split.k=2"],
+    "counted": ["train", "model=measured", "data.classes=0", "rows=9", "split.k=2", "data.n=null", "data.n_share=0.1"],
+    "project": ["project", *PROJECT],
+    "sweep": ["train", "-m", *QUICK, "privacy.epsilon=1,2"],
+}
+
+
+@pytest.fixture
+def open_umask():
+    """One that takes no right away."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def _study(folder):
+    total = ["privacy.study_epsilon=20", "privacy.study_delta=1e-6"]
+    return ["privacy.study=census", f"privacy.study_folder={folder}", *total]
+
+
+def _rights(folder):
+    return {path: stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.rglob("*"))}
+
+
+def _assert_owned(folder):
+    for path, mode in _rights(folder).items():
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_all_of_a_private_folder_is_its_owners_and_a_release_is_as_any_folder(dpgen, tmp_path, open_umask, words):
+    run, studies = tmp_path / "new" / "run", tmp_path / "studies"
+    assert dpgen(*words, *_study(studies), f"run_dir={run}")[0] == 0
+    private, releases = list(run.rglob("private")), list(run.rglob("release"))
+    assert private and releases
+    for folder in (*private, studies):
+        _assert_owned(folder)
+    for folder in releases:
+        assert all(mode in (0o777, 0o666, 0o644) for mode in _rights(folder).values()), _rights(folder)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o777
+    if words == COMMANDS["train"]:
+        assert (run / "private/tensorboard").is_dir() and (run / "private/checkpoint.ckpt").is_file()
+        evaluation = Evaluation("images", {"columns": {"worst": 0.25}}, {}, {}, {}, "", {})
+        write_evaluation(run / "private", evaluation, load_release(run / "release").schema, data="digits", facts={})
+        assert (run / "private/report.html").is_file()
+        _assert_owned(run / "private")
+
+
+def test_an_interrupted_run_keeps_its_folder_to_itself(dpgen, tmp_path, open_umask, interrupted_when_kept):
+    words = [*COMMANDS["measured"], f"run_dir={tmp_path / 'run'}"]
+    with interrupted_when_kept(1):
+        assert dpgen(*words)[0] == 130
+    _assert_owned(tmp_path / "run/private")
+    # As an earlier version, or a copy, has left it.
+    for path, mode in _rights(tmp_path / "run/private").items():
+        path.chmod(mode | 0o055)
+    assert dpgen(*words)[0] == 0
+    _assert_owned(tmp_path / "run/private")
+
+
+@pytest.mark.parametrize("words", [COMMANDS["train"], COMMANDS["project"], COMMANDS["sweep"]], ids=lambda w: w[0])
+def test_a_private_folder_that_is_a_link_is_refused(dpgen, tmp_path, words):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run/private").symlink_to(tmp_path / "elsewhere")
+    status, _, err = dpgen(*words, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and ("symbolic link" in err or "is not empty" in err) and len(err.splitlines()) == 1
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_run_that_goes_on_through_a_link_is_refused(dpgen, tmp_path, interrupted_when_kept):
+    words = [*COMMANDS["measured"], f"run_dir={tmp_path / 'run'}"]
+    with interrupted_when_kept(1):
+        assert dpgen(*words)[0] == 130
+    shutil.move(tmp_path / "run/private", tmp_path / "elsewhere")
+    (tmp_path / "run/private").symlink_to(tmp_path / "elsewhere")
+    before = (tmp_path / "elsewhere/ledger.jsonl").read_bytes()
+    status, _, err = dpgen(*words)
+    assert status == 2 and "symbolic link" in err and (tmp_path / "elsewhere/ledger.jsonl").read_bytes() == before
+
+
+def test_folders_of_others_are_refused_and_left_alone(dpgen, tmp_path):
+    """One that is empty is put right; one that holds somebody's files is not ours to close."""
+    for name, words in (("private", ()), ("studies", (f"privacy.study_folder={tmp_path / 'run/studies'}",))):
+        folder = tmp_path / "run" / name
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        (folder / "thesis.txt").write_text("x")
+        study = ["privacy.study=a", "privacy.study_epsilon=9", "privacy.study_delta=1e-6", *words] if words else []
+        status, _, err = dpgen(*COMMANDS["train"], *study, f"run_dir={tmp_path / 'run'}")
+        assert status == 2 and "others may read this folder" in err and len(err.splitlines()) == 1
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o755 and [p.name for p in folder.iterdir()] == ["thesis.txt"]
+        shutil.rmtree(folder)
+        folder.mkdir()
+        folder.chmod(0o755)
+        make_private(folder)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_file_behind_a_link_is_neither_read_nor_written(tmp_path):
+    (tmp_path / "theirs").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    for mode in ("wb", "r+b", "ab", "rb"):
+        with pytest.raises(OSError, match="symbolic links"), open(tmp_path / "link", mode, opener=owner_only):
+            pass
+    assert (tmp_path / "theirs").read_text() == "x"
+
+
+class _Disk:
+    """Which names were made or moved in which folder, and not yet made durable."""
+
+    def __init__(self, monkeypatch, root):
+        self.root, self.waiting, self.seen = root, set(), 0
+        for name, place in (("mkdir", 0), ("replace", 1), ("rename", 1)):
+            monkeypatch.setattr(os, name, self._noting(getattr(os, name), place))
+        sync = os.fsync
+
+        def fsync(descriptor):
+            self.waiting.discard(os.readlink(f"/proc/self/fd/{descriptor}"))
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    def _noting(self, call, place):
+        def noted(*args, **kwargs):
+            found = call(*args, **kwargs)
+            path = Path(args[place]).absolute()
+            # TensorBoard's logs are nothing that a run goes on from; what is staged is synced when it is complete.
+            if path.is_relative_to(self.root) and not {"tensorboard", "public", ".rights"} & set(path.parts):
+                self.seen += 1
+                self.waiting |= {str(Path(args[at]).absolute().parent) for at in {place, 0}}
+            return found
+
+        return noted
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files are asked of Linux")
+@pytest.mark.parametrize("name", ["train", "counted", "project"])
+def test_the_folder_of_every_new_name_is_made_durable(dpgen, tmp_path, monkeypatch, name):
+    disk = _Disk(monkeypatch, tmp_path)
+    assert dpgen(*COMMANDS[name], *_study(tmp_path / "all" / "studies"), f"run_dir={tmp_path / 'new' / 'run'}")[0] == 0
+    assert disk.seen > 5 and not disk.waiting
+    # Else it would see nothing.
+    os.mkdir(tmp_path / "more")
+    assert disk.waiting == {str(tmp_path)}
+
+
+def test_a_published_folder_has_the_rights_that_the_umask_leaves(tmp_path):
+    for umask, mode in ((0o022, 0o755), (0o077, 0o700), (0o007, 0o770)):
+        before = os.umask(umask)
+        try:
+            make_folder(tmp_path / f"{umask}" / "staging", 0o700)
+            publish(tmp_path / f"{umask}" / "staging", tmp_path / f"{umask}" / "release")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / f"{umask}" / "release").stat().st_mode) == mode
