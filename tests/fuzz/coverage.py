@@ -71,7 +71,8 @@ def _fuzz(name: str, alike: list[tuple[str, bytes]], seed: int, seconds: float, 
 
     words = [
         "atheris", f"-max_total_time={max(1, int(seconds))}", f"-seed={1 + seed % 2**31}",
-        f"-artifact_prefix={folder}/stop-", f"-timeout={int(20 * target.seconds)}", "-rss_limit_mb=4000", "-max_len=100000", str(seeds),
+        f"-artifact_prefix={folder}/stop-", f"-timeout={int(20 * target.seconds)}", "-rss_limit_mb=4000",
+        "-max_len=100000", str(seeds),
     ]  # fmt: skip
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)

@@ -344,10 +344,10 @@ def _resealed(files: dict[str, bytes]) -> None:
         hashes = {name: hashlib.sha256(part).hexdigest() for name, part in files.items() if name != "privacy.json"}
         certificate["files"] |= {name: hashed for name, hashed in hashes.items() if name in certificate["files"]}
         files["privacy.json"] = sealed(certificate)
-    if "ledger.jsonl" in files:
-        checks = [_parsed(line) for line in files["ledger.jsonl"].splitlines()]
+    for name in [name for name in files if name.endswith(".jsonl")]:
+        checks = [_parsed(line) for line in files[name].splitlines()]
         heads = [line["check"] for line in checks if isinstance(line, dict) and isinstance(line.get("check"), str)]
-        files["ledger.jsonl.heads"] = "".join(f"\n{head}\n" for head in heads).encode()
+        files[f"{name}.heads"] = "".join(f"\n{head}\n" for head in heads).encode()
 
 
 def of_packed(random: Random, content: bytes, others: list[bytes]) -> bytes:

@@ -32,7 +32,6 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.projection.matrices import make_matrix
@@ -61,7 +60,7 @@ def packed(folder: Path) -> bytes:
     """The files of a folder as an archive."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.iterdir()):
+        for path in sorted(path for path in folder.iterdir() if path.suffix != ".lock"):
             archive.writestr(zipfile.ZipInfo(path.name), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
@@ -126,15 +125,12 @@ def _releases(folder: Path) -> dict[str, bytes]:
 
 def _ledgers(folder: Path) -> dict[str, bytes]:
     split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, rate=0.5)
-    account = Account(
-        Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 1.0, 1e-5), folder / "ledger.jsonl", PrivateStream(seed=1)
-    )
+    account = Account(Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 8.0, 1e-5), folder / "ledger.jsonl")
     for stage in ("split", "training", "training"):
         with account.open(stage) as access:
             for noise in access.access.multipliers:
                 gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
     account.ledger.close()
-    (folder / "ledger.jsonl.lock").unlink(missing_ok=True)
     made = {"ledger/seed_closed.zip": packed(folder)}
     ledger = Ledger.reopen(folder / "ledger.jsonl")
     ledger.write(lot, ahead=3)
@@ -142,7 +138,6 @@ def _ledgers(folder: Path) -> dict[str, bytes]:
     ledger.close()
     for name, content in zip(("ledger.jsonl", "ledger.jsonl.heads"), whole, strict=True):
         (folder / name).write_bytes(content)
-    (folder / "ledger.jsonl.lock").unlink(missing_ok=True)
     made["ledger/seed_open.zip"] = packed(folder)
     return made
 
@@ -150,15 +145,15 @@ def _ledgers(folder: Path) -> dict[str, bytes]:
 def _studies(folder: Path) -> dict[str, bytes]:
     import dp_accounting
 
-    study = Study(folder / "seed.jsonl", epsilon=9.0, delta=1e-6)
+    study = Study(folder / "study.jsonl", epsilon=9.0, delta=1e-6)
     lots = dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(2.0)), 50
     )
     study.enter("a", dp_accounting.GaussianDpEvent(6.0))
     study.enter("b", lots)
-    own = (folder / "seed.jsonl").read_bytes()
+    own = packed(folder)
     study.enter("c", dp_accounting.GaussianDpEvent(9.0), relation="replace_one", pair=(0.5, 1e-8))
-    return {"study/seed_added.jsonl": own, "study/seed_mixed.jsonl": (folder / "seed.jsonl").read_bytes()}
+    return {"study/seed_added.zip": own, "study/seed_mixed.zip": packed(folder)}
 
 
 def _written(write: Callable) -> bytes:

@@ -40,7 +40,8 @@ from lightning_dpgen.data.tables.draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, schema_text
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.projection.project import check_rows
@@ -245,11 +246,16 @@ def read_ledger(path: Path) -> None:
     if not ledger.is_file():
         return
     Ledger.read(ledger)
-    Ledger.reopen(ledger).close()
+    account = Account.resume(ledger)
+    try:
+        account.go_on({})
+        _ = account.finished, account.done, account.plan.spent
+    finally:
+        account.ledger.close()
 
 
 def read_study(path: Path) -> None:
-    study = Study(path)
+    study = Study(unpacked(path) / "study.jsonl")
     _ = study.total
     study.check(dp_accounting.GaussianDpEvent(4.0))
 
@@ -327,8 +333,8 @@ def read_overrides(path: Path) -> None:
 TARGETS = {
     "verify": Target(read_release, (NotARelease,), seconds=10.0, each=60),
     "bundle": Target(read_bundle, (NotARelease,), seconds=10.0, each=120),
-    "ledger": Target(read_ledger, (LedgerError, FileNotFoundError)),
-    "study": Target(read_study, (LedgerError, BudgetTooSmall), each=100),
+    "ledger": Target(read_ledger, (PrivacyError, FileNotFoundError)),
+    "study": Target(read_study, (PrivacyError,), each=100),
     "schema": Target(read_schemas, (BadSchema,)),
     "rows": Target(read_row_files, (BadRecords, BadSchema)),
     "baskets": Target(read_basket_files, (BadRecords,)),
