@@ -356,6 +356,11 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
             raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
         if setting in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
             raise Mistake(f"{override}: expected one name, as in data=digits")
+        # Hydra reads inf, nan and 12 as numbers, of which it makes no name.
+        if (group := setting.lstrip("+~").partition("@")[0]) in _GROUPS and equals:
+            known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+            if value not in known:
+                raise Mistake(f"{override}: there is none; expected one of {', '.join(known)}")
     # Within a sweep, Hydra has another configuration at hand.
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
@@ -365,6 +370,8 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
         source = OmegaConf.select(composed, "data.source")
         if source in others:
             raise Mistake(f"data={source}: is for {other}; expected one of {', '.join(sources)}")
+        if source is not None and source not in sources:
+            raise Mistake(f"data.source={source}: there is none; expected one of {', '.join(sources)}")
         yield composed
     except (HydraException, OmegaConfBaseException) as error:
         raise Mistake(_explain(error)) from None

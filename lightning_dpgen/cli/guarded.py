@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
 from lightning_dpgen.cli.mistake import INTERRUPTED, RANK_LOST, Mistake, describe_os_error
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.privacy.errors import RankLost
@@ -39,7 +40,7 @@ def guarded(
         work: is handed what the user has asked for by signals.
 
     Raises:
-        Mistake: on an interrupt, or an error of the system.
+        Mistake: on an interrupt, an error of the system, or memory that there is not.
     """
     interrupts = Interrupts()
     with interrupts.caught():
@@ -52,3 +53,8 @@ def guarded(
         except OSError as error:
             hint = f"; {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
             raise Mistake(f"{describe_os_error(error)}{hint}") from None
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            hint = f". {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
+            raise Mistake(f"{ADVICE}{hint}") from None

@@ -57,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         status = _status(error)
         if status == FAULT:
+            from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
+
+            if is_out_of_memory(error):
+                return _complain(ADVICE, MISTAKE)
             raise
         return _complain(describe_os_error(error) if isinstance(error, OSError) else str(error), status)
 

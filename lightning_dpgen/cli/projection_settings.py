@@ -11,6 +11,7 @@ import numpy as np
 
 from lightning_dpgen.cli.configuration import ProjectConf, read_project_conf
 from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.settings import check_budget
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import TRIED, Option, options, typical_distance
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
@@ -87,8 +88,7 @@ def read_projection_conf(overrides: Sequence[str]) -> ProjectConf:
     else:
         if privacy.unit is not None:
             raise Mistake("privacy.unit: the unit of a projection follows from project.unit; leave it out")
-        if privacy.epsilon is None or not 1e-6 <= privacy.epsilon < math.inf:
-            raise Mistake(f"privacy.epsilon={privacy.epsilon}: expected a positive finite number, or privacy=off")
+        check_budget(privacy.epsilon)
         if privacy.delta != 0.0 and not 1e-30 <= privacy.delta < 1.0:
             raise Mistake(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
     if privacy.noise == "secure" and conf.debug.private_seed is not None:

@@ -26,6 +26,7 @@ from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.learned import learned, read_records
+from lightning_dpgen.cli.memory import is_out_of_memory
 from lightning_dpgen.cli.mistake import OK, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings, fill, read_as
@@ -280,10 +281,7 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
 
 def _of_the_machine(error: Exception) -> bool:
     """Whether the machine is at fault and not the trial: then the selection stops, and can go on."""
-    if isinstance(error, OSError | MemoryError | torch.OutOfMemoryError):
-        return True
-    # As the allocator of a CPU has it.
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return isinstance(error, OSError) or is_out_of_memory(error)
 
 
 def _forget_what_is_left(folder: RunFolder) -> None:

@@ -30,14 +30,13 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.metrics.fidelity import fidelity_draft
 from lightning_dpgen.plugins.guard import PRECISIONS
+from lightning_dpgen.privacy.accountant import check_epsilon
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_declared
 
 # Below it nothing can be computed soundly.
-_SMALLEST_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-6
-# Far beyond what protects anything.
-_LARGEST_EPSILON = 1e6
+_SMALLEST_DELTA = 1e-30
 # Beyond any use, and short of what exhausts a machine without a word.
 _MOST, _WIDEST, _DEEPEST = 10**9, 2**16, 8
 # The stage that buys the number of records and what else is not declared.
@@ -216,6 +215,18 @@ def first_draft(conf: Conf) -> Draft:
     return dataclasses.replace(draft, stage=FIRST_PASS)
 
 
+def check_budget(epsilon: float | None) -> None:
+    """Refuse an epsilon that no run can be planned for.
+
+    Raises:
+        Mistake: saying the least and the largest.
+    """
+    try:
+        check_epsilon(epsilon)
+    except ValueError as error:
+        raise Mistake(f"privacy.{error}, or privacy=off") from None
+
+
 def make_schema(conf: Conf) -> Schema:
     """The declared description of a record.
 
@@ -370,10 +381,8 @@ def check_privacy(conf: Conf) -> None:
                 "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
                 "follows, or privacy=off"
             )
-    elif not _SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
-        raise Mistake(
-            f"privacy.epsilon={epsilon}: expected {_SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or privacy=off"
-        )
+    else:
+        check_budget(epsilon)
     share = conf.privacy.fidelity_share
     if share is not None and not 0.0 < share < 0.5:
         raise Mistake(f"privacy.fidelity_share={share:g}: expected a share of the budget, above 0 and below 0.5")

@@ -248,6 +248,8 @@ def _as_record(picture: Tensor) -> Tensor:
 
 
 def _quarters(schema: ImageSchema) -> tuple[int, int]:
+    if not isinstance(schema, ImageSchema):
+        raise ValueError(f"records of kind {schema.kind}: a network of convolutions is of pictures; model.network=dense")
     if schema.height % 4 or schema.width % 4:
         raise ValueError(
             f"pictures of {schema.height} by {schema.width}: a network of convolutions needs multiples of 4; "

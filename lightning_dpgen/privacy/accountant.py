@@ -32,6 +32,8 @@ _SETTLED = 1e-3
 _ROUNDING = 1e-13
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0
+# Below it nothing can be computed soundly.
+SMALLEST_EPSILON = 1e-6
 # Of an event tree: what it is made of, and how often.
 _Leaves = tuple[tuple[dp_accounting.DpEvent, int], ...]
 RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
@@ -242,6 +244,12 @@ def check_delta(delta: float) -> None:
     """Raise ValueError unless 0 < delta < 1."""
     if not (isinstance(delta, (int, float)) and 0.0 < delta < 1.0):
         raise ValueError(f"delta={delta}: expected a number between 0 and 1")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise ValueError unless a budget of this epsilon can be planned for."""
+    if not (isinstance(epsilon, (int, float)) and SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON):
+        raise ValueError(f"epsilon={epsilon}: expected a number from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}")
 
 
 def round_up(epsilon: float, digits: int = 6) -> float:

@@ -14,6 +14,7 @@ from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import (
     LARGEST_EPSILON,
     check_delta,
+    check_epsilon,
     gaussian_epsilon,
     gaussian_mu,
     round_down,
@@ -195,8 +196,8 @@ def _replacing(plan: Plan) -> Plan:
 
 
 def _check(drafts: Sequence[Draft], epsilon: float | None) -> None:
-    if epsilon is not None and not (0.0 < epsilon <= LARGEST_EPSILON or epsilon == math.inf):
-        raise ValueError(f"epsilon={epsilon}: expected a positive number, at most {LARGEST_EPSILON:g}")
+    if epsilon not in (None, math.inf):
+        check_epsilon(epsilon)
     names = [draft.stage for draft in drafts]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"stages {names}: expected at least one, and no name twice")

@@ -54,6 +54,8 @@ def parse_json(
         )
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error}") from None
     if b"\\u" in content and not lone_surrogates:
         try:
             json.dumps(value, ensure_ascii=False).encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,8 @@ from lightning_dpgen.release.tensors import check_tensors
 KIND = "projection"
 # Bytes of numbers for each byte of a file: what is rounded to a grid of 2^-20 of its noise has 20 bits and more of 64.
 _MOST_PACKED, _ALWAYS = 16, 1 << 20
+# Sums of squares of as large numbers are still finite.
+_LARGEST = 1e100
 _FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}
 
 
@@ -80,6 +81,8 @@ class ProjectedRows:
         matrix = self.projection.matrix
         covariance = variance * matrix.T @ matrix + self.recovery.coordinate_variance * np.eye(self.projection.k)
         values, vectors = np.linalg.eigh(covariance)
+        # What noise adds to each of them; less is rounding.
+        values = np.maximum(values, self.recovery.coordinate_variance)
         return self.rows @ (vectors / np.sqrt(values)) @ vectors.T
 
 
@@ -151,10 +154,13 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
         raise ValueError(f"{PROJECTED} has other columns than {column_names(projection.k)[0]}, ...")
     rows = np.column_stack([column.to_numpy() for column in table.columns])
     scale = description["scale"]
+    for name, numbers in (("matrix", matrix), ("centre", centre), (PROJECTED, rows)):
+        if numbers.size and not np.abs(numbers).max() <= _LARGEST:
+            raise ValueError(f"{name} holds numbers beyond {_LARGEST:g}: expected some whose squares can be added up")
     if rows.dtype != np.float64 or not np.isfinite(rows).all():
         raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float64")
-    if type(scale) not in (int, float) or not 0.0 <= scale < math.inf:
-        raise ValueError(f"scale={scale!r}: expected a finite number, 0 or more")
+    if type(scale) not in (int, float) or not 0.0 <= scale <= _LARGEST:
+        raise ValueError(f"scale={scale!r}: expected a number from 0 to {_LARGEST:g}")
     pulled_back = description["pulled_back"]
     if pulled_back is not None and not (type(pulled_back) is int and 0 <= pulled_back <= len(rows)):
         raise ValueError(f"pulled_back={pulled_back!r}: expected a whole number up to {len(rows)}, or null")

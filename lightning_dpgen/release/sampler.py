@@ -225,7 +225,9 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         raise NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
 
 
-def _schema(fields: dict[str, Any]) -> Schema:
+def _schema(fields: Any) -> Schema:
+    if not isinstance(fields, dict):
+        raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
     if fields.get("kind") not in _SCHEMAS:
         raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
     return _SCHEMAS[fields["kind"]].from_json(fields)

@@ -234,7 +234,7 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
-    if interval and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
+    if interval and delta and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
         verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
         return
     if not affordable(event, interval or INTERVALS[0]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from lightning_dpgen.data.baskets.schema import MOST_ITEMS
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.names import Name, public_names, shown
+from lightning_dpgen.privacy.strict_json import parse_json
 
 NO_UNIVERSE = (
     "items: baskets need the list of all items that there may be, and which of them occur is private, so that "
@@ -75,9 +75,9 @@ def _between(first: int, last: int, source: str) -> tuple[int, ...]:
 
 def _json(path: Path, text: str) -> list:
     try:
-        items = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadRecords(f"{path} is not JSON: {str(error)[:200]}") from None
+        items = parse_json(text.encode())
+    except ValueError as error:
+        raise BadRecords(f"{path}: {error}") from None
     if not isinstance(items, list):
         raise BadRecords(f"{path} holds a {type(items).__name__}: expected a list of items")
     return items

@@ -14,6 +14,16 @@ from lightning_dpgen.data.names import shown
 ENDINGS = (".npy", ".npz")
 
 
+def mapped(path: Path) -> np.ndarray:
+    """The one array of a .npy file, which stays on disk; by what the file holds, whatever its name ends in.
+
+    Raises:
+        ValueError, OSError, EOFError: for a file that is no such file, or damaged, or of pickled objects.
+    """
+    # np.load would take an archive for what it is, and hand over something else than an array.
+    return np.lib.format.open_memmap(path, mode="r")
+
+
 def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Those of a file's arrays that have one of these names. Nothing is unpickled.
 
@@ -29,8 +39,7 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
             # Of headers that Python 2 has written.
             warnings.simplefilter("ignore")
             if path.suffix == ".npy":
-                # Not by np.load, which goes by what a file holds and not by its name: an archive would come as itself.
-                return {names[0]: np.lib.format.open_memmap(path, mode="r")}
+                return {names[0]: mapped(path)}
             with zipfile.ZipFile(path):
                 pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
             with np.load(path, allow_pickle=False) as arrays:

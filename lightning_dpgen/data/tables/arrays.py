@@ -79,7 +79,10 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
 
 def shown(values: pa.Array, row: int) -> str:
     """A value as a message quotes it: text in quotes, all of it cut short."""
-    value = values[row].as_py()
+    try:
+        value = values[row].as_py()
+    except (ValueError, OverflowError):
+        return "a moment before the year 1 or after 9999"
     text = repr(value) if isinstance(value, str | int | float | bool) else str(value)
     return text if len(text) <= 40 else f"{text[:35]}..."
 

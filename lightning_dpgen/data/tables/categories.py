@@ -150,5 +150,8 @@ def _truths(values: pa.Array) -> pa.Array:
         found = pc.index_in(pc.utf8_lower(values), words)
         return pc.greater_equal(found, len(_TRUTH[False]))
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        return pc.if_else(pc.is_in(values, pa.array([0, 1]).cast(values.type)), pc.equal(values, 1), None)
+        # Of their own type: Arrow compares uint64 with a plain 1 as int64, which not all of them are.
+        zero, one = pa.scalar(0, values.type), pa.scalar(1, values.type)
+        truths = pc.equal(values, one)
+        return pc.if_else(pc.or_(truths, pc.equal(values, zero)), truths, None)
     raise wrong_type(values, "true and false")

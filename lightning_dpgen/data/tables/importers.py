@@ -38,7 +38,8 @@ def read_sdv(path: str | Path) -> list[Draft]:
     if not isinstance(columns, dict) or not columns or not all(isinstance(about, dict) for about in columns.values()):
         raise BadSchema(f"{path}: expected the metadata of a table by SDV, with columns and their sdtype")
     key = fields.get("primary_key")
-    return [_of_sdv(name, about, name == key) for name, about in columns.items()]
+    keys = key if isinstance(key, list) else [key]
+    return [_of_sdv(name, about, name in keys) for name, about in columns.items()]
 
 
 def read_domain(path: str | Path) -> list[Draft]:
@@ -95,7 +96,7 @@ def _of_sdv(name: str, about: dict[str, Any], is_key: bool) -> Draft:
         return Draft.of_type(name, "category", **({"values": listed} if isinstance(listed, list) else {}), **known)
     if kind == "boolean":
         return Draft.of_type(name, "boolean", **known)
-    if kind in _NAMES:
+    if isinstance(kind, str) and kind in _NAMES:
         return Draft(name, {"type": "fake", "fake": "email" if kind == "email" else "name"})
     if isinstance(kind, str) and kind != "unknown":
         return Draft(name, {"type": "drop"}, {"type": f"sdtype {shortened(kind)}: not modelled; or type: fake"})

@@ -183,6 +183,10 @@ class TableSchema:
                 chosen, scaled = column.encode(batch.column(column.name), outside == "clamp", counted)
             except Misfit as misfit:
                 raise BadValue(column.name, misfit.row, f"{misfit.problem}; {misfit.advice}") from None
+            except pa.ArrowException as error:
+                # Whatever Arrow cannot do with a type that no rule above has foreseen.
+                problem = f"is {batch.column(column.name).type} and cannot be read as declared; convert it"
+                raise BadValue(column.name, None, f"{problem} ({' '.join(str(error).split())[:100]})") from None
             if column.choices:
                 codes[:, group] = chosen
                 group += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.strict_json import read_json
 
 # What a draft holds where a person has to decide.
 UNFILLED = ("???", "TODO")
@@ -115,12 +115,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if path.suffix != ".json":
         return _parsed(_text(path), str(path))[1]
     try:
-        fields = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise BadSchema(f"{path}: not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise BadSchema(f"{path}: expected keys and values")
-    return fields
+        return read_json(path, most_bytes=_LARGEST_FILE)
+    except ValueError as error:
+        raise BadSchema(f"{path.parent / str(error)}") from None
 
 
 def parse_schema(text: str, source: str = "the schema") -> TableSchema:

@@ -1,0 +1,77 @@
+"""What another program wrote, with anything in the place of anything: a draft that can be written, or one line."""
+
+import copy
+import json
+import random
+
+import pytest
+import yaml
+
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.draft import draft_text
+from lightning_dpgen.data.tables.importers import read_domain, read_sdv
+
+WRONG = (None, True, 0, -1, 1.5, 10**300, "x", "", "%", "%Y", "\x00", "?", [], ["id"], [[]], {}, {"x": 1}, "999999-99-99")
+SDV = {
+    "METADATA_SPEC_VERSION": "SINGLE_TABLE_V1",
+    "primary_key": "id",
+    "columns": {
+        "id": {"sdtype": "id"},
+        "age": {"sdtype": "numerical", "computer_representation": "Int64", "range_min": 0, "range_max": 99},
+        "when": {"sdtype": "datetime", "datetime_format": "%Y-%m-%d", "range_min": "2001-01-01"},
+        "sex": {"sdtype": "categorical", "range_values": ["F", "M"], "range_is_nullable": True},
+        "ok": {"sdtype": "boolean"},
+        "mail": {"sdtype": "email"},
+    },
+}
+DOMAIN = {
+    "age": {"type": "NumericalAttribute", "min_value": 0, "max_value": 99, "dtype": "int", "clip_to_range": True},
+    "sex": {"type": "CategoricalAttribute", "possible_values": ["F", "M"], "out_of_domain_index": 0, "description": "x"},
+    "note": {"type": "FreeFormTextAttribute", "max_tokens": 9},
+    "size": 5,
+}
+
+
+def _places(value, before=()):
+    if before:
+        yield before
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from _places(value[key], (*before, key))
+
+
+@pytest.mark.parametrize(("read", "whole", "ending"), [(read_sdv, SDV, "json"), (read_domain, DOMAIN, "json"),
+                                                       (read_domain, DOMAIN, "yaml")])  # fmt: skip
+def test_anything_in_the_place_of_anything(tmp_path, read, whole, ending):
+    path, random_, refused = tmp_path / f"theirs.{ending}", random.Random(3), 0
+    for place in _places(whole):
+        for wrong in random_.sample(WRONG, 9) if ending == "yaml" else WRONG:
+            edited = copy.deepcopy(whole)
+            parent = edited
+            for key in place[:-1]:
+                parent = parent[key]
+            parent[place[-1]] = wrong
+            path.write_text(json.dumps(edited) if ending == "json" else yaml.safe_dump(edited))
+            try:
+                text = draft_text(read(path), str(path))
+                assert isinstance(text, str)
+            except BadSchema as error:
+                refused += 1
+                assert "\n" not in str(error)
+            except Exception as error:
+                raise AssertionError(f"{place} = {wrong!r}") from error
+    assert refused > 5
+
+
+HOSTILE = {
+    "brackets": b"[" * 100_000, "not UTF-8": b"\xff", "a key twice": b'{"a": 1, "a": 1}', "NaN": b'{"a": NaN}',
+    "a list": b"[]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("read", [read_sdv, read_domain])
+def test_json_that_readers_would_read_differently_is_refused(tmp_path, read, content):
+    (tmp_path / "theirs.json").write_bytes(content)
+    with pytest.raises(BadSchema, match=r"theirs\.json") as said:
+        read(tmp_path / "theirs.json")
+    assert "\n" not in str(said.value)

@@ -1,0 +1,65 @@
+"""A model from a stranger that cannot be one is refused in one line."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.arrays import load_arrays, mapped
+from lightning_dpgen.data.rows import read_rows
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
+from lightning_dpgen.release.sampler import load_release
+
+SCHEMA = BasketSchema(tuple("abc"), 2).as_json()
+MODELS = {
+    "schema is text": {"schema": "x"},
+    "schema is a number": {"schema": 0.5},
+    "schema is nothing": {"schema": None},
+    "a network of pictures": {"network": "conv"},
+    "a huge weight": {"mixture_weights": [10**400]},
+    "a large weight": {"mixture_weights": [1e308]},
+    "no weights": {"mixture_weights": {}},
+}
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
+def test_a_description_that_makes_no_model_is_one_line(tmp_path, changes):
+    model = {"model": "vae", "schema": SCHEMA, "k": 1, "latent": 2, "hidden": 3, "mixture_weights": [1.0]} | changes
+    (tmp_path / MODEL).write_text(json.dumps(model))
+    safetensors.numpy.save_file({"a": np.zeros(1, np.float32)}, tmp_path / WEIGHTS)
+    with pytest.raises(NotARelease) as said:
+        load_release(tmp_path)
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e99, 1e101, 1e154, 1e200, 1.7e308])
+@pytest.mark.parametrize("what", ["matrix", "rows", "scale", "centre"])
+def test_rows_are_whitened_or_refused(tmp_path, size, what):
+    random = np.random.default_rng(0)
+    sizes = {name: size if name == what else 1.0 for name in ("matrix", "rows", "scale", "centre")}
+    matrix, rows = random.uniform(-1, 1, (5, 3)) * sizes["matrix"], random.uniform(-1, 1, (9, 3)) * sizes["rows"]
+    projection = Projection(matrix, Neighbourhood("row", 1.0, None), "gaussian", np.ones(5) * sizes["centre"])
+    write_projected(tmp_path, ProjectedRows(rows, projection, "gaussian", sizes["scale"], None))
+    try:
+        projected = load_projected(tmp_path)
+    except NotARelease as error:
+        assert size > 1e100 and "\n" not in str(error)
+    else:
+        assert size <= 1e100 and np.isfinite(projected.whitened()).all()
+
+
+def test_an_archive_by_the_name_of_an_array_is_none(tmp_path):
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        np.savez(file, images=np.zeros((2, 3, 3), np.uint8))
+    for read in (lambda: load_arrays(path, ("images",)), lambda: read_rows(path)):
+        with pytest.raises(BadRecords, match=r"a\.npy"):
+            read()
+    np.save(path, np.arange(6).reshape(2, 3))
+    assert isinstance(mapped(path), np.memmap) and read_rows(path).tolist() == [[0, 1, 2], [3, 4, 5]]
