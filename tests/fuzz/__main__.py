@@ -28,37 +28,22 @@ def main() -> int:
     parser.add_argument("--target", action="append", help="only this one; may be given several times")
     parser.add_argument("--out", type=Path, help="where inputs that fail are kept; a new folder by default")
     parser.add_argument("--no-atheris", action="store_true", help="our own mutations, even where atheris is installed")
-    parser.add_argument(
-        "--default", action="store_true", help="the corpus and a few mutations; results as JSON, for the suite"
-    )
-    parser.add_argument("--worst", choices=("quick", "slow"), help="the dearest releases alone; their cost as JSON")
-    parser.add_argument("--planted", action="store_true", help="faults that are planted, and whether they are found")
+    parser.add_argument("--default", action="store_true", help="what the default suite runs; results as JSON")
+    parser.add_argument("--worst", action="store_true", help="the dearest releases that are allowed; their cost as JSON")
     parser.add_argument("--seeds", action="store_true", help="make the seeds of the corpus again, and stop")
     arguments = parser.parse_args()
 
     from .runs import CORPUS, Tally, run_corpus, run_mutations
     from .targets import TARGETS
+    from .worst import QUICK, SLOW
 
     if arguments.seeds:
         from .seeds import write_seeds
 
         write_seeds(CORPUS)
         return 0
-    from .children import run_inputs
-
-    if arguments.planted:
-        from .planted import TITLES, planted
-
-        for title in TITLES:
-            outcomes = run_inputs(planted(title), [("x", b"good"), ("x", b"bad"), ("x", b"good")])
-            print(json.dumps([title, *(outcome.kind for outcome in outcomes[1:])]))
-        return 0
     if arguments.worst:
-        from .worst import QUICK, SLOW, inputs
-
-        for title, target, name, content in inputs(QUICK if arguments.worst == "quick" else SLOW):
-            outcome = run_inputs(TARGETS[target], [(name, content)])[0]
-            print(json.dumps([title, outcome.kind, outcome.seconds, outcome.megabytes, outcome.told[-1500:]]), flush=True)
+        print(json.dumps(_costs(SLOW)))
         return 0
     targets = arguments.target or list(TARGETS)
     if arguments.default:
@@ -67,7 +52,7 @@ def main() -> int:
             tally = run_corpus(name)
             run_mutations(name, 0, count=TARGETS[name].each, tally=tally)
             found[name] = {"counts": tally.counts, "findings": _told(tally)}
-        print(json.dumps(found))
+        print(json.dumps({"targets": found, "costs": _costs(QUICK), "planted": _planted()}))
         return 0
     out = arguments.out or Path(tempfile.mkdtemp(prefix="fuzz-findings-"))
     by_atheris = importlib.util.find_spec("atheris") is not None and not arguments.no_atheris
@@ -92,6 +77,28 @@ def main() -> int:
             kept.with_name(f"{kept.name}.told").write_text(outcome.told, encoding="utf-8", errors="replace")
             print(f"  {kept}: {outcome.signature}", flush=True)
     return 1 if any(tally.findings for tally in tallies.values()) else 0
+
+
+def _costs(cases) -> dict[str, list]:
+    """Of each case what came of it, its seconds and megabytes, and what is told of a finding."""
+    from .children import run_inputs
+    from .targets import TARGETS
+    from .worst import inputs
+
+    found = {}
+    for title, target, name, content in inputs(cases):
+        outcome = run_inputs(TARGETS[target], [(name, content)])[0]
+        found[title] = [outcome.kind, outcome.seconds, outcome.megabytes, outcome.told[-1500:]]
+    return found
+
+
+def _planted() -> dict[str, list[str]]:
+    """Of each fault that is planted what came of its input, and of the one after it."""
+    from .children import run_inputs
+    from .planted import TITLES, planted
+
+    inputs = [("x", b"good"), ("x", b"bad"), ("x", b"good")]
+    return {title: [outcome.kind for outcome in run_inputs(planted(title), inputs)[1:]] for title in TITLES}
 
 
 def _told(tally) -> list[str]:

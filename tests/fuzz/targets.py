@@ -331,15 +331,15 @@ def read_overrides(path: Path) -> None:
 
 
 TARGETS = {
-    "verify": Target(read_release, (NotARelease,), seconds=10.0, each=60),
-    "bundle": Target(read_bundle, (NotARelease,), seconds=10.0, each=120),
-    "ledger": Target(read_ledger, (PrivacyError, FileNotFoundError)),
+    "verify": Target(read_release, (NotARelease,), seconds=10.0, each=50),
+    "bundle": Target(read_bundle, (NotARelease,), seconds=10.0, each=150),
+    "ledger": Target(read_ledger, (PrivacyError, FileNotFoundError), each=100),
     "study": Target(read_study, (PrivacyError,), each=100),
-    "schema": Target(read_schemas, (BadSchema,)),
+    "schema": Target(read_schemas, (BadSchema,), each=120),
     "rows": Target(read_row_files, (BadRecords, BadSchema)),
     "baskets": Target(read_basket_files, (BadRecords,)),
     "pictures": Target(read_picture_files, (BadRecords,)),
     "series": Target(read_series_files, (BadRecords,)),
     "importers": Target(read_others, (BadSchema,)),
-    "overrides": Target(read_overrides, (Complained,), each=20),
+    "overrides": Target(read_overrides, (Complained,), each=12),
 }
