@@ -213,9 +213,11 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
     if d is not None and rows.shape[1] != d:
         raise BadRecords(f"rows have {rows.shape[1]} columns: expected {d}")
     for part in _parts(rows):
-        flat = rows[part].data if scipy.sparse.issparse(rows) else _dense(rows[part]).reshape(-1)
-        # One quick pass that most rows satisfy; NaN fails every comparison.
-        if not flat @ flat < _LARGEST**2 and not (flat.min() > -_LARGEST and flat.max() < _LARGEST):
+        # One quick pass that most rows satisfy; NaN fails every comparison, and so does a sum that overflows.
+        with np.errstate(over="ignore", invalid="ignore"):
+            flat = rows[part].data if scipy.sparse.issparse(rows) else _dense(rows[part]).reshape(-1)
+            quick = flat @ flat < _LARGEST**2
+        if not quick and not (flat.min() > -_LARGEST and flat.max() < _LARGEST):
             raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill them in or leave those rows out")
     return rows
 

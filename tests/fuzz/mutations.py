@@ -69,8 +69,8 @@ def mutated(random: Random, name: str, content: bytes, others: list[bytes]) -> b
             continue
         try:
             content = _by_name(name)(random, content, others)
-        except RecursionError:
-            # A tree too deep for Python's own reader or writer stays as it is.
+        except (RecursionError, OverflowError):
+            # A tree too deep for Python's own writer, or a number too large for it, stays as it is.
             continue
     return content
 
