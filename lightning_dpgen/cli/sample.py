@@ -42,6 +42,12 @@ def run(argv: Sequence[str]) -> int:
         "range of whole bins; may be repeated",
     )
     parser.add_argument("--component", type=whole_number, help="of the mixture, counted from 0: only records of this one")
+    parser.add_argument(
+        "--no-escape",
+        action="store_true",
+        help="in CSV, write text that begins with = + - @ as it is: by default an apostrophe before it keeps spreadsheets "
+        "from running it as a formula",
+    )
     try:
         arguments = parser.parse_args(argv)
     except SystemExit:
@@ -67,11 +73,11 @@ def run(argv: Sequence[str]) -> int:
     chunks = release.chunks(n, arguments.seed, where)
     try:
         if output is None:
-            for text in csv_text(chunks):
+            for text in csv_text(chunks, escape=not arguments.no_escape):
                 print(text, end="")
             print(f"{n:,} synthetic records; -n says how many, -o FILE.parquet or FILE.csv writes them", file=sys.stderr)
         else:
-            _write(output, chunks, release.schema.arrow)
+            _write(output, chunks, release.schema.arrow, escape=not arguments.no_escape)
             print(f"{n:,} synthetic records in {output}")
     except TooRare as error:
         raise Mistake(str(error)) from None
@@ -94,11 +100,11 @@ def _place(name: str) -> Path:
     return output
 
 
-def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
+def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *, escape: bool) -> None:
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
     part = output.with_name(f".{output.stem}.part{output.suffix}")
     try:
-        write_table(part, chunks, schema)
+        write_table(part, chunks, schema, escape=escape)
         os.replace(part, output)
     except OSError as error:
         raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None

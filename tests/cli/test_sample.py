@@ -10,6 +10,8 @@ import safetensors.torch
 import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.release.sampler import write_model
@@ -113,3 +115,25 @@ def test_one_component(dpgen, release):
     assert one[1] != dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "3")[1]
     status, _, err = dpgen("sample", release, "--component", "10")
     assert status == 2 and "--component 10: expected a whole number from 0 to 9" in err
+
+
+def test_formulas_are_escaped_unless_asked_for(dpgen, tmp_path):
+    """From training over a file that a spreadsheet would run to the evaluation of what was sampled."""
+    (tmp_path / "t.schema.yaml").write_text('columns: {city: {type: category, values: ["=1+1", "@x", Rome]}}')
+    rows = ["=1+1", "@x", "Rome"] * 30
+    (tmp_path / "t.csv").write_text("city\n" + "\n".join(rows) + "\n")
+    table = ["data=table", f"data.schema={tmp_path / 't.schema.yaml'}"]
+    run = tmp_path / "run"
+    words = [*table, f"data.path={tmp_path / 't.csv'}", "data.n=90", "privacy.epsilon=8", "privacy.delta=1e-3"]
+    assert dpgen("train", *words, "model=vae", "model.steps=2", "model.hidden=4", "split.k=1", f"run_dir={run}")[0] == 0
+    for name, more in (("escaped", ()), ("plain", ("--no-escape",))):
+        path = tmp_path / f"{name}.csv"
+        assert dpgen("sample", run, "-n", 60, "--seed", 3, "-o", path, *more)[0] == 0
+        formulas = [line for line in path.read_text().splitlines() if line.startswith(('"=', '"@'))]
+        assert bool(formulas) == (name == "plain")
+        assert dpgen("sample", run, "-n", 5, *more)[0] == 0
+    found = [read_table(tmp_path / f"{name}.csv", read_schema(tmp_path / "t.schema.yaml")).encoded.codes
+             for name in ("escaped", "plain")]  # fmt: skip
+    assert (found[0] == found[1]).all() and len(set(found[0].ravel().tolist())) == 3
+    status, _, err = dpgen("evaluate", run, *table, f"data.path={tmp_path / 'escaped.csv'}", "--seconds", "1")
+    assert status == 0, err

@@ -13,7 +13,8 @@ import pyarrow.parquet
 
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.text import check_there
-from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Column, shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.text import SUFFIXES, TextTable
 
@@ -148,4 +149,11 @@ def table_source(source: Any, schema: TableSchema) -> TableSource:
     if suffix not in SUFFIXES:
         raise BadRecords(f"{path}: expected a name that ends in {', '.join(SUFFIXES)} (or these with .gz) or .parquet")
     names = None if schema.header else tuple(column.name for column in schema.columns)
-    return TextTable(path, schema.separator or ("\t" if suffix == ".tsv" else ","), names, schema.strip)
+    separator = schema.separator or ("\t" if suffix == ".tsv" else ",")
+    return TextTable(path, separator, names, schema.strip, {column.name: _listed(column) for column in schema.columns})
+
+
+def _listed(column: Column) -> pa.Array | None:
+    """All texts that there may be in a column, where they are declared."""
+    texts = isinstance(column, Category) and column.kind is str
+    return pa.array([*column.values, *column.missing_values], pa.string()) if texts else None

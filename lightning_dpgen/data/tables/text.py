@@ -8,8 +8,8 @@ import gzip
 import io
 import itertools
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.formulas import known_again
 
 SUFFIXES = (".csv", ".tsv", ".data")
 # Bytes that are read at a time; a record cannot be longer.
@@ -34,12 +35,15 @@ class TextTable:
         separator: of fields.
         names: of the columns, where no header says them; else None.
         strip: whether spaces around fields are cut off.
+        listed: names of columns, and for some of them all values that there may be: what was escaped for spreadsheets
+            (`data.files.formulas`) is known again by these, and nothing else is touched.
     """
 
     path: Path
     separator: str
     names: tuple[str, ...] | None
     strip: bool
+    listed: Mapping[str, pa.Array | None] = field(default_factory=dict)
 
     def columns(self) -> list[str]:
         """The names of the columns.
@@ -51,7 +55,8 @@ class TextTable:
         if self.names is None:
             if first is None:
                 raise BadRecords(f"{self.path} is empty: expected a header line with the names of the columns")
-            return [name.strip() if self.strip else name for name in first[1]]
+            names = pa.array([name.strip() if self.strip else name for name in first[1]], pa.string())
+            return known_again(names, pa.array(list(self.listed), pa.string())).to_pylist()
         if first is not None and len(first[1]) != len(self.names):
             raise BadRecords(self._ragged(first[0], len(first[1]), len(self.names)))
         return list(self.names)
@@ -96,9 +101,12 @@ class TextTable:
         )
         for batch in reader:
             if self.strip:
-                arrays = [pc.utf8_trim_whitespace(column) for column in batch.columns]
-                batch = pa.record_batch(arrays, names=batch.schema.names)
-            yield batch
+                batch = pa.record_batch([pc.utf8_trim_whitespace(column) for column in batch.columns], names=wanted)
+            arrays = [
+                column if (listed := self.listed.get(name)) is None else known_again(column, listed)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.record_batch(arrays, names=batch.schema.names)
 
     def _skips_empty(self, names: list[str]) -> bool:
         """Of a single column an empty line is a record."""
