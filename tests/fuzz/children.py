@@ -62,10 +62,15 @@ def run_inputs(target: Target, inputs: Sequence[tuple[str, bytes]]) -> list[Outc
     return outcomes
 
 
+def scratch() -> Path:
+    """A new folder for inputs, in memory where that is possible."""
+    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+
+
 def _of_one_child(target: Target, inputs: Sequence[tuple[str, bytes]]) -> list[Outcome]:
     """Outcomes of the first inputs: of all, or up to the one at which the child died."""
     reading, writing = os.pipe()
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    folder = scratch()
     with open(folder / "stderr", "wb") as errors:
         process = os.fork()
         if process == 0:

@@ -6,11 +6,10 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from random import Random
 
-from .children import run_inputs
+from .children import run_inputs, scratch
 from .mutations import mutated
 from .runs import Tally, corpus_of
 from .targets import TARGETS
@@ -28,7 +27,7 @@ def run_atheris(name: str, seed: int, seconds: float, tally: Tally) -> None:
         alike = [(file, content) for file, content in corpus if Path(file).suffix == suffix and len(content) < 20_000]
         if not alike:
             continue
-        folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+        folder = scratch()
         process = os.fork()
         if process == 0:
             try:
