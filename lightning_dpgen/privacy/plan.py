@@ -12,7 +12,15 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, INTERVALS, Spent, round_down, spent
+from lightning_dpgen.privacy.accountant import (
+    ADD_OR_REMOVE_ONE,
+    INTERVALS,
+    LARGEST_EPSILON,
+    Spent,
+    round_down,
+    spent,
+    spent_by_rdp,
+)
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
@@ -91,11 +99,17 @@ class Plan:
             raise ValueError(
                 f"{len(self.stages):,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account"
             )
-        if self.stages and not affordable(composed([stage.access.event for stage in self.stages]), INTERVALS[0]):
+        if self.delta and self.stages and not self._affordable:
             raise ValueError(
-                "stages of so many different noises that an account of them takes minutes: expected fewer stages that are "
-                "sampled or have Laplace noise, or the same noise in more of them"
+                f"{len(self.stages):,} stages: an account of their noises takes minutes; expected fewer stages that are "
+                "sampled or have Laplace noise, the same noise in more of them, or more noise"
             )
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether others can verify it in seconds. What its Renyi moments call infinite has no other account."""
+        stages = composed([stage.access.event for stage in self.stages])
+        return affordable(stages, INTERVALS[0]) or spent_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
     @property
     def private(self) -> bool:

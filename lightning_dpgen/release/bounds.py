@@ -11,7 +11,7 @@ from typing import Any
 from lightning_dpgen.privacy.plan import MOST_STAGES
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 
-# Files: `write_release` refuses more. Stages: a plan of more is refused (`Plan`).
+# Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
 MOST_FILES = 1000
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
