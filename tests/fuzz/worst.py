@@ -138,11 +138,6 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         lambda: sealed(certificate() | {"event": {"type": "ComposedDpEvent", "events": [_GAUSSIAN] * 400_000}}),
     ),
     "a fine interval and a wide loss": ("verify", "certificate.json", lambda: _of_stages([_sampled(0.12, 1e-11, 1)], 5e-6)),
-    "a rate at which series converge slowly": (
-        "verify",
-        "certificate.json",
-        lambda: _of_stages([_sampled(40.0 + i, 0.5) for i in range(20)]),
-    ),
     "ten million layers": ("bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: model.update(layers=10**7))),
     "layers as many as allowed, and wide": (
         "bundle",

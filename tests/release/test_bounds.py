@@ -2,6 +2,7 @@
 
 import json
 
+import dp_accounting
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -10,6 +11,7 @@ from released import account
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.release import verify
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import NotARelease
@@ -56,6 +58,21 @@ def test_rows_of_any_kind_are_read_again(tmp_path, scale):
     projection = Projection(make_matrix("gaussian", 3, 2, 0), Neighbourhood("row", radius=1.0), "laplace")
     write_projected(tmp_path, ProjectedRows(rows, projection, "gaussian", scale, None))
     assert (load_projected(tmp_path).rows == rows).all()
+
+
+def test_a_second_account_takes_whole_orders_and_each_noise_once(monkeypatch):
+    """Opacus sums a series for other orders, which takes a third of a second for one noise sampled at rate one half."""
+    asked = []
+
+    def get_epsilon(self, delta, alphas=None):
+        asked.append((self.history, alphas))
+        return 1.0
+
+    monkeypatch.setattr(verify.RDPAccountant, "get_epsilon", get_epsilon)
+    lot = dp_accounting.PoissonSampledDpEvent(0.5, dp_accounting.GaussianDpEvent(50.0))
+    verify._second_opinion(dp_accounting.ComposedDpEvent([lot] * 3), 1e-5, "add_or_remove_one")
+    [(history, orders)] = asked
+    assert history == [(50.0, 0.5, 3)] and all(isinstance(order, int) for order in orders)
 
 
 def test_matrices_that_take_too_long():
