@@ -1,6 +1,6 @@
 """Writes constraints.txt and constraints-hashed.txt: what an installation with all extras takes from PyPI, pinned.
 
-    python lock.py          (with pip 24.1 or later; keeps the pins of constraints.txt, and adds what is missing)
+    python lock.py          (with pip 26.1 or later; keeps the pins of constraints.txt, and adds what is missing)
 
 pip resolves the extras on this machine; what its packages ask for besides on other platforms and versions of Python is
 added. Hashes are those that PyPI states for every file which pip could take there, and those of wheels that the tests ran
@@ -117,7 +117,8 @@ def main() -> None:
         "# The same pins with the SHA-256 of every file that pip may take; made by lock.py, from what PyPI states.\n"
         f"# {where}.\n"
         "# A file of its own: with hashes among its constraints, pip refuses to install a folder (`pip install .`), which\n"
-        "# has none. So packages come first, checked, and then this one without any:\n"
+        "# has none. So packages come first, checked, and then this one without any; by pip 26.1 or later, since earlier ones\n"
+        "# look for hashes beside the names alone:\n"
         f"#   pip install --require-hashes -c constraints-hashed.txt {' '.join(sorted(direct))} hatchling\n"
         "#   pip install --no-deps --no-build-isolation .\n"
     )

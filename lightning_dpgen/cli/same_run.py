@@ -9,10 +9,36 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from jsonschema import Validator
 
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.strict_json import check_shape, shape
+
+# What a ledger says of its run, as it is relied on here.
+_RECORDS = shape(
+    key={"type": "string", "pattern": "^([0-9a-f]{2}){1,64}$"}, records={"type": "string"}, read_as={"type": "object"}
+)
+_PARTS = {"type": "array", "items": {"type": ["string", "number"]}}
+SETTINGS = shape(
+    settings={"type": "object"},
+    n={"type": ["integer", "null"], "minimum": 1, "maximum": 10**9},
+    found={"type": ["object", "null"], "additionalProperties": _PARTS},
+)
+
+
+def check_about(about: Mapping[str, Any], expected: Validator, folder: RunFolder) -> None:
+    """Refuse what a ledger says of its run if it is not what a run has written.
+
+    Raises:
+        LedgerError: naming what is wrong.
+    """
+    try:
+        check_shape(about, expected)
+    except ValueError as error:
+        raise LedgerError(f"{folder.ledger}: does not say what its run is about as a run does ({error})") from None
 
 
 def about_records(records: Iterable[np.ndarray], read_as: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,6 +70,7 @@ def check_records(
     Raises:
         Mistake: naming what is different.
     """
+    check_about(about, _RECORDS, folder)
     _refuse_others(about["read_as"], _flat(read_as), folder)
     if about["records"] != fingerprint(records, about["key"]):
         raise Mistake(
@@ -58,6 +85,7 @@ def check_settings(about: Mapping[str, Any], asked: Mapping[str, Any], folder: R
     Raises:
         Mistake: naming what is different.
     """
+    check_about(about, SETTINGS, folder)
     _refuse_others(about["settings"], _flat(asked), folder)
 
 

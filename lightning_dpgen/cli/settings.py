@@ -91,8 +91,24 @@ class Settings:
         Raises:
             BudgetTooSmall: if the budget does not buy what is asked for.
         """
-        n, model = self.conf.data.n, self.conf.model
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
+        try:
+            return make_plan(
+                self.drafts(),
+                epsilon=epsilon,
+                delta=self.conf.privacy.delta,
+                max_rows=self.conf.data.max_rows or 1,
+            )
+        except ValueError as error:
+            raise Mistake(str(error)) from None
+
+    def drafts(self) -> list[Draft]:
+        """The stages of the run as they are asked for, in their order.
+
+        Raises:
+            Mistake: if their shares leave nothing.
+        """
+        n, model = self.conf.data.n, self.conf.model
         first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
         share = self.conf.privacy.fidelity_share
         last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
@@ -105,14 +121,9 @@ class Settings:
                 besides = [] if measured is None else recipe_of(self.conf, self.schema).drafts(measured)
                 split = self.split.drafts(n, means=model.bias != "zero")
                 learning = [*split, *besides, training_of(self.conf, self.clipping)]
-            return make_plan(
-                [*first, *learning, *last],
-                epsilon=epsilon,
-                delta=self.conf.privacy.delta,
-                max_rows=self.conf.data.max_rows or 1,
-            )
         except ValueError as error:
             raise Mistake(str(error)) from None
+        return [*first, *learning, *last]
 
     def declared(self) -> dict[str, Any]:
         """Everything that the certificate assumes to be public."""

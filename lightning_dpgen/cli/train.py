@@ -14,14 +14,14 @@ from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.learned import learned, read_records
 from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.own_model import rehearse
-from lightning_dpgen.cli.settings import Settings, fill, read_as
+from lightning_dpgen.cli.settings import FIRST_PASS, Settings, fill, read_as
 from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.telling import Telling, Terminal
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
@@ -176,12 +176,25 @@ def _go_on(
     try:
         same_run.check_records(account.ledger.about, kinds.contents(conf.data), read_as(conf), folder)
         if "settings" not in account.ledger.about:
+            _check_stages(account, [FIRST_PASS], folder)
             _extended(conf, resume.bought(account, folder), account, folder, telling)
+        same_run.check_about(account.ledger.about, same_run.SETTINGS, folder)
         settings = resume.settings_of(conf, account.ledger.about)
         same_run.check_settings(account.ledger.about, settings.asked(), folder)
+        _check_stages(account, [draft.stage for draft in settings.drafts()], folder)
         return _train(settings, read_records(settings, telling), account, folder, interrupts, telling, ranks)
     finally:
         account.ledger.close()
+
+
+def _check_stages(account: Account, planned: list[str], folder: run_folder.RunFolder) -> None:
+    """That the plan in a ledger has the stages of a run with these settings, whatever their noise.
+
+    Raises:
+        LedgerError: if it has others.
+    """
+    if (kept := [stage.name for stage in account.plan.stages]) != planned:
+        raise LedgerError(f"{folder.ledger}: holds a plan of the stages {kept}, and these settings have {planned}")
 
 
 def _buys(conf: Conf) -> bool:
