@@ -30,7 +30,7 @@ from lightning_dpgen.privacy.accountant import (
     spent_by_rdp,
     without_failures,
 )
-from lightning_dpgen.privacy.cost import affordable
+from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.strict_json import read_json
@@ -61,8 +61,6 @@ _TOLERANCE = 1e-6
 _BETWEEN_ACCOUNTS = 1e-2
 _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
-# Of a loss distribution: far more than the rule for the interval ever takes, and still quick.
-_MOST_POINTS = 1e6
 # Below it nothing is computed soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
 # Of Renyi moments, for a second account.
@@ -234,10 +232,11 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
-    if interval and delta and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
+    if interval and delta and spent_by_rdp(event, delta) > MOST_POINTS * interval:
         verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
         return
-    if not affordable(event, interval or INTERVALS[0]):
+    # At delta 0 epsilon is a sum.
+    if delta and not affordable(event, interval or INTERVALS[0]):
         verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
         return
     _check_selection(certificate["selection"], event, verdict)

@@ -4,8 +4,8 @@ import dp_accounting
 import pytest
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.cost import affordable
+from lightning_dpgen.privacy.accountant import INTERVALS, spent, spent_by_rdp
+from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.plan import MOST_STAGES, Plan, Stage
 
 
@@ -36,10 +36,13 @@ def test_plans_of_many_stages_are_not():
     _plan([Access(f"s{i}", {"sum": 5.0 + i}, rate=0.1) for i in range(50)])
 
 
-@pytest.mark.parametrize(("multiplier", "rate", "count"), [(0.7, 1e-5, 30000), (1.0, 1e-4, 1000), (5.0, 0.3, 100)])
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "count"), [(0.7, 1e-5, 30000), (1.0, 1e-4, 1000), (5.0, 0.3, 100), (1.0, 0.01, 10**6)]
+)
 def test_an_account_never_takes_an_interval_that_its_reader_refuses(multiplier, rate, count):
     event = _sampled(multiplier, rate, count)
-    assert affordable(event, spent(event, 1e-6).interval)
+    interval = spent(event, 1e-6).interval
+    assert affordable(event, interval) and spent_by_rdp(event, 1e-6) <= MOST_POINTS * interval
 
 
 def test_equal_noises_and_full_passes_cost_nothing_more():

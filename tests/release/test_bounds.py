@@ -6,8 +6,13 @@ import dp_accounting
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from released import account
 
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.mechanisms import laplace
+from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
@@ -36,6 +41,17 @@ def test_more_files_than_a_reader_takes(tmp_path):
     object.__setattr__(content, "released", tuple(f"f{i}" for i in range(MOST_FILES + 1)))
     with pytest.raises(ValueError, match="1,001 files"):
         release_from(content, account(), tmp_path / "r", data="table", n=90, unit=None, declared={})
+
+
+def test_a_pure_release_of_very_many_stages_is_verified(tmp_path):
+    stages = tuple(Stage(Access(f"s{i}", {"sum": 900.0 + i}, kinds={"sum": "laplace"}), 1, 0.1) for i in range(300))
+    paid = Account(Plan(stages, 8.0, 0.0))
+    for stage in stages:
+        with paid.open(stage.name) as access:
+            laplace(access, "sum", torch.zeros(1), sensitivity=1.0)
+    content = WeightsContent({"weight": torch.zeros(1)}, "x")
+    release_from(content, paid, tmp_path / "r", data="table", n=90, unit=None, declared={})
+    assert verify.verify(tmp_path / "r").problems == []
 
 
 @pytest.mark.parametrize("name", ["stages", "files", "released", "versions"])
