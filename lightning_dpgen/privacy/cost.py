@@ -12,7 +12,7 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 # Points of loss distributions (docs/PRIVACY.md, "What is read from others"): five microseconds each, all told.
 MOST_POINTS = 1 << 20
 # What a noise costs besides, whatever its distribution: its Renyi moments, and the fixed part of each composition.
-_EACH = 6000
+_EACH = 8000
 # Of a selection, whose trials have Renyi moments alone.
 _OF_TRIAL = 2000
 
