@@ -117,8 +117,8 @@ def main() -> None:
         "# The same pins with the SHA-256 of every file that pip may take; made by lock.py, from what PyPI states.\n"
         f"# {where}.\n"
         "# A file of its own: with hashes among its constraints, pip refuses to install a folder (`pip install .`), which\n"
-        "# has none. So packages come first, checked, and then this one without any; by pip 26.1 or later, since earlier ones\n"
-        "# look for hashes beside the names alone:\n"
+        "# has none. So packages come first, checked, and then this one without any; by pip 26.1 or later, since earlier\n"
+        "# ones look for hashes beside the names alone:\n"
         f"#   pip install --require-hashes -c constraints-hashed.txt {' '.join(sorted(direct))} hatchling\n"
         "#   pip install --no-deps --no-build-isolation .\n"
     )

@@ -350,7 +350,7 @@ BAD = {
         ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[true,false]"],
         "data.classes: ",
     ),
-    "beyond any budget": (["privacy.epsilon=1e300"], "expected 1e-06 to 1e+06"),
+    "beyond any budget": (["privacy.epsilon=1e300"], "expected a number from 1e-06 to 1000"),
     "too little": (["privacy.epsilon=0.01"], "epsilon=0.01"),
 }
 
