@@ -107,6 +107,7 @@ SEALED = {
     "an unknown generator": (lambda c: c["noise"].update(source="AES-256, or so"), "noise.source"),
     "a foreign event": (_event({"type": "os.system", "command": "x"}), "os.system"),
     "huge count": (_event({"type": "SelfComposedDpEvent", "count": 10**15, "event": {}}), "accounted for"),
+    "an interval at delta 0": (lambda c: c.update(delta=0.0), "cannot be accounted for"),
     "a foreign field": (lambda c: c.update(extra=1), "'extra' was unexpected"),
     "another format": (lambda c: c.update(format_version=99), "format_version"),
 }

@@ -4,19 +4,22 @@ import json
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import load_arrays, mapped
 from lightning_dpgen.data.rows import read_rows
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.certificate import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.sampler import load_release, write_model
 
-SCHEMA = BasketSchema(tuple("abc"), 2).as_json()
+NETWORK = StackedVAE(BasketSchema(tuple("abc"), 2), 1, latent=2, hidden=3)
+WHOLE = {"model": NETWORK.kind, "schema": NETWORK.schema.as_json(), "k": 1, **NETWORK.settings, "mixture_weights": [1.0]}
 MODELS = {
     "schema is text": {"schema": "x"},
     "schema is a number": {"schema": 0.5},
@@ -24,15 +27,16 @@ MODELS = {
     "a network of pictures": {"network": "conv"},
     "a huge weight": {"mixture_weights": [10**400]},
     "a large weight": {"mixture_weights": [1e308]},
+    "a text for a weight": {"mixture_weights": ["x"]},
     "no weights": {"mixture_weights": {}},
 }
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_a_description_that_makes_no_model_is_one_line(tmp_path, changes):
-    model = {"model": "vae", "schema": SCHEMA, "k": 1, "latent": 2, "hidden": 3, "mixture_weights": [1.0]} | changes
-    (tmp_path / MODEL).write_text(json.dumps(model))
-    safetensors.numpy.save_file({"a": np.zeros(1, np.float32)}, tmp_path / WEIGHTS)
+    write_model(tmp_path, Mixture(NETWORK, torch.ones(1)))
+    assert load_release(tmp_path).components == 1 and json.loads((tmp_path / MODEL).read_text()) == WHOLE
+    (tmp_path / MODEL).write_text(json.dumps(WHOLE | changes))
     with pytest.raises(NotARelease) as said:
         load_release(tmp_path)
     assert "\n" not in str(said.value)
