@@ -130,7 +130,10 @@ class Study:
             LedgerError: if the file is damaged.
         """
         with self._held():
-            return self._composed(self._read()[1])
+            try:
+                return self._composed(self._read()[1])
+            except Unaccountable as error:
+                raise LedgerError(f"{self.path}: {error}; the file is left as it is") from None
 
     def enter(
         self,
