@@ -33,6 +33,7 @@ from lightning_dpgen.plugins.guard import PRECISIONS
 from lightning_dpgen.privacy.accountant import check_epsilon
 from lightning_dpgen.privacy.calibration import Draft, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.release.bounds import check_declared
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
@@ -339,7 +340,12 @@ def fill(conf: Conf) -> Settings:
         raise Mistake(str(error)) from None
     centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
     clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n) if trained else None
-    return Settings(conf, schema, split, clipping, centres)
+    settings = Settings(conf, schema, split, clipping, centres)
+    try:
+        check_declared(settings.declared())
+    except ValueError as error:
+        raise Mistake(f"data: {error}") from None
+    return settings
 
 
 def _chosen(conf: Conf, schema: Schema) -> Settings:

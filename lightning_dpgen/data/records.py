@@ -11,6 +11,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from lightning_dpgen.data.csr import check_csr
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
@@ -52,7 +53,7 @@ class Records(Store):
                 f"{layout.units}) and (N, {len(layout.groups)})"
             )
         if scipy.sparse.issparse(units):
-            _check_places(units)
+            check_csr(units, "encoded units")
         values = units.data if scipy.sparse.issparse(units) else units
         if values.dtype.kind not in ("f" if layout.levels is None else "ui"):
             raise BadRecords(f"encoded units are {values.dtype}: expected float32 without levels, whole numbers with them")
@@ -133,14 +134,6 @@ class Records(Store):
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]
-
-
-def _check_places(units: scipy.sparse.csr_array) -> None:
-    try:
-        units.check_format(full_check=True)
-    except (ValueError, TypeError, AttributeError):
-        # Its message is not shown, as it may quote what it found.
-        raise BadRecords("encoded units are a damaged csr matrix: expected one that passes its check_format()") from None
 
 
 def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import scipy.sparse
 
+from lightning_dpgen.data.csr import load_csr
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.files.arrays import mapped
+from lightning_dpgen.data.files.arrays import load_arrays
 from lightning_dpgen.data.files.text import check_there
 
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, pa.ArrowException, zipfile.BadZipFile)
@@ -47,11 +48,13 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
         raise BadRecords(f"data.path={path}: expected a name that ends in {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".npy":
-            rows = mapped(path)
+            rows = load_arrays(path, ("rows",))["rows"]
         elif path.suffix == ".npz":
-            rows = scipy.sparse.load_npz(path)
+            rows = load_csr(path)
         else:
             rows = _table(pa.parquet.read_table(path), path)
+    except BadRecords:
+        raise
     except _UNREADABLE as error:
         raise BadRecords(f"{path} cannot be read as rows of numbers: {' '.join(str(error).split())[:200]}") from None
     if rows.ndim != 2:

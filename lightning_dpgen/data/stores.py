@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, default_collate
 
+from lightning_dpgen.data.csr import check_csr
 from lightning_dpgen.data.errors import BadRecords
 
 # What torch indexes, by the names that numpy and torch share.
@@ -389,11 +390,7 @@ def _sparse(matrix: Any, name: str) -> SparseStore:
         )
     if matrix.dtype.kind not in "fiub":
         raise BadRecords(f"{name} has dtype {matrix.dtype}: expected real numbers; convert it")
-    try:
-        matrix.check_format(full_check=True)
-    except (ValueError, TypeError):
-        # Its message is not shown, as it may quote what it found.
-        raise BadRecords(f"{name} is a damaged csr matrix: expected one that passes its check_format()") from None
+    check_csr(matrix, name)
     return SparseStore(matrix.data, matrix.indices, matrix.indptr, matrix.shape[1])
 
 

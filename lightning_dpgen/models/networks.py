@@ -17,6 +17,9 @@ from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspos
 
 # Channels of the two convolutions of a network for pictures.
 _CHANNELS = (16, 32)
+# Hidden layers on one side: `dpgen train` takes eight, and without shortcuts beside them nothing is learned through more.
+# Whoever reads a release builds as many as it says, so a network that has more is not made in the first place.
+MOST_LAYERS = 64
 
 
 def check_sizes(**sizes: int) -> None:
@@ -28,6 +31,16 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if type(size) is not int or not 1 <= size < 1 << 62:
             raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
+
+
+def check_layers(layers: int) -> None:
+    """Refuse more layers than `MOST_LAYERS`, before one of them is built.
+
+    Raises:
+        ValueError: saying how many there may be.
+    """
+    if layers > MOST_LAYERS:
+        raise ValueError(f"layers={layers}: expected at most {MOST_LAYERS}")
 
 
 def check_seed(seed: int) -> None:

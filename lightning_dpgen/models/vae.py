@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
 from lightning_dpgen.models.marginals import held_bias
-from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_sizes
+from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_layers, check_sizes
 from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient, logits, means
 
 # Of a batch: means and log variances of the codes, and the inputs of each layer of the encoder.
@@ -45,7 +45,8 @@ class StackedVAE(nn.Module):
         generator: public generator of the initial weights.
 
     Raises:
-        ValueError: for a size below 1, another network, or pictures that it does not take.
+        ValueError: for a size below 1, more than `networks.MOST_LAYERS` layers, another network, or pictures that it does
+            not take.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -70,6 +71,7 @@ class StackedVAE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         check_sizes(k=k, hidden=hidden, layers=layers, latent=latent)
+        check_layers(layers)
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         self.layers, self.trunk, self.fixed_bias = layers, trunk, fixed_bias

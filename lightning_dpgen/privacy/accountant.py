@@ -19,6 +19,7 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
 from lightning_dpgen.privacy.trials import OneOfDpEvent, selected_moments
@@ -108,7 +109,8 @@ def spent(
         epsilon = _by_rdp(leaves, delta, quick=False)
         return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "rdp")
     # Replacing is a removal and an addition, so what is too dear under one relation is so under both.
-    if _by_rdp(leaves, delta) > LARGEST_EPSILON:
+    bound = _by_rdp(leaves, delta)
+    if bound > LARGEST_EPSILON:
         return Spent(math.inf, 0.0)
     if delta < _ROUNDING * sum(count for _, count in leaves):
         if relation == REPLACE_ONE:
@@ -117,7 +119,10 @@ def spent(
     if interval is not None:
         return Spent(_by_pld(leaves, delta, interval, relation), interval)
     best = Spent(_by_pld(leaves, delta, INTERVALS[0], relation), INTERVALS[0])
+    # What would be too dear to verify is answered by the coarser interval, which is an upper bound, too.
     for finer in INTERVALS[1:]:
+        if not affordable(event, finer) or bound > 0.5 * MOST_POINTS * finer:
+            return best
         epsilon = _by_pld(leaves, delta, finer, relation)
         if epsilon > best.epsilon:
             return best

@@ -37,6 +37,10 @@ _ALLOWED = {
 # The shape of a law in JSON where it is infinite, and of what selections choose among.
 _INFINITE = "inf"
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
+# A part is a noise, whether it is sampled, and how often: three objects, and the compositions that they are in.
+_MAX_OBJECTS = 4 * _MAX_LEAVES
+# Letters of a value that a message quotes.
+_QUOTED = 60
 # Wide enough for any run, and no square of a number in between overflows.
 _SMALLEST, _LARGEST = 1e-12, 1e12
 
@@ -77,6 +81,7 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
     Raises:
         UnknownEvent: for a class outside the allow-list, a missing or foreign field, or a value out of range.
     """
+    _check_size(tree)
     event = _decode(tree, depth=0)
     leaves = list(_leaf_counts(event, 1))
     if len(leaves) > _MAX_LEAVES or sum(leaves) > _MAX_COUNT:
@@ -84,6 +89,17 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
             f"the tree has more than {_MAX_LEAVES} different parts, or stands for more than {_MAX_COUNT} accesses"
         )
     return event
+
+
+def _check_size(tree: Any) -> None:
+    """Refuse a tree of more objects than `_MAX_LEAVES` parts need, before an event is made of one."""
+    waiting, found = [tree], 0
+    while waiting:
+        value = waiting.pop()
+        found += isinstance(value, dict)
+        if found > _MAX_OBJECTS:
+            raise UnknownEvent(f"the tree has more than {_MAX_OBJECTS} objects")
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _leaf_counts(event: dp_accounting.DpEvent, count: int) -> Iterator[int]:
@@ -104,14 +120,14 @@ def _decode(tree: Any, depth: int, *, under_selection: bool = False) -> dp_accou
     if depth > _MAX_DEPTH:
         raise UnknownEvent(f"event tree is nested deeper than {_MAX_DEPTH} levels")
     if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
-        raise UnknownEvent(f"an event must be an object with a 'type', found {str(tree)[:60]!r}")
+        raise UnknownEvent(f"an event must be an object with a 'type', found {_cut(tree)}")
     cls = _ALLOWED.get(tree["type"])
     if cls is None:
-        raise UnknownEvent(f"event class {tree['type']!r} is not one of {', '.join(sorted(_ALLOWED))}")
+        raise UnknownEvent(f"event class {_cut(tree['type'])} is not one of {', '.join(sorted(_ALLOWED))}")
     names = [field.name for field in attrs.fields(cls)]
     found = sorted(set(tree) - {"type"})
     if found != sorted(names):
-        raise UnknownEvent(f"{tree['type']} has the fields {names}, found {found}")
+        raise UnknownEvent(f"{tree['type']} has the fields {names}, found {_cut(found)}")
     selection = cls is dp_event.RepeatAndSelectDpEvent
     fields = {name: _decode_field(name, tree[name], depth, under_selection=selection) for name in names}
     if cls is OneOfDpEvent and not under_selection:
@@ -145,28 +161,34 @@ def _decode_field(name: str, value: Any, depth: int, *, under_selection: bool) -
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
     if name == "epsilon":
         if not number or value != 0.0:
-            raise UnknownEvent(f"epsilon={value!r} of what is only (epsilon, delta)-private: expected 0")
+            raise UnknownEvent(f"epsilon={_cut(value)} of what is only (epsilon, delta)-private: expected 0")
         return 0.0
     if name == "delta":
         if not number or not SMALLEST_FAILURE <= value < 1.0:
-            raise UnknownEvent(f"delta={value!r}: expected a number from {SMALLEST_FAILURE:g} to 1")
+            raise UnknownEvent(f"delta={_cut(value)}: expected a number from {SMALLEST_FAILURE:g} to 1")
         return float(value)
     if name == "count":
         if not number or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
-            raise UnknownEvent(f"count={value!r}: expected a whole number from 1 to {_MAX_COUNT}")
+            raise UnknownEvent(f"count={_cut(value)}: expected a whole number from 1 to {_MAX_COUNT}")
         return value
     if name == "mean":
         if not number or not SMALLEST_MEAN <= value <= LARGEST_MEAN:
-            raise UnknownEvent(f"mean={value!r} of a number of trials: expected {SMALLEST_MEAN:g} to {LARGEST_MEAN:g}")
+            raise UnknownEvent(f"mean={_cut(value)} of a number of trials: expected {SMALLEST_MEAN:g} to {LARGEST_MEAN:g}")
         return float(value)
     if name == "shape":
         shape = math.inf if value == _INFINITE else value
         if type(shape) is bool or shape not in SHAPES.values():
-            raise UnknownEvent(f"shape={value!r} of a number of trials: expected 0, 1 or {_INFINITE!r}")
+            raise UnknownEvent(f"shape={_cut(value)} of a number of trials: expected 0, 1 or {_INFINITE!r}")
         return float(shape)
     if not number or value <= _SMALLEST or (name == "sampling_probability" and value > 1):
-        raise UnknownEvent(f"{name}={value!r}: expected {_SMALLEST:g} to {_LARGEST:g}, a rate at most 1")
+        raise UnknownEvent(f"{name}={_cut(value)}: expected {_SMALLEST:g} to {_LARGEST:g}, a rate at most 1")
     return float(value)
+
+
+def _cut(value: Any) -> str:
+    """A value as a message quotes it, not at any length."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) -> list[tuple[str, dp_accounting.DpEvent]]:

@@ -12,7 +12,16 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, round_down, spent
+from lightning_dpgen.privacy.accountant import (
+    ADD_OR_REMOVE_ONE,
+    INTERVALS,
+    LARGEST_EPSILON,
+    Spent,
+    round_down,
+    spent,
+    spent_by_rdp,
+)
+from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.loss import RELATIONS
@@ -41,6 +50,9 @@ _SHAPE = shape(
         "additionalProperties": False,
     },
 )
+
+# Of a certificate, which lists them one by one.
+MOST_STAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,21 @@ class Plan:
             raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
         if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
+        if len(self.stages) > MOST_STAGES:
+            raise ValueError(
+                f"{len(self.stages):,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account"
+            )
+        if self.delta and self.stages and not self._affordable:
+            raise ValueError(
+                f"{len(self.stages):,} stages: an account of their noises takes minutes; expected fewer stages that are "
+                "sampled or have Laplace noise, the same noise in more of them, or more noise"
+            )
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether others can verify it in seconds. What its Renyi moments call infinite has no other account."""
+        stages = composed([stage.access.event for stage in self.stages])
+        return affordable(stages, INTERVALS[0]) or spent_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
     @property
     def private(self) -> bool:

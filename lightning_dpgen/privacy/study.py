@@ -153,7 +153,7 @@ class Study:
             try:
                 return self._composed(self._read()[1])
             except Unaccountable as error:
-                raise LedgerError(f"{self.path}: a line was changed: {error}") from None
+                raise LedgerError(f"{self.path}: {error}; the file is left as it is") from None
 
     def enter(
         self,

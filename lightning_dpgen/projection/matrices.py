@@ -11,6 +11,8 @@ import math
 import numpy as np
 
 _STREAM = 1
+# A matrix is kept as float64, and made again by whoever verifies a release: in a gigabyte of memory, and a few seconds.
+MOST_NUMBERS, _MOST_PRODUCTS = 1 << 24, 1.5e10
 MATRICES = ("gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity")
 
 
@@ -27,21 +29,16 @@ def make_matrix(kind: str, d: int, k: int, seed: int) -> np.ndarray:
         seed: public.
 
     Raises:
-        ValueError: for an unknown kind, k outside 1..d, or an identity with k below d.
+        ValueError: as `check_matrix`.
 
     Example:
         >>> make_matrix("hashed", 4, 2, seed=0).shape
         (4, 2)
     """
-    if kind not in MATRICES:
-        raise ValueError(f"matrix={kind!r}: expected one of {', '.join(MATRICES)}")
-    if not isinstance(k, (int, np.integer)) or not 1 <= k <= d:
-        raise ValueError(f"k={k}: expected 1 to d={d}, the number of columns")
+    check_matrix(kind, d, k)
     # A stream of its own: simulated rows are drawn from the same public seed.
     random = np.random.default_rng([seed, _STREAM])
     if kind == "identity":
-        if k != d:
-            raise ValueError(f"k={k} with matrix='identity': expected k={d}, as many as the data have columns")
         return np.eye(d)
     if kind == "gaussian":
         return random.normal(0.0, 1.0 / math.sqrt(k), (d, k))
@@ -54,6 +51,32 @@ def make_matrix(kind: str, d: int, k: int, seed: int) -> np.ndarray:
     matrix = np.zeros((d, k))
     matrix[random.permutation(d), np.arange(d) % k] = random.choice([-1.0, 1.0], d)
     return matrix
+
+
+def check_matrix(kind: str, d: int, k: int) -> None:
+    """Refuse what `make_matrix` does not make; nothing is made here.
+
+    Raises:
+        ValueError: for an unknown kind, sizes that do not go with it, or more numbers or products than whoever verifies the
+            release can be asked to make again.
+    """
+    if kind not in MATRICES:
+        raise ValueError(f"matrix={kind!r}: expected one of {', '.join(MATRICES)}")
+    for name, value in (("d", d), ("k", k)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ValueError(f"{name}={value!r}: expected a whole number")
+    if not 1 <= k <= d:
+        raise ValueError(f"k={k}: expected 1 to d={d}, the number of columns")
+    if kind == "identity" and k != d:
+        raise ValueError(f"k={k} with matrix='identity': expected k={d}, as many as the data have columns")
+    if d * k > MOST_NUMBERS:
+        raise ValueError(f"d={d}, k={k}: expected a matrix of at most {MOST_NUMBERS:,} numbers; project to fewer columns")
+    # Of its sensitivity, which is a singular value of it.
+    if d * k * k > _MOST_PRODUCTS:
+        raise ValueError(
+            f"d={d}, k={k}: expected at most {_MOST_PRODUCTS:.2g} products (d k^2) to find its sensitivity; project to "
+            "fewer columns"
+        )
 
 
 def distortion(kind: str, d: int, k: int) -> float:

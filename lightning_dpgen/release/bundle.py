@@ -13,6 +13,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.durable import sync_files
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.folders import FOLDER, make_folder, publish
+from lightning_dpgen.release.bounds import MOST_FILES, check_declared
 from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 
 
@@ -56,8 +57,10 @@ def release_from(
     for name, words in {"data": data, "unit": unit}.items():
         if words is not None and not (isinstance(words, str) and words.strip()):
             raise ValueError(f"{name}={words!r}: expected words")
+    if len(content.released) > MOST_FILES:
+        raise ValueError(f"released: {len(content.released):,} files, expected at most {MOST_FILES:,}; put them into fewer")
     try:
-        json.dumps(declared, allow_nan=False)
+        check_declared(declared)
     except (TypeError, ValueError) as error:
         raise ValueError(f"declared: {error}; expected what JSON holds, since it stands in the certificate") from None
     if folder.exists():

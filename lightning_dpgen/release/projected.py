@@ -15,15 +15,18 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from lightning_dpgen.privacy.strict_json import read_json
-from lightning_dpgen.projection.matrices import MATRICES, distortion
+from lightning_dpgen.projection.matrices import MATRICES, check_matrix, distortion
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
+from lightning_dpgen.release.tensors import check_tensors
 
 KIND = "projection"
+# Bytes of numbers for each byte of a file: what is rounded to a grid of 2^-20 of its noise has 20 bits and more of 64.
+_MOST_PACKED, _ALWAYS = 16, 1 << 20
 # Sums of squares of as large numbers are still finite.
 _LARGEST = 1e100
 _FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}
@@ -97,10 +100,12 @@ def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = T
     (folder / WEIGHTS).chmod(0o644)
     columns = np.asfortranarray(projected.rows)
     arrays = [pa.array(columns[:, i]) for i in range(projection.k)]
+    # Without noise there is no telling how far rows could be packed; see `_check_rows`.
+    packed = projected.scale > 0.0
     table = pa.table(arrays, names=column_names(projection.k))
     if not private:
         table = table.cast(marked_schema(table.schema))
-    pa.parquet.write_table(table, folder / PROJECTED, compression="zstd")
+    pa.parquet.write_table(table, folder / PROJECTED, compression="zstd" if packed else "none", use_dictionary=packed)
 
 
 def load_projected(folder: Path) -> ProjectedRows:
@@ -111,11 +116,29 @@ def load_projected(folder: Path) -> ProjectedRows:
     """
     try:
         description = read_json(folder / MODEL)
+        d, k = (description[name] for name in ("d", "k"))
+        check_matrix(description["matrix"], d, k)
+        check_tensors(folder / WEIGHTS, {"matrix": (d, k), "centre": (d,)}, "F64")
+        _check_rows(folder / PROJECTED, k)
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
         table = pa.parquet.read_table(folder / PROJECTED)
         return _checked(description, tensors, table)
     except (ValueError, KeyError, TypeError, OverflowError, OSError, SafetensorError, pa.ArrowException) as error:
         raise NotARelease(f"the projection in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
+
+
+def _check_rows(path: Path, k: int) -> None:
+    """Refuse a file that claims far more numbers than it has room for, before one is read.
+
+    Noise is as wide as many steps of the grid that rows are rounded to, so that no packing makes much less of it, and rows
+    without noise are written unpacked (`write_projected`).
+    """
+    with pa.parquet.ParquetFile(path) as file:
+        columns, rows = file.metadata.num_columns, file.metadata.num_rows
+    if columns != k:
+        raise ValueError(f"{path.name} has {columns} columns: expected {k}")
+    if 8 * rows * k > _MOST_PACKED * path.stat().st_size + _ALWAYS:
+        raise ValueError(f"{path.name} claims {rows} rows, for which it is too short")
 
 
 def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table: pa.Table) -> ProjectedRows:

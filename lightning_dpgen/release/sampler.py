@@ -32,6 +32,7 @@ from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import check_rate
+from lightning_dpgen.release.tensors import check_tensors
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
@@ -201,7 +202,7 @@ def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
     described = json.loads(json.dumps(_described(network), allow_nan=False))
     tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     weights = {"mixture_weights": [1.0] * network.k}
-    return _build(described | weights, tensors, {network.kind: type(network)}).network
+    return _filled(_described_network(described | weights, {network.kind: type(network)})[0], tensors)
 
 
 def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
@@ -229,7 +230,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         private = description.pop("private", True)
         if type(private) is not bool:
             raise ValueError(f"private={private!r}: expected true or false")
-        return Release(_build(description, safetensors.torch.load_file(folder / WEIGHTS), known), private=private)
+        return Release(_read(description, folder / WEIGHTS, known), private=private)
     except NotARelease:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -261,9 +262,10 @@ def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
     return f"model={kind!r}: expected one of {', '.join(sorted(networks))}"
 
 
-def _build(
-    description: dict[str, Any], tensors: dict[str, torch.Tensor], networks: Mapping[str, type[GenerativeNetwork]]
-) -> Mixture:
+def _described_network(
+    description: dict[str, Any], networks: Mapping[str, type[GenerativeNetwork]]
+) -> tuple[GenerativeNetwork, list[float]]:
+    """The network that a description names, without memory of its own, and its mixture weights."""
     description = dict(description)
     kind = description.pop("model")
     if not isinstance(kind, str) or kind not in networks:
@@ -281,14 +283,27 @@ def _build(
             sensible &= type(value) is not float
         if not sensible:
             raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
-    # Without memory of its own, so that sizes which the tensors do not have cost nothing.
+    # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
-        network = networks[kind](schema, **description)
+        return networks[kind](schema, **description), mixture_weights
+
+
+def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:
+    """The same with these tensors in place of its own."""
     network.load_state_dict(tensors, assign=True)
     for name, tensor in network.state_dict().items():
-        if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
+        # A part at a time: what is compared is as large as the tensor.
+        parts = tensor.flatten().split(_NUMBERS)
+        if tensor.dtype != torch.float32 or not all(torch.isfinite(part).all() for part in parts):
             raise ValueError(f"{name}: expected finite float32 numbers")
+    return network.eval()
+
+
+def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[GenerativeNetwork]]) -> Mixture:
+    """A described mixture, its tensors from a file that holds these and nothing else."""
+    network, mixture_weights = _described_network(description, networks)
     weights = torch.tensor(mixture_weights, dtype=torch.float32)
     if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
-    return Mixture(network.eval(), weights)
+    check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")
+    return Mixture(_filled(network, safetensors.torch.load_file(path)), weights)

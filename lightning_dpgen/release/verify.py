@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import json
 import math
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import dp_accounting
 import jsonschema
+import markupsafe
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
@@ -27,6 +30,7 @@ from lightning_dpgen.privacy.accountant import (
     spent_by_rdp,
     without_failures,
 )
+from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.reference import Reference, read_reference
@@ -34,6 +38,7 @@ from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
+from lightning_dpgen.release.bounds import MOST_FILES, too_long
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
@@ -56,8 +61,7 @@ _TOLERANCE = 1e-6
 # Between the account of a run and that of its study, which is the looser one.
 _BETWEEN_ACCOUNTS = 1e-2
 _LARGEST_FILE = 16 * 2**20
-# Of a loss distribution: far more than the rule for the interval ever takes, and still quick.
-_MOST_POINTS = 4e6
+_MOST_SAID = 10
 # Below it nothing is computed soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
 # Of Renyi moments, for a second account.
@@ -122,7 +126,12 @@ def verify(folder: str | Path) -> Verdict:
             f"format_version={certificate.get('format_version')!r}: this software reads version {FORMAT_VERSION}"
         )
         return verdict
-    for error in sorted(_schema().iter_errors(certificate), key=lambda error: str(list(error.absolute_path)))[:10]:
+    if long := too_long(certificate):
+        verdict.problems.append(long)
+        return verdict
+    # Of many a few are found: each is as good a reason as all of them.
+    errors = itertools.islice(_schema().iter_errors(certificate), _MOST_SAID)
+    for error in sorted(errors, key=lambda error: str(list(error.absolute_path))):
         where = ".".join(str(part) for part in error.absolute_path) or "certificate"
         verdict.problems.append(f"{where}: {error.message[:200]}")
     numbers = {name: certificate.get(name) for name in ("epsilon", "delta", "target_epsilon", "also")}
@@ -160,8 +169,11 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
 
 def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
     files = certificate["files"]
-    present = {path.name for path in folder.iterdir()} - {CERTIFICATE}
+    present = {path.name for path in itertools.islice(folder.iterdir(), 2 * MOST_FILES)} - {CERTIFICATE}
     before = len(verdict.problems)
+    if len(present) > MOST_FILES:
+        verdict.problems.append(f"{folder} holds more than {MOST_FILES:,} files")
+        return
     for name in sorted(set(certificate["released"]) - set(files)):
         verdict.problems.append(f"{name} is said to be released, and has no hash")
     for name in sorted(set(files) - set(certificate["released"]) - set(ABOUT)):
@@ -178,8 +190,11 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
             verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
     said = certificate["statement"]
     for name in sorted(set(ABOUT) & present & set(files)):
-        text = (folder / name).read_bytes()[:_LARGEST_FILE].decode("utf-8", errors="replace")
-        if said not in text and said not in html.unescape(text) and json.dumps(said, ensure_ascii=False) not in text:
+        with open(folder / name, "rb") as file:
+            text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
+        # As a page, a card and a file of JSON hold it.
+        forms = (markupsafe.escape(said), html.escape(said, quote=False), json.dumps(said, ensure_ascii=False), said)
+        if not any(str(form) in text for form in forms):
             verdict.problems.append(f"{name} does not hold the certificate's statement")
     if len(verdict.problems) == before:
         verdict.checks.append(f"all {len(files)} files have the hashes in the certificate, and there are no others")
@@ -217,8 +232,12 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
-    if interval and delta and spent_by_rdp(event, delta) > _MOST_POINTS * interval:
+    if interval and delta and spent_by_rdp(event, delta) > MOST_POINTS * interval:
         verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
+        return
+    # At delta 0 epsilon is a sum.
+    if delta and not affordable(event, interval or INTERVALS[0]):
+        verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
         return
     _check_selection(certificate["selection"], event, verdict)
     before = len(verdict.problems)
@@ -425,9 +444,12 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
     history = None if relation == REPLACE_ONE else gaussian_history(event)
     if history is None:
         return "no second accountant: Opacus knows neither Laplace noise, nor a replaced record, nor trials that differ"
-    accountant = RDPAccountant()
-    accountant.history = history
+    accountant, times = RDPAccountant(), Counter()
+    for multiplier, rate, count in history:
+        times[multiplier, rate] += count
+    accountant.history = [(*noise, count) for noise, count in times.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that its orders are at an end: its bound holds all the same
-        epsilon = accountant.get_epsilon(delta)
+        # Of whole orders: the series of others may take minutes to converge.
+        epsilon = accountant.get_epsilon(delta, alphas=_ORDERS)
     return f"a second accountant (Opacus, Renyi moments, a looser bound): {epsilon:.6g}"

@@ -98,7 +98,7 @@ def _tensors(release, change):
 FORGERIES = {
     "less noise": (lambda r: _description(r, scale=0.01), "the noise is too small"),
     "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(3.0)), "not the one that declared.seed draws"),
-    "more than a projection": (lambda r: _tensors(r, lambda t: t.update(raw=t["centre"])), "less or more than"),
+    "more than a projection": (lambda r: _tensors(r, lambda t: t.update(raw=t["centre"])), "a tensor too many"),
     "a count of another table": (lambda r: _description(r, pulled_back=301), "expected a whole number up to 300"),
     "no count": (lambda r: _description(r, pulled_back=None), "exactly if model.json gives a count"),
     "an overflow": (lambda r: _description(r, scale=10**400), "cannot be read"),
@@ -233,7 +233,7 @@ def test_files_that_are_no_rows(dpgen, tmp_path):
         ("cube.npy", "expected (n, d)"),
         ("nan.npy", "NaN"),
         ("text.npy", "expected numbers"),
-        ("plain.npz", "cannot be read as rows"),
+        ("plain.npz", "a csr matrix is written by"),
         ("empty.parquet", "cannot be read as rows"),
         ("table.csv", "expected a name that ends in"),
         ("names.parquet", "column 'name'"),

@@ -377,25 +377,26 @@ def _saved(matrix, **options):
 
 seven = scipy.sparse.eye_array(7, format="csr", dtype=np.uint8)
 PARTS = {"format": np.array(b"csr"), "indices": np.arange(2), "indptr": np.array([0, 1, 2]), "data": np.ones(2)}
+WHOLE = PARTS | {"shape": [2, 7]}
 FILES |= {
     "a matrix of no items": ("x.npz", _saved(seven[:0]), "no baskets"),
     "a matrix of another width": ("x.npz", _saved(seven[:, :5]), r"x.npz has shape \(7, 5\): expected \(N, 7\)"),
-    "a matrix by columns": ("x.npz", _saved(seven.tocsc()), r"x.npz holds a csc matrix: expected CSR.*tocsr"),
+    "a matrix by columns": ("x.npz", _saved(seven.tocsc()), r"x.npz holds a 'csc' matrix: expected csr.*tocsr"),
     "a matrix of negative numbers": ("x.npz", _saved(-1.0 * seven), "x.npz holds negative"),
     "a matrix of missing numbers": ("x.npz", _saved(seven * np.nan), "x.npz holds negative"),
     "a matrix of infinite numbers": ("x.npz", _saved(seven * np.inf), "x.npz holds negative"),
     "a matrix of complex numbers": ("x.npz", _saved(seven * 1j), "x.npz holds negative"),
-    "arrays of something else": ("x.npz", _npz(images=np.ones((2, 2))), "x.npz is no sparse matrix"),
-    "an item beyond the last": ("x.npz", _npz(**PARTS | {"indices": np.array([0, 7]), "shape": [2, 7]}), "is damaged"),
-    "an item before the first": ("x.npz", _npz(**PARTS | {"indices": np.array([0, -1]), "shape": [2, 7]}), "is damaged"),
-    "rows that go back": ("x.npz", _npz(**PARTS | {"indptr": np.array([0, 3, 2]), "shape": [2, 7]}), "x.npz is damaged"),
-    "fewer rows than said": ("x.npz", _npz(**PARTS | {"shape": [3, 7]}), "x.npz is no sparse matrix"),
-    "a shape of text": ("x.npz", _npz(**PARTS | {"shape": "xy"}), "x.npz is no sparse matrix"),
-    "no shape": ("x.npz", _npz(**PARTS), "x.npz is no sparse matrix"),
-    "pickled arrays": ("x.npz", _npz(**PARTS | {"data": np.array([{}, 1]), "shape": [2, 7]}), "allow_pickle"),
-    "a pickle": ("x.npz", pickle.dumps([["tea"]]), "x.npz is no sparse matrix"),
-    "an empty matrix file": ("x.npz", b"", "x.npz is no sparse matrix"),
-    "a cut matrix file": ("x.npz", _saved(seven)[:-40], "x.npz is no sparse matrix"),
+    "arrays of something else": ("x.npz", _npz(images=np.ones((2, 2))), "expected an array named format.*save_npz"),
+    "an item beyond the last": ("x.npz", _npz(**WHOLE | {"indices": np.array([0, 7])}), "damaged csr.*indices must"),
+    "an item before the first": ("x.npz", _npz(**WHOLE | {"indices": np.array([0, -1])}), "damaged csr.*indices must"),
+    "rows that go back": ("x.npz", _npz(**WHOLE | {"indptr": np.array([0, 3, 2])}), "damaged csr.*indptr must"),
+    "fewer rows than said": ("x.npz", _npz(**PARTS | {"shape": [3, 7]}), "damaged csr.*indptr must"),
+    "a shape of text": ("x.npz", _npz(**PARTS | {"shape": "xy"}), "two whole numbers as its shape"),
+    "no shape": ("x.npz", _npz(**PARTS), "it has no shape"),
+    "pickled arrays": ("x.npz", _npz(**WHOLE | {"data": np.array([{}, 1])}), "allow_pickle"),
+    "a pickle": ("x.npz", pickle.dumps([["tea"]]), "x.npz is not .npz of plain arrays"),
+    "an empty matrix file": ("x.npz", b"", "x.npz is not .npz of plain arrays"),
+    "a cut matrix file": ("x.npz", _saved(seven)[:-40], "x.npz is not .npz of plain arrays"),
     "a damaged matrix file": ("x.npz", _saved(seven, compressed=False).replace(b"\1" * 7, b"\2" * 7), "Bad CRC-32"),
     "a packed matrix": ("x.npz.gz", gzip.compress(_saved(seven)), "expected a name that ends in"),
 }

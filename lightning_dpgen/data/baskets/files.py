@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse
 
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
@@ -114,29 +113,6 @@ def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
     if found == "matrix":
         raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items=FILE)")
     return _rows(source, form) if found == "rows" else _lines(Path(source), form)
-
-
-def load_matrix(path: Path) -> scipy.sparse.csr_array:
-    """A matrix of baskets in CSR form, as scipy.sparse.save_npz writes it. Nothing is unpickled; its numbers are unchecked.
-
-    Raises:
-        BadRecords: for anything else.
-    """
-    try:
-        # Opened here: numpy leaves a file that is no archive open.
-        with path.open("rb") as file:
-            matrix = scipy.sparse.load_npz(file)
-    # A damaged file raises whatever zipfile, numpy or scipy stumbled over.
-    except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadRecords(
-            f"{path} is no sparse matrix as scipy.sparse.save_npz writes it: {said or type(error).__name__}"
-        ) from None
-    if matrix.format != "csr":
-        raise BadRecords(
-            f"{path} holds a {matrix.format} matrix: expected CSR; write it by scipy.sparse.save_npz(path, matrix.tocsr())"
-        )
-    return scipy.sparse.csr_array(matrix)
 
 
 def _lines(path: Path, form: BasketForm) -> Iterator[Entries]:

@@ -19,11 +19,11 @@ from lightning_dpgen.data.baskets.files import (
     entries_in_memory,
     entries_of,
     heads_in_memory,
-    load_matrix,
 )
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
+from lightning_dpgen.data.csr import check_csr, load_csr
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, only_counted
@@ -100,7 +100,7 @@ def read_baskets(
                     f"{source}: a matrix holds baskets alone, without labels or persons (data.classes, data.label, "
                     "data.person): write rows with a column for each of these"
                 )
-            found.put_matrix(load_matrix(Path(source)), str(source))
+            found.put_matrix(load_csr(Path(source)), str(source))
         else:
             for entries in entries_of(source, written):
                 found.put(entries)
@@ -181,10 +181,7 @@ def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray
     """Rows of a CSR matrix whose columns are the universe, as `as_sets` gives them; arrays of their own."""
     if matrix.ndim != 2 or matrix.shape[1] != width:
         raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column an item (data.items)")
-    try:
-        matrix.check_format(full_check=True)
-    except (ValueError, TypeError):
-        raise BadRecords(f"{what} is damaged: expected a matrix that passes its check_format()") from None
+    check_csr(matrix, what)
     # The least of numbers with NaN among them is NaN. No array of answers: it would be as large as the data.
     real = matrix.dtype.kind in "fiub"
     if not real or (matrix.nnz and not (matrix.data.min() >= 0 and np.isfinite(matrix.data.max()))):

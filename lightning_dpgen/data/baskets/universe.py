@@ -45,7 +45,8 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     ends = _RANGE.fullmatch(str(source))
     if ends:
         return _between(int(ends[1]), int(ends[3]) - (ends[2] == ":"), str(source))
-    path = Path(source)
+    # A number, as a command line may give it, is no list of one item.
+    path = Path(str(source))
     if path.suffix not in _ENDINGS:
         raise BadRecords(
             f"data.items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "

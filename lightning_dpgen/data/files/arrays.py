@@ -50,4 +50,8 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         raise BadRecords(f"{path} is not {path.suffix} of plain arrays: {said or type(error).__name__}") from None
     if names[0] not in found:
         raise BadRecords(f"{path} holds {shown(sorted(held))}: expected an array named {names[0]}")
+    # A member of an archive that is no array comes as its bytes.
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):
+            raise BadRecords(f"{path} is not .npz of plain arrays: {name} is no array")
     return found

@@ -184,8 +184,11 @@ def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSch
     rows = max(1, _NUMBERS_AT_ONCE // schema.layout.units)
     for start in range(0, len(array), rows):
         part = slice(start, start + rows)
+        # A NaN that signals is a missing reading like any other.
+        with np.errstate(invalid="ignore"):
+            readings = np.asarray(array[part], np.float64).reshape(-1, schema.layout.units)
         yield SeriesBlock(
-            np.asarray(array[part], np.float64).reshape(-1, schema.layout.units),
+            readings,
             None if at is None else at[part],
             None if persons is None else persons[part],
             lambda i, start=start: place(start + i),

@@ -81,6 +81,8 @@ def shown(values: pa.Array, row: int) -> str:
     """A value as a message quotes it: text in quotes, all of it cut short."""
     try:
         value = values[row].as_py()
+    except UnicodeDecodeError:
+        return "text that is not UTF-8"
     except (ValueError, OverflowError):
         return "a moment before the year 1 or after 9999"
     text = repr(value) if isinstance(value, str | int | float | bool) else str(value)

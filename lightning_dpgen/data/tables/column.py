@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
-_LONGEST_NAME = 1000
+# Of a name, and of a key as a message has it.
+_LONGEST_NAME, _LONGEST_KEY = 1000, 100
 
 
 class BadSchema(ValueError):
@@ -29,7 +30,8 @@ class BadSchema(ValueError):
     def __init__(self, problem: str, column: str | None = None, key: str | None = None, place: str | None = None) -> None:
         self.problem, self.column, self.key = problem, column, key
         named = None if column is None else f"column {shortened(column)}"
-        super().__init__(": ".join(part for part in (place, named, key, problem) if part is not None))
+        told = key if key is None or len(key) <= _LONGEST_KEY else shortened(key)
+        super().__init__(": ".join(part for part in (place, named, told, problem) if part is not None))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,9 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: Any) -> int:
-        # Not by YAML 1.1, where 010 is 8.
+        # Not by YAML 1.1, where 010 is 8. A list may be tagged as a number.
+        if not isinstance(node, yaml.ScalarNode):
+            raise _Refused("expected a number", node.start_mark)
         if len(node.value) > 100:
             raise _Refused("a huge number", node.start_mark)
         return int(node.value)

@@ -60,7 +60,8 @@ class ParquetTable:
     def _file(self) -> pa.parquet.ParquetFile:
         try:
             return pa.parquet.ParquetFile(self.path)
-        except (pa.ArrowException, OSError) as error:
+        # Names that are not UTF-8, too.
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise BadRecords(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())[:100]}") from None
 
 

@@ -21,6 +21,8 @@ from lightning_dpgen.data.files.formulas import known_again
 
 SUFFIXES = (".csv", ".tsv", ".data")
 # Bytes that are read at a time; a record cannot be longer.
+# What a packed file that is damaged ends in.
+_DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 _BLOCK = 1 << 23
 
 
@@ -124,8 +126,12 @@ class TextTable:
                         yield line, fields or [""]
                     line = reader.line_num + 1
         except UnicodeDecodeError:
-            raise BadRecords(self._not_utf8()) from None
-        except (csv.Error, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            # A damaged archive may be found out by its checksum alone, behind what it holds.
+            try:
+                raise BadRecords(self._not_utf8()) from None
+            except _DAMAGED as error:
+                raise BadRecords(f"{self.path} cannot be read: {error}") from None
+        except (csv.Error, *_DAMAGED) as error:
             raise BadRecords(f"{self.path} cannot be read: {error}") from None
 
     def _fault(self, expected: int, error: Exception) -> str:

@@ -1,0 +1,73 @@
+"""How much work an account of an event tree is: bounded where a plan is made, so that whoever verifies it can be sure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import dp_accounting
+from dp_accounting import dp_event
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+# Points of loss distributions (docs/PRIVACY.md, "What is read from others"): five microseconds each, all told.
+MOST_POINTS = 1 << 20
+# What a noise costs besides, whatever its distribution: its Renyi moments, and the fixed part of each composition.
+_EACH = 8000
+# Of a selection, whose trials have Renyi moments alone.
+_OF_TRIAL = 2000
+
+
+def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
+    """Whether an account at this interval, and those of all stages alone, take less than about ten seconds.
+
+    Unsampled Gaussians are joined in closed form and cost nothing, however many there are; equal noises of a stage are one.
+
+    Args:
+        event: the composition of the events of stages, or the event of the only one.
+        interval: of the privacy loss.
+
+    Example:
+        >>> lot = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+        >>> stage = dp_accounting.SelfComposedDpEvent(lot, 10**6)
+        >>> affordable(stage, 1e-3), affordable(dp_accounting.ComposedDpEvent([stage] * 1000), 1e-3)
+        (True, False)
+    """
+    stages = event.events if isinstance(event, dp_accounting.ComposedDpEvent) else [event]
+    left = MOST_POINTS
+    for stage in stages:
+        left -= sum(_points(leaf, interval) for leaf in set(_noises(stage)))
+        if left < 0:
+            return False
+    return True
+
+
+def _noises(event: dp_accounting.DpEvent) -> Iterator[tuple[str, float, float]]:
+    """Name, multiplier and rate of each noise that needs a distribution or moments of its own."""
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        yield from _noises(event.event)
+    elif isinstance(event, dp_event.RepeatAndSelectDpEvent):
+        for _, multiplier, rate in _noises(event.event):
+            yield "trial", multiplier, rate
+    elif isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        yield "gaussian", event.event.noise_multiplier, event.sampling_probability
+    elif isinstance(event, dp_accounting.LaplaceDpEvent):
+        yield "laplace", event.noise_multiplier, 1.0
+    else:
+        for part in getattr(event, "events", ()):
+            yield from _noises(part)
+
+
+@functools.lru_cache(maxsize=4096)
+def _points(noise: tuple[str, float, float], interval: float) -> float:
+    """How many points the distributions of a noise have, for a record added and for one removed."""
+    name, multiplier, rate = noise
+    if name == "trial":
+        return _OF_TRIAL
+    if name == "laplace":
+        # Losses from -1/m to 1/m.
+        return _EACH + 2.0 / (multiplier * interval)
+    points = float(_EACH)
+    for adjacency in (AdjacencyType.ADD, AdjacencyType.REMOVE):
+        bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
+        points += (bounds.epsilon_upper - bounds.epsilon_lower) / interval
+    return points

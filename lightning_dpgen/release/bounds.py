@@ -1,0 +1,52 @@
+"""How long the lists of a certificate may be, found before any of them is looked at closely.
+
+No release of this program has more: each bound says where it is kept when a release is made.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lightning_dpgen.privacy.plan import MOST_STAGES
+from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
+
+# Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
+MOST_FILES = 1000
+# Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
+_MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
+
+
+def too_long(certificate: dict[str, Any]) -> str | None:
+    """What of a certificate is longer than in any release, in words; None if nothing is."""
+    bounds = {"stages": MOST_STAGES, "files": MOST_FILES, "released": MOST_FILES, "versions": _MOST_VERSIONS}
+    for name, most in bounds.items():
+        value = certificate.get(name)
+        if isinstance(value, dict | list) and len(value) > most:
+            return f"{name}: {len(value):,} entries, expected at most {most:,}"
+    selection = certificate.get("selection")
+    if isinstance(selection, dict):
+        space = selection.get("space")
+        lists = list(space.values()) if isinstance(space, dict) else []
+        chosen = selection.get("chosen")
+        count = len(selection) + len(lists) + sum(len(values) for values in lists if isinstance(values, dict | list))
+        if count + (len(chosen) if isinstance(chosen, dict | list) else 0) > _MOST_CHOICES:
+            return f"selection: expected at most {_MOST_CHOICES:,} choices"
+    return None
+
+
+def check_declared(declared: dict[str, Any]) -> None:
+    """Refuse a description that a reader of the release would not read, before anything is spent on it.
+
+    Half of what a reader takes, since schema and settings stand in two files beside other things.
+
+    Raises:
+        ValueError: saying how long it is.
+    """
+    text = json.dumps(declared, allow_nan=False)
+    values = text.count(",") + text.count("[") + text.count("{")
+    if 2 * len(text) > MOST_BYTES or 2 * values > MOST_VALUES:
+        raise ValueError(
+            f"what is declared takes {len(text):,} characters and {values:,} values: expected at most {MOST_BYTES // 2:,} "
+            f"and {MOST_VALUES // 2:,}, for a release that others can read; declare fewer or shorter names"
+        )

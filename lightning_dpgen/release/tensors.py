@@ -1,0 +1,58 @@
+"""The tensors of a release: read only where the file holds just what its description says, found before one is made."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lightning_dpgen.privacy.strict_json import parse_json
+
+# Of the header: what a tensor's name, type, shape and place take beyond its name, and other metadata.
+_EACH, _BESIDES = 1024, 1 << 16
+
+
+def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -> None:
+    """Refuse a file of other tensors than these, by its header alone.
+
+    The length of the header is bounded by what these tensors need, so the cost does not follow from what the file says.
+
+    Args:
+        path: of a safetensors file.
+        shapes: what it must hold, by name.
+        dtype: of all of them, as safetensors writes it: ``F32``, ``F64``.
+
+    Raises:
+        ValueError: naming a tensor that is missing, too many, or of another shape or type.
+        OSError: if it cannot be read.
+
+    Example:
+        >>> import tempfile, torch, safetensors.torch
+        >>> path = Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> safetensors.torch.save_file({"weight": torch.zeros(2, 3)}, path)
+        >>> check_tensors(path, {"weight": (2, 3)}, "F32")
+        >>> check_tensors(path, {"weight": (3, 3)}, "F32")
+        Traceback (most recent call last):
+        ValueError: model.safetensors: 'weight' is [2, 3] of F32: expected [3, 3] of F32
+    """
+    most = _BESIDES + sum(_EACH + 6 * len(name) for name in shapes)
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= most:
+            raise ValueError(f"{path.name}: a header of {length} bytes: expected at most {most}, for {len(shapes)} tensors")
+        text = file.read(length)
+    try:
+        header = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: the header {error}") from None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path.name}: the header is no JSON object")
+    header.pop("__metadata__", None)
+    for name in sorted(set(header) ^ set(shapes))[:1]:
+        raise ValueError(f"{path.name}: {name[:80]!r} is {'missing' if name in shapes else 'a tensor too many'}")
+    for name, shape in shapes.items():
+        about, expected = header[name], list(shape)
+        found = (about.get("shape"), about.get("dtype")) if isinstance(about, dict) else (None, None)
+        if found != (expected, dtype):
+            raise ValueError(f"{path.name}: {name!r} is {str(found[0])[:80]} of {found[1]}: expected {expected} of {dtype}")
