@@ -111,7 +111,7 @@ def _releases(folder: Path) -> dict[str, bytes]:
         account = Account(make_plan(drafts, epsilon=2.0, delta=1e-5))
         for draft in drafts:
             for _ in range(draft.count):
-                with account.open(draft.stage) as access:
+                with account.open(draft.stage, draw=account.sample(draft.stage, 90)[1]) as access:
                     for noise in access.access.multipliers:
                         gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
         account.settle()
@@ -127,7 +127,7 @@ def _ledgers(folder: Path) -> dict[str, bytes]:
     split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, rate=0.5)
     account = Account(Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 8.0, 1e-5), folder / "ledger.jsonl")
     for stage in ("split", "training", "training"):
-        with account.open(stage) as access:
+        with account.open(stage, draw=account.sample(stage, 90)[1]) as access:
             for noise in access.access.multipliers:
                 gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
     account.ledger.close()
@@ -152,7 +152,7 @@ def _studies(folder: Path) -> dict[str, bytes]:
     study.enter("a", dp_accounting.GaussianDpEvent(6.0))
     study.enter("b", lots)
     own = packed(folder)
-    study.enter("c", dp_accounting.GaussianDpEvent(9.0), relation="replace_one", pair=(0.5, 1e-8))
+    study.enter("c", dp_accounting.LaplaceDpEvent(9.0), pair=(0.5, 1e-8))
     return {"study/seed_added.zip": own, "study/seed_mixed.zip": packed(folder)}
 
 
