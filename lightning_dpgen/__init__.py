@@ -19,6 +19,7 @@ _EXPORTS = {
     "gradients.clipping": [
         "Decay", "DPNorm", "Fixed", "Normalised", "PerComponent", "PerLayer", "Quantile", "Schedule", "Smoothed",
     ],
+    "gradients.deferred": ["Deferred"],
     "gradients.engines": ["term_gradients"],
     "gradients.parts": ["Parts"],
     "gradients.terms": ["DataFree", "PerGroup", "PerRecord"],

@@ -46,11 +46,11 @@ class Isolation:
 
     def __init__(self, size: int, offsets: Sequence[int] | None = None, groups: Groups | None = None) -> None:
         self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
-        # That of the groups, if there are any, and that of the records, inside it.
+        # The level of the groups, if there are any, and inside it the level of the records.
         self._levels: list[int] = []
 
     def run(self, function: Callable[..., Any], *rows: Any) -> Any:
-        """What a function gives for each record; it is called once, with the tensors of one record.
+        """Call a function once, with the tensors of one record, and give its results for all of them.
 
         Args:
             function: of as many arguments.
@@ -90,7 +90,7 @@ class Isolation:
                 gc.enable()
 
     def _bare(self, x: Tensor) -> Tensor:
-        """Of a result all records, or groups."""
+        """The results of all records, or groups, behind the one that a function has given."""
         # The level of the groups, or else that of the records.
         value, at = _functorch._unwrap_batched(x, self._levels[0])
         if _functorch.is_functorch_wrapped_tensor(value):
@@ -103,7 +103,7 @@ class Isolation:
         return value.movedim(at, 0) if at else value
 
     def hide(self, x: Tensor) -> Tensor:
-        """Of (B, ...) what the loss is to see: the (...) of one record."""
+        """The (...) of one record that a loss is to see of (B, ...)."""
         return _functorch._add_batch_dim(x, 0, self._levels[-1])
 
     def rows(self, x: Any) -> Tensor | None:
@@ -126,7 +126,7 @@ class Isolation:
 
     @property
     def is_innermost(self) -> bool:
-        """Whether the loss is not inside of another transform of torch.func just now."""
+        """True unless the loss is inside another transform of torch.func just now."""
         return _functorch.maybe_current_level() == self._levels[-1]
 
     def outside(self) -> _Outside:
@@ -193,7 +193,7 @@ class HiddenGroups:
         return _functorch._add_batch_dim(x, 0, self._isolation._levels[0])
 
     def gather(self, x: Tensor) -> Tensor:
-        """Of a record's (1, ...) the (1, places, ...) of a group, zeros where it has none."""
+        """Turn a record's (1, ...) into the (1, places, ...) of a group, zeros where it has none."""
         rows = self._isolation.rows(x)
         with self._isolation.outside():
             rows = x.expand(self._isolation.size, *x.shape) if rows is None else rows
@@ -219,7 +219,7 @@ class OneGroup:
         self._there = there
 
     def gather(self, x: Tensor) -> Tensor:
-        """Of (places, ...) the (1, places, ...) of a group, zeros where it has none."""
+        """Turn (places, ...) into the (1, places, ...) of a group, zeros where it has none."""
         return torch.where(self._there.view(-1, *(1,) * (x.dim() - 1)), x, 0)[None]
 
     @property
@@ -229,7 +229,7 @@ class OneGroup:
 
 
 class _Collections:
-    """Counts the collections of garbage that somebody asks for."""
+    """Counts collections of garbage that the loss asks for."""
 
     count = 0
 
@@ -238,7 +238,7 @@ class _Collections:
 
 
 class Kept(Tensor):
-    """What was made of a record and outlived the call of a loss: it has no value any more."""
+    """A tensor that was made of a record and outlived the call of the loss: it has no value any more."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -282,7 +282,7 @@ _FUNCTIONS = (
     "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
     "setup_context, and set generate_vmap_rule = True in the class"
 )
-# What torch says where it refuses an operation on one record of many, and what the loss does there.
+# Words of torch where it refuses an operation on one record of many, and the reason in terms of the loss.
 _REASONS = {
     "data-dependent control flow": "looks at a value that it made of a record (if, bool): use torch.where",
     ".item()": "looks at a value that it made of a record (item, float, int): compute with tensors",

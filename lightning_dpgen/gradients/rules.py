@@ -163,8 +163,10 @@ def _conv_factors(x: Tensor, gradient: Tensor, shape, stride, padding, dilation,
 
 
 def _positions(left: Tensor, right: Tensor, size: int, groups: int, shape) -> Form:
-    """Of (B q, r, ...) factors of B records of q pictures. A convolution in groups is as many convolutions side by side: it
-    is multiplied out, since each is small."""
+    """The form of B records of q pictures, from factors (B q, r, ...).
+
+    A convolution in groups is as many convolutions side by side. It is multiplied out, since each is small.
+    """
     left, right = left.reshape(size, -1, left.shape[2]), right.reshape(size, -1, right.shape[2])
     if groups > 1:
         a, b = left.unflatten(2, (groups, -1)), right.unflatten(2, (groups, -1))

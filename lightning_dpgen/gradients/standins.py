@@ -113,7 +113,7 @@ class Tape:
         return self.isolation.rows(x)
 
     def note(self, compute: Callable[[], Tensor], note: Note, seen: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """What the loss is to see of a result for all records.
+        """Compute a result for all records, and give the part of it that the loss is to see.
 
         Args:
             compute: gives the result.

@@ -63,7 +63,7 @@ class Watch(TorchFunctionMode):
 
 
 def is_hidden(x: Any) -> bool:
-    """Whether a tensor holds records, of which only one is seen."""
+    """True for a tensor that holds records, of which only one is seen."""
     return isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
 
 

@@ -41,7 +41,7 @@ class Adopted:
         # Made-up records to ask for terms with, if it gives terms: a term that kept real ones would be neither clipped nor
         # noised. None if it gives losses.
         self._made_up: Any = None
-        # What the training step has logged, by name.
+        # The values that the training step has logged, by name.
         self._values: dict[str, Tensor | float] = {}
         module.automatic_optimization = False
         module.log, module.log_dict = self._log, self._log_all

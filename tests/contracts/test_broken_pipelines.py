@@ -30,10 +30,9 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import account, mechanisms, study
+from lightning_dpgen.privacy import account, chain, mechanisms, study
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account, OpenAccess
-from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
@@ -306,7 +305,7 @@ BROKEN = {
         (line_first,),
     ),
     "ledger line not synced": Broken(
-        Ledger._append, {'_write(self._file, "".join(texts))': 'self._file.write("".join(texts).encode())'}, (line_first,)
+        chain.append, {"_write(file, text)": "file.write(text)"}, (line_first,)
     ),
     "access opened twice for one lot": Broken(
         PrivateOptimizer.pre_step,
@@ -518,7 +517,7 @@ BROKEN = {
     ),
     "killed trial that plans anew": Broken(
         selection._Trials._learn,
-        {"Account.resume(folder.ledger, stream, exact=True)": "Account.resume(folder.ledger, stream)"},
+        {"run_folder.reopen_account(folder, stream, exact=True)": "run_folder.reopen_account(folder, stream)"},
         (killed_trial,),
     ),
     "killed trial that plans anew within its budget": Broken(
