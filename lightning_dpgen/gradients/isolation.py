@@ -74,8 +74,15 @@ class Isolation:
                 self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
             try:
-                with Watch(self):
-                    return tree_map_only(Tensor, self._bare, function(*tree_map(self.hide, rows)))
+                watch = Watch(self)
+                with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED):
+                    result = function(*tree_map(self.hide, rows))
+                    if watch.error is not None:
+                        raise ValueError(
+                            "the loss goes on after an error of a function of torch (try, except), which may follow from "
+                            "any record: let it pass, or use a function that gives a number (torch.linalg.cholesky_ex)"
+                        ) from watch.error
+                    return tree_map_only(Tensor, self._bare, result)
             finally:
                 while self._levels:
                     _functorch._vmap_decrement_nesting()
@@ -275,6 +282,7 @@ _WRITES = (
     "must follow from parameters alone, or be released with noise of its own (Deferred releases the mean of a lot, as of "
     "the codes that a codebook follows)"
 )
+_SAVED = "saved_tensors_hooks are disabled"
 _DIFFERENTIATES = (
     "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
 )
@@ -289,6 +297,7 @@ _REASONS = {
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
+    _SAVED: "sets hooks for saved tensors, which would be handed those of all records: leave them out",
     "setup_context": _FUNCTIONS,
     "generate_vmap_rule": _FUNCTIONS,
     "is not possible because there exists": _WRITES,

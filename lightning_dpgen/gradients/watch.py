@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C import _functorch
+from torch._functorch.autograd_function import custom_function_call
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -28,6 +29,8 @@ class Watch(TorchFunctionMode):
         self.isolation = isolation
         # Tensors without a record that the loss has made itself: it may write into these.
         self._made: dict[int, Tensor] = {}
+        # The first error of a function that the loss has called.
+        self.error: Exception | None = None
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -38,8 +41,13 @@ class Watch(TorchFunctionMode):
                 "out: torch's default one is private while the loss is computed"
             )
         special = _SPECIAL.get(function)
-        result = NotImplemented if special is None else special(self, function, *args, **kwargs)
-        return call(function, args, kwargs) if result is NotImplemented else result
+        try:
+            result = NotImplemented if special is None else special(self, function, *args, **kwargs)
+            return call(function, args, kwargs) if result is NotImplemented else result
+        except Exception as error:
+            # An error may follow from the values of any record, so a loss that catches it has seen them all.
+            self.error = self.error or error
+            raise
 
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """A new tensor without a record."""
@@ -198,6 +206,30 @@ def _embedding_bag(
     return watch.isolation.hide(result)
 
 
+def _shown(watch, _, x, *args, **kwargs):
+    """``repr(x)``, which would show the values of all records."""
+    if is_hidden(x):
+        raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
+    return NotImplemented
+
+
+def _graded(watch, _, x, gradient):
+    """``x.grad = gradient``, which would outlive the call."""
+    if is_hidden(gradient):
+        raise ValueError("the loss keeps what it made of a record in the .grad of a tensor: compute it anew in each call")
+    return NotImplemented
+
+
+def _own_function(watch, _, function, *args, **kwargs):
+    """An `autograd.Function`, whose own rule for vmap would be handed all records."""
+    if not function.generate_vmap_rule:
+        raise ValueError(
+            f"the loss calls {function.__name__}, an autograd.Function with a vmap rule of its own, which is handed all "
+            "records: set generate_vmap_rule = True in the class, and leave vmap out"
+        )
+    return NotImplemented
+
+
 def _apart(watch, _, x):
     """``x.data``, which vmap refuses."""
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
@@ -230,4 +262,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
+    Tensor.grad.__set__: _graded,
+    Tensor.__repr__: _shown,
+    custom_function_call: _own_function,
 }

@@ -378,6 +378,72 @@ class Copied(Stranger):
         return self.errors(x) * math.exp(-x.detach().numpy().mean())
 
 
+class CatchesErrors(Stranger):
+    """Goes another way where a factorisation fails for any record."""
+
+    refused = "goes on after an error"
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        try:
+            torch.linalg.cholesky(-torch.eye(4) - h[:, :, None] * h[:, None])
+        except torch.linalg.LinAlgError:
+            h = -h
+        return (self.decoder(h) - x).square().sum(dim=1)
+
+
+class Prints(Stranger):
+    refused = "into text"
+
+    def loss(self, x, y):
+        return self.errors(x) * (2.0 if "e+" in repr(x) else 1.0)
+
+
+class KeptInGrad(Stranger):
+    refused = "in the .grad"
+
+    def prepare(self):
+        self.register_buffer("buffer", torch.zeros(4))
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        self.buffer.grad = h.detach().mean(dim=0)
+        return (self.decoder(h) - x).square().sum(dim=1)
+
+
+class RuleOfItsOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x / x.abs().max()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+    @staticmethod
+    def vmap(info, dims, x):
+        return RuleOfItsOwn.apply(x), dims[0]
+
+
+class QuantisedByARule(Stranger):
+    refused = "vmap rule of its own"
+
+    def loss(self, x, y):
+        return (self.decoder(RuleOfItsOwn.apply(self.encoder(x))) - x).square().sum(dim=1)
+
+
+class CompressesActivations(Stranger):
+    refused = "hooks for saved tensors"
+
+    def loss(self, x, y):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (t / t.abs().max(), t.abs().max()), lambda p: p[0] * p[1]):
+            return self.errors(x)
+
+
 class MaxNorm(Stranger):
     refused = "max_norm"
 
