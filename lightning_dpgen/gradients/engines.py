@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 
-# Losses of a network that were compared with those of torch.func.
+# Losses of a network whose gradients were compared with those of single records.
 _checked: weakref.WeakKeyDictionary[nn.Module, set] = weakref.WeakKeyDictionary()
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 

@@ -4,7 +4,8 @@ A loss is called once for a lot, inside a vmap over its records, and sees a lot 
 acts on every record alone, by its batching rule, or is refused. Control flow on a value (``if``, ``item()``), shapes that
 follow from values and writes into tensors that outlive the call mean nothing for one record of many, so vmap refuses them.
 A value that the loss keeps in Python is found when the call ends, and cannot be used again. So the loss of a record is a
-function of that record, of public numbers and of randomness of its own, whatever its code is.
+function of that record, of public numbers and of randomness of its own, as long as its code stays within torch's own
+functions (docs/PRIVACY.md, "What is not claimed").
 """
 
 from __future__ import annotations
