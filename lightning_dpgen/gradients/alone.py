@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,29 +15,14 @@ from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.stores import randomness_of_their_own
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
+from lightning_dpgen.gradients.made_up import UNSUITED, made_up
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
-# Records that are compared; of groups, those that are in them.
+# How many records are compared; with groups more, so that groups of different sizes are among them.
 _RECORDS, _IN_GROUPS = 3, 12
 # Of a loss and of a norm of its gradient, relative.
 _TOLERANCE = 1e-3
-
-
-def made_up(empty: Any, like: Tensor) -> Lot:
-    """A lot of made-up records of the shapes of a lot of none.
-
-    Their numbers are uniform from 0 to 1, in the precision of `like`; zeros where they are whole.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def of(x: Tensor) -> Tensor:
-        shape = (_RECORDS, *x.shape[1:])
-        if x.is_floating_point():
-            return torch.rand(shape, generator=generator, dtype=x.dtype).to(like)
-        return torch.zeros(shape, dtype=x.dtype, device=like.device)
-
-    return Lot(tree_map(of, empty), (0, _RECORDS))
 
 
 def check_exact(
@@ -46,37 +32,45 @@ def check_exact(
     lot: Lot,
     noise: Tensor,
     groups: Groups | None = None,
-) -> bool:
+) -> None:
     """Compare the gradients that an engine finds for the first records of a lot with those of plain autograd for one record
     at a time, and the losses of these records with those that they have beside another one.
 
     The first is a test of the engine, and finds parameters whose use it does not see. The second finds losses that are
     meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
+    Records are made up where those are too few or all alike, so that how often the loss is called follows from no record.
 
     Args:
         engine: as `ghost_gradients`.
         network, term, lot, noise, groups: as for the engine.
 
-    Returns:
-        Whether this could tell: not from records that are all alike, or all in one group.
-
     Raises:
         ValueError: if they differ. It says nothing of the records.
     """
-    few, noise, groups = _first(lot, noise, groups)
     if groups is not None and len(lot.offsets) > 2:
         # For the groups of a mixture there is no second opinion.
-        return True
+        return
+    count = _RECORDS if groups is None else _IN_GROUPS
+    few = _first(lot, noise, groups, count)
+    if len(lot) >= count and _tell_apart(few[0], few[2]):
+        _check(engine, network, term, *few)
+    else:
+        with suppress(*UNSUITED):
+            _check(engine, network, term, *made_up(lot, noise, count, groups))
+
+
+def _check(
+    engine: Callable, network: nn.Module, term: PerRecord | PerGroup, few: Lot, noise: Tensor, groups: Groups | None
+) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
     # What is not held still would take public numbers, as many as there are records.
     with _Still(), randomness_of_their_own():
         with _Unchanged(network):
             found = engine(network, term, few, noise, groups)
         _compare(found, _one_by_one(network, term, few, noise, groups, parameters), parameters)
-        if groups is None and len(few.offsets) == 2 and len(few) > 1:
+        if groups is None and len(few.offsets) == 2:
             with _Unchanged(network):
                 _compare_pairs(network, term, few, noise, found.losses)
-    return _tell_apart(few, groups)
 
 
 def _one_by_one(
@@ -95,9 +89,6 @@ def _one_by_one(
         rows = [tree_map(lambda x, j=j: x[j : j + 1], held) for j in range(groups.count)]
     found = []
     for i, own in enumerate(rows):
-        if groups is not None and not bool(groups.mask[i].any()):
-            found.append(torch.cat([torch.zeros_like(p).flatten() for p in parameters]).double())
-            continue
         offsets = tuple(int(i < end) for end in lot.offsets)
 
         def loss(records: Any, noise: Tensor, *there: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
@@ -105,10 +96,14 @@ def _one_by_one(
                 return term.losses(Lot(records, (0, len(there[0]))), noise, OneGroup(there[0]))
             return term.losses(Lot(records, offsets), noise)
 
+        alone = Isolation(1)
         with _Unchanged(network), torch.enable_grad():
-            losses = Isolation(1).run(loss, *own)
-            each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
-        found.append(torch.cat([g.flatten() for g in each]).double())
+            losses = alone.run(loss, *own)
+            with alone.backward():
+                each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([g.flatten() for g in each]).double()
+        # The loss of a group without a record may be anything.
+        found.append(gradient if groups is None or bool(groups.mask[i].any()) else torch.zeros_like(gradient))
     return torch.stack(found)
 
 
@@ -120,7 +115,8 @@ def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Paramet
         raise ValueError(
             "the gradients of single records differ from those that the engine finds in a lot: the network does with its "
             "parameters what the book-keeping engine does not see, or the loss depends on random numbers that are not "
-            "torch's, or gives other values when it is called again. engine='func' takes records one by one"
+            "torch's, or gives other values when it is called again. With engine='func', which hands the loss a copy of "
+            "each parameter for each record, only the latter can be the reason"
         )
 
 
@@ -171,18 +167,17 @@ def _compare_pairs(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor,
         )
 
 
-def _first(lot: Lot, noise: Tensor, groups: Groups | None) -> tuple[Lot, Tensor, Groups | None]:
-    """The first records, or so many that groups of different sizes are among them."""
-    count = min(len(lot), _RECORDS if groups is None else _IN_GROUPS)
-    ends = tuple(min(end, count) for end in lot.offsets)
-    few = lot.mapped(lambda x: x[:count].clone(), ends)
+def _first(lot: Lot, noise: Tensor, groups: Groups | None, count: int) -> tuple[Lot, Tensor, Groups | None]:
+    """The first records."""
+    few = lot.mapped(lambda x: x[:count].clone(), tuple(min(end, count) for end in lot.offsets))
     return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count, groups.places)
 
 
 def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
+    """Whether the comparisons could: records that are all alike, or groups of one size, would hide a difference."""
     if groups is not None and len(torch.bincount(groups.index, minlength=groups.count).unique()) < 2:
         return False
-    return len(lot) > 1 and any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
+    return any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
 
 
 def _rows(gradients: RecordGradients, parameters: list[nn.Parameter]) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,8 +16,8 @@ from lightning_dpgen.gradients.forms import Whole
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.made_up import made_up
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.segments import segments
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 
@@ -53,17 +55,28 @@ def functional_gradients(
 
 
 def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
-    parts = [({p: p.new_zeros(0, *p.shape) for p in _trained(network)}, noise.new_zeros(0))]
-    for c, start, end in segments(lot.offsets):
-        alone = tuple(int(i > c) for i in range(len(lot.offsets)))
+    parts = []
+    for c, (start, end) in enumerate(itertools.pairwise(lot.offsets)):
+        offsets = tuple(int(i > c) for i in range(len(lot.offsets)))
 
-        def of_one(records: Any, own: Tensor, alone: tuple[int, ...] = alone) -> Tensor:
-            return term.losses(Lot(records, alone), own)
+        def of_one(records: Any, own: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
+            return term.losses(Lot(records, offsets), own)
 
-        records = tree_map(lambda x, s=start, e=end: x[s:e, None], lot.records)
-        parts.append(_each(network, of_one, records, noise[start:end, None]))
-    gradients = {p: torch.cat([part[p] for part, _ in parts]) for p in _trained(network)}
-    return gradients, torch.cat([losses for _, losses in parts])
+        part, own = lot.mapped(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
+        if len(part):
+            parts.append(_each(network, of_one, *_in_lots_of_one(part.records, own)))
+        elif len(lot):
+            # A loss that counts its calls must not know that a component has no record.
+            with suppress(Exception):
+                part, own, _ = made_up(part, own)
+                _each(network, of_one, *_in_lots_of_one(part.records, own))
+    nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
+    gradients = {p: torch.cat([part[p] for part, _ in [(nothing, None), *parts]]) for p in nothing}
+    return gradients, torch.cat([noise.new_zeros(0), *(losses for _, losses in parts)])
+
+
+def _in_lots_of_one(records: Any, noise: Tensor) -> tuple[Any, Tensor]:
+    return tree_map(lambda x: x.unsqueeze(1), records), noise.unsqueeze(1)
 
 
 def _of_groups(
@@ -96,9 +109,15 @@ def _each(
         with _swapped(network, dict(zip(copies, values, strict=True))):
             return loss(*rows).squeeze(0)
 
+    isolation = Isolation(size)
     with torch.enable_grad():
-        losses = Isolation(size).run(of_one, [copy.view_as(copy) for copy in copies.values()], records, *rest)
-        found = torch.autograd.grad(losses.sum(), list(copies.values()), allow_unused=True, materialize_grads=True)
+        losses = isolation.run(of_one, [copy.view_as(copy) for copy in copies.values()], records, *rest)
+        if not losses.requires_grad:
+            raise ValueError(
+                "this loss does not depend on the parameters of the network, or takes away their gradients (detach, no_grad)"
+            )
+        with isolation.backward():
+            found = torch.autograd.grad(losses.sum(), list(copies.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(copies, found, strict=True)), losses.detach()
 
 

@@ -10,10 +10,13 @@ functions (docs/PRIVACY.md, "What is not claimed").
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,7 @@ class Isolation:
         self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
         # The level of the groups, if there are any, and inside it the level of the records.
         self._levels: list[int] = []
+        self._has_own_backward = False
 
     def run(self, function: Callable[..., Any], *rows: Any) -> Any:
         """Call a function once, with the tensors of one record, and give its results for all of them.
@@ -63,39 +67,36 @@ class Isolation:
         Raises:
             ValueError: where the function would need what it may not see; it names the line and says what to do instead.
         """
-        collecting, collections = gc.isenabled(), _Collections()
-        # Without collections all that the function makes stays in the youngest generation, where `_bury` looks.
-        gc.disable()
-        gc.callbacks.append(collections)
         validated = torch.distributions.Distribution._validate_args
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            if self._groups is not None:
-                self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
-            self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
-            try:
-                watch = Watch(self)
-                with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED):
-                    result = function(*tree_map(self.hide, rows))
-                    if watch.error is not None:
-                        raise ValueError(
-                            "the loss goes on after an error of a function of torch (try, except), which may follow from "
-                            "any record: let it pass, or use a function that gives a number (torch.linalg.cholesky_ex)"
-                        ) from watch.error
-                    return tree_map_only(Tensor, self._bare, result)
-            finally:
-                while self._levels:
-                    _functorch._vmap_decrement_nesting()
-                    self._levels.pop()
-        except RuntimeError as error:
+            with _burying():
+                return self._run(function, rows)
+        except (RuntimeError, AssertionError) as error:
             raise _explained(error) from error
         finally:
             torch.distributions.Distribution.set_default_validate_args(validated)
-            gc.callbacks.remove(collections)
-            _bury(gc.get_objects() if collections.count else gc.get_objects(0))
-            if collecting:
-                gc.enable()
+
+    def _run(self, function: Callable[..., Any], rows: tuple) -> Any:
+        try:
+            if self._groups is not None:
+                self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
+            self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
+            watch = Watch(self)
+            with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED), _eager():
+                result = function(*tree_map(self.hide, rows))
+                watch.check_no_error()
+                self._has_own_backward = watch.has_own_backward
+                return tree_map_only(Tensor, self._bare, result)
+        finally:
+            while self._levels:
+                _functorch._vmap_decrement_nesting()
+                self._levels.pop()
+
+    def backward(self) -> AbstractContextManager:
+        """A context for backward passes from what `run` gave: where the loss has code in them, it can keep nothing either."""
+        return _burying() if self._has_own_backward else nullcontext()
 
     def _bare(self, x: Tensor) -> Tensor:
         """The results of all records, or groups, behind the one that a function has given."""
@@ -140,6 +141,11 @@ class Isolation:
     def outside(self) -> _Outside:
         """A context in which (B, ...) tensors are what they are, and autograd records what is done to them."""
         return _Outside(len(self._levels))
+
+
+def _eager() -> AbstractContextManager:
+    """A context without compiled code, which would know neither vmap nor the watch. To load the compiler takes seconds."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class _Outside:
@@ -264,12 +270,28 @@ def private_mean(x: Tensor) -> Tensor:
     return x.detach().float().mean()
 
 
+@contextmanager
+def _burying() -> Iterator[None]:
+    """Take their values from tensors that hide records, if any outlives this context."""
+    collecting, collections = gc.isenabled(), _Collections()
+    # Without collections all that is made stays in the youngest generation, which alone is looked through.
+    gc.disable()
+    gc.callbacks.append(collections)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(collections)
+        _bury(gc.get_objects() if collections.count else gc.get_objects(0))
+        if collecting:
+            gc.enable()
+
+
 def _bury(objects: list) -> None:
-    """Take their values from tensors that hide records, if any outlived their isolation."""
     for x in objects:
         if _is_tensor(type(x)) and _functorch.is_functorch_wrapped_tensor(x):
             x.__class__ = Kept
-            with torch._C.DisableTorchFunctionSubclass():
+            # One that torch itself holds, for a backward pass say, keeps its value, and its class that refuses each use.
+            with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
                 torch._C._swap_tensor_impl(x, torch.empty(0))
 
 
@@ -291,6 +313,8 @@ _FUNCTIONS = (
     "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
     "setup_context, and set generate_vmap_rule = True in the class"
 )
+_HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
+_NO_RULE = "calls a function for which torch.vmap has no rule: compute it of others"
 # Words of torch where it refuses an operation on one record of many, and the reason in terms of the loss.
 _REASONS = {
     "data-dependent control flow": "looks at a value that it made of a record (if, bool): use torch.where",
@@ -305,14 +329,18 @@ _REASONS = {
     "broadcast shape": _WRITES,
     "requires_grad_()": _DIFFERENTIATES,
     "does not require grad": _DIFFERENTIATES,
-    "register a hook": "puts a hook on a tensor, which would be handed the gradients of all records: change the loss",
-    "atching rule": "calls a function for which torch.vmap has no rule: compute it of others",
+    "backward() called": _DIFFERENTIATES,
+    "register a hook": _HOOKS,
+    "Expected gradient function": _HOOKS,
+    "atching rule": _NO_RULE,
+    "isn't supported yet": _NO_RULE,
+    "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
     "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
     "torch.randn_like, which give each record its own",
 }
 
 
-def _explained(error: RuntimeError) -> Exception:
+def _explained(error: Exception) -> Exception:
     """The reason why torch refused an operation, in terms of the loss; the error itself if it has another reason."""
     said = str(error)
     for words, reason in _REASONS.items():

@@ -12,8 +12,8 @@ from torch import Tensor
 from lightning_dpgen.data.stores import randomness_of_their_own
 from lightning_dpgen.privacy.noise import PrivateStream
 
-# Of the state of torch's Mersenne twister: where its 624 words of 32 bits begin, each in 64.
-_WORDS_AT, _WORDS = 24, 624
+# Places in the state of torch's Mersenne twister: its seed, 64 bits; and its 624 words of 32 bits, each in 64.
+_SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
 
 
 @contextmanager
@@ -35,23 +35,21 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
     with randomness_of_their_own():
         try:
             default.set_state(_keyed(stream))
-            seed = default.initial_seed()
             if on_device:
                 torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
             yield
-            if default.initial_seed() != seed:
-                raise ValueError(
-                    "torch was seeded while a loss was computed (manual_seed, seed_everything): its numbers would go to "
-                    "records by their position, so that one record would change what the others draw. Seed before training"
-                )
         finally:
             if on_device:
                 torch.cuda.set_rng_state(device_before, device)
 
 
 def _keyed(stream: PrivateStream) -> Tensor:
-    """A fresh state of the processor's generator with all its words from the stream: manual_seed would keep 32 bits."""
+    """A fresh state of the processor's generator with all its words from the stream: manual_seed would keep 32 bits.
+
+    Its seed is from there too, so that another state is told by it (`Guard`).
+    """
     state = torch.Generator().get_state()
-    words = state.numpy()[_WORDS_AT : _WORDS_AT + 8 * _WORDS].view(np.uint64)
-    words[:] = stream.words(_WORDS) >> np.uint64(32)
+    fresh = stream.words(1 + _WORDS)
+    state.numpy()[_SEED_AT : _SEED_AT + 8].view(np.uint64)[:] = fresh[:1] >> np.uint64(1)
+    state.numpy()[_WORDS_AT : _WORDS_AT + 8 * _WORDS].view(np.uint64)[:] = fresh[1:] >> np.uint64(32)
     return state

@@ -181,7 +181,9 @@ class Tape:
 
     def _copy(self, x: StandIn) -> Tensor:
         copy = x.source.detach().clone()
-        self._handed.append((copy, copy._version))
+        # Under inference_mode torch counts no versions, and a copy is of no use afterwards.
+        if not copy.is_inference():
+            self._handed.append((copy, copy._version))
         return copy
 
     def check_unwritten(self) -> None:
@@ -205,6 +207,10 @@ class Tape:
             RuntimeError: if a parameter was used where stand-ins do not see it.
         """
         self.check_unwritten()
+        with self.isolation.backward():
+            return self._gradients(losses)
+
+    def _gradients(self, losses: Tensor) -> dict[nn.Parameter, Form]:
         copies = [copy for copy, _ in self._copies]
         unseen = [x for p, stand_in in self._leaves.items() for x in (p, stand_in, stand_in.source)]
         self._received = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch._functorch.autograd_function import custom_function_call
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -17,8 +20,81 @@ if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
 
 
-class Watch(TorchFunctionMode):
-    """Sees each function of torch that a loss calls, and does in another way what vmap does not or not well.
+class Guard(TorchFunctionMode):
+    """Sees each function of torch that a loss calls, and refuses what could tell it of other records behind vmap's back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The first error of a function that the loss has called.
+        self.error: Exception | None = None
+        # A loss draws from these.
+        on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+        self._generators = (torch.default_generator, *on_devices)
+        self._seeds = [generator.initial_seed() for generator in self._generators]
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        self._check(function, args, kwargs)
+        try:
+            return self.call(function, args, kwargs)
+        except Exception as error:
+            # An error may follow from the values of any record, so a loss that catches it has seen them all.
+            self.error = self.error or error
+            raise
+
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What becomes of a function that may be called."""
+        return function(*args, **kwargs)
+
+    def _check(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+        if kwargs.get("generator") is not None:
+            raise ValueError(
+                f"{getattr(function, '__name__', function)}(generator=...) in the loss: numbers of a public generator go "
+                "to records by their position, so that one record would change what the others draw. Leave generator "
+                "out: torch's default one is private while the loss is computed"
+            )
+        if [generator.initial_seed() for generator in self._generators] != self._seeds:
+            raise ValueError(
+                "torch was seeded while a loss was computed (manual_seed, seed_everything, set_rng_state): its numbers "
+                "would go to records by their position, so that one record would change what the others draw. Seed before "
+                "training"
+            )
+        if isinstance(function, OpOverload | OpOverloadPacket) and str(function).split(".")[0] not in _NAMESPACES:
+            raise ValueError(
+                f"the loss calls {function}, an operator of an extension (torch.library), whose code is handed all "
+                "records: compute it of torch's own functions"
+            )
+        if isinstance(function, HigherOrderOperator):
+            self._check_higher_order(function, args)
+        if function is Tensor.__repr__ and is_hidden(args[0]):
+            raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
+        if function == Tensor.grad.__set__ and is_hidden(args[1]):
+            raise ValueError("the loss keeps what it made of a record in the .grad of a tensor: compute it anew in each call")
+
+    def _check_higher_order(self, function: HigherOrderOperator, args: tuple) -> None:
+        if function is not custom_function_call:
+            raise ValueError(f"the loss calls {function}, a function of functions: write it with torch.where")
+        if not args[0].generate_vmap_rule:
+            raise ValueError(
+                f"the loss calls {args[0].__name__}, an autograd.Function with a vmap rule of its own, which is handed all "
+                "records: set generate_vmap_rule = True in the class, and leave vmap out"
+            )
+
+    def check_no_error(self) -> None:
+        """See that the loss has not gone on after an error.
+
+        Raises:
+            ValueError: if it has.
+        """
+        if self.error is not None:
+            raise ValueError(
+                "the loss goes on after an error of a function of torch (try, except), which may follow from "
+                "any record: let it pass, or use a function that gives a number (torch.linalg.cholesky_ex)"
+            ) from self.error
+
+
+class Watch(Guard):
+    """Besides, does in another way what vmap does not or not well.
 
     Args:
         isolation: in which the loss is called.
@@ -29,25 +105,13 @@ class Watch(TorchFunctionMode):
         self.isolation = isolation
         # Tensors without a record that the loss has made itself: it may write into these.
         self._made: dict[int, Tensor] = {}
-        # The first error of a function that the loss has called.
-        self.error: Exception | None = None
+        # Whether a backward pass will call code of the loss.
+        self.has_own_backward = False
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if kwargs.get("generator") is not None:
-            raise ValueError(
-                f"{getattr(function, '__name__', function)}(generator=...) in the loss: numbers of a public generator go "
-                "to records by their position, so that one record would change what the others draw. Leave generator "
-                "out: torch's default one is private while the loss is computed"
-            )
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         special = _SPECIAL.get(function)
-        try:
-            result = NotImplemented if special is None else special(self, function, *args, **kwargs)
-            return call(function, args, kwargs) if result is NotImplemented else result
-        except Exception as error:
-            # An error may follow from the values of any record, so a loss that catches it has seen them all.
-            self.error = self.error or error
-            raise
+        result = NotImplemented if special is None else special(self, function, *args, **kwargs)
+        return call(function, args, kwargs) if result is NotImplemented else result
 
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """A new tensor without a record."""
@@ -206,28 +270,37 @@ def _embedding_bag(
     return watch.isolation.hide(result)
 
 
-def _shown(watch, _, x, *args, **kwargs):
-    """``repr(x)``, which would show the values of all records."""
-    if is_hidden(x):
-        raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
-    return NotImplemented
+def _own_function(watch: Watch, function: Callable, own: type[Function], *args: Any) -> Any:
+    """An `autograd.Function`, whose code torch calls where a mode such as the watch sees nothing."""
+    watch.has_own_backward = True
+    return function(_guarded(own), *args)
 
 
-def _graded(watch, _, x, gradient):
-    """``x.grad = gradient``, which would outlive the call."""
-    if is_hidden(gradient):
-        raise ValueError("the loss keeps what it made of a record in the .grad of a tensor: compute it anew in each call")
-    return NotImplemented
+@functools.lru_cache(maxsize=64)
+def _guarded(own: type[Function]) -> type[Function]:
+    """The same function; what it calls is seen by a guard, forward and backward."""
+
+    def guarded(method: Callable) -> staticmethod:
+        @functools.wraps(method)
+        def call(*args: Any) -> Any:
+            with Guard() as guard:
+                result = method(*args)
+                guard.check_no_error()
+            return result
+
+        return staticmethod(call)
+
+    names = ("forward", "setup_context", "backward", "jvp")
+    return type(own.__name__, (own,), {name: guarded(getattr(own, name)) for name in names})
 
 
-def _own_function(watch, _, function, *args, **kwargs):
-    """An `autograd.Function`, whose own rule for vmap would be handed all records."""
-    if not function.generate_vmap_rule:
-        raise ValueError(
-            f"the loss calls {function.__name__}, an autograd.Function with a vmap rule of its own, which is handed all "
-            "records: set generate_vmap_rule = True in the class, and leave vmap out"
-        )
-    return NotImplemented
+def _recurrent(watch, function, input, hidden, *rest, **options):
+    """A recurrent network or cell whose first state is one for all records, into which vmap would have to write."""
+    if not is_hidden(input) or not isinstance(hidden, Tensor) or is_hidden(hidden) or not watch.isolation.is_innermost:
+        return NotImplemented
+    with watch.isolation.outside():
+        each = hidden.expand(watch.isolation.size, *hidden.shape)
+    return call(function, (input, watch.isolation.hide(each), *rest), options)
 
 
 def _apart(watch, _, x):
@@ -235,6 +308,8 @@ def _apart(watch, _, x):
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
 
 
+# Of operators: torch's own.
+_NAMESPACES = {"aten", "prims", "prim"}
 _RANDOM = {
     getattr(Tensor, name)
     for name in ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_", "geometric_")
@@ -262,7 +337,8 @@ _SPECIAL: dict[Callable, Callable] = {
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
-    Tensor.grad.__set__: _graded,
-    Tensor.__repr__: _shown,
     custom_function_call: _own_function,
+    **dict.fromkeys(
+        (torch.gru, torch.rnn_tanh, torch.rnn_relu, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), _recurrent
+    ),
 }

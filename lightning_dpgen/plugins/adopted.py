@@ -12,9 +12,10 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_dpgen.data.lots import Lot, LotBlock
-from lightning_dpgen.gradients.alone import check_exact, made_up
+from lightning_dpgen.gradients.alone import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation import private_mean
+from lightning_dpgen.gradients.made_up import UNSUITED, made_up
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE
@@ -82,7 +83,7 @@ class Adopted:
         A module that made-up records do not suit is left to the check of its first lot, with a warning.
         """
         some = next(self._module.parameters())
-        lot = made_up(empty, some)
+        lot, *_ = made_up(Lot(empty, (0, 0)), some.new_zeros(0), 3)
         try:
             terms = self._asked(lot.records)
             if terms is None:
@@ -93,7 +94,7 @@ class Adopted:
                 if isinstance(term, PerRecord):
                     noise = torch.full((len(lot), term.noise), 0.5, device=some.device)
                     check_exact(ENGINES[self._engine], self._module, term, lot, noise)
-        except (IndexError, TypeError, AssertionError, NotImplementedError) as error:
+        except UNSUITED as error:
             warnings.warn(
                 f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): its gradients "
                 "will be checked at the first lot alone",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import torch
@@ -135,6 +136,32 @@ class RoundedStraightThrough(torch.autograd.Function):
 class StraightThrough(Stranger):
     def loss(self, x, y):
         return (self.decoder(RoundedStraightThrough.apply(self.encoder(x))) - x).square().sum(dim=1)
+
+
+class Gated(Stranger):
+    """Recurrent networks, which begin at zeros."""
+
+    def prepare(self):
+        self.gru = nn.GRU(1, 3, num_layers=2, bidirectional=True, batch_first=True)
+        self.rnn, self.cell = nn.RNN(6, 2, batch_first=True), nn.GRUCell(2, 4)
+
+    def loss(self, x, y):
+        h, _ = self.rnn(self.gru(x[:, :, None])[0])
+        return (self.decoder(self.cell(h[:, -1])) - x).square().sum(dim=1)
+
+
+class PublicCopies(Stranger):
+    """Weights in inference mode, and a compiled function."""
+
+    engines = ("ghost",)
+
+    def prepare(self):
+        self.codes = torch.compile(self.encoder, backend="eager")
+
+    def loss(self, x, y):
+        with torch.inference_mode():
+            scale = self.decoder.weight.abs().sum().item()
+        return self.errors(x) / (1 + 0 * scale) + self.codes(x).square().sum(dim=1)
 
 
 # Accepted, and each record is a lot of its own. In large lots, after a warm-up or with an outlier these mean to compare
@@ -434,6 +461,92 @@ class QuantisedByARule(Stranger):
 
     def loss(self, x, y):
         return (self.decoder(RuleOfItsOwn.apply(self.encoder(x))) - x).square().sum(dim=1)
+
+
+@torch.library.custom_op("strangers::largest", mutates_args=())
+def _largest(x: Tensor) -> Tensor:
+    return x / x.abs().max()
+
+
+_largest.register_vmap(lambda info, dims, x: (_largest(x), dims[0]))
+
+
+class OperatorOfAnExtension(Stranger):
+    refused = "operator of an extension"
+
+    def loss(self, x, y):
+        return (self.decoder(_largest(self.encoder(x.detach()).detach())) - x).square().sum(dim=1)
+
+
+class SeededForAWhile(Stranger):
+    refused = "torch was seeded"
+
+    def loss(self, x, y):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            x = x + torch.randn_like(x)
+        return self.errors(x)
+
+
+class DrawsAgain(Stranger):
+    """The same numbers in each lot."""
+
+    refused = "torch was seeded"
+
+    def prepare(self):
+        self.state = torch.get_rng_state()
+
+    def loss(self, x, y):
+        state = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        x = x + torch.randn_like(x)
+        torch.set_rng_state(state)
+        return self.errors(x)
+
+
+class KeptOnTheWayBack(Stranger):
+    """Scales a loss by what the gradients were, one lot before."""
+
+    refused = KEEPS
+
+    def prepare(self):
+        kept = self.kept = []
+
+        class Function(torch.autograd.Function):
+            generate_vmap_rule = True
+
+            @staticmethod
+            def forward(x):
+                return x * 1.0
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                pass
+
+            @staticmethod
+            def backward(ctx, gradient):
+                kept.append(gradient)
+                return gradient
+
+        self.function = Function
+
+    def loss(self, x, y):
+        scale = 1 + self.kept[-1].square().sum() if self.kept else 1.0
+        return (self.decoder(self.function.apply(self.encoder(x))) * scale - x).square().sum(dim=1)
+
+
+class CatchesErrorsOnTheWayBack(KeptOnTheWayBack):
+    refused = "goes on after an error"
+
+    def prepare(self):
+        super().prepare()
+
+        def backward(ctx, gradient):
+            with contextlib.suppress(torch.linalg.LinAlgError):
+                return torch.linalg.cholesky(gradient[:, None] * gradient[:, :, None] - torch.eye(4))[:, :, 0]
+            return gradient
+
+        self.function.backward = staticmethod(backward)
 
 
 class CompressesActivations(Stranger):

@@ -12,7 +12,7 @@ from lightning_dpgen.data.lots import Draw, Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.deferred import Deferred
-from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.parts import Parts
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import materialised
@@ -117,17 +117,59 @@ def test_a_mean_over_those_that_are_there_is_a_groups_own():
     assert len(_gradients(layer, PerGroup(loss, 4, places=20))) == 4
 
 
-def test_a_lot_that_cannot_tell_does_not_settle_it():
-    """Of one record, or of records that are all alike, the mean over the lot is the record."""
+@pytest.mark.parametrize("records", [RECORDS[:0], RECORDS[:1], torch.ones(5, 3)])
+def test_a_lot_that_cannot_tell_does_not_settle_it(records):
+    """Without records, with one, or with records that are all alike, the mean over the lot is the record."""
     layer = nn.Linear(3, 2)
 
     def loss(lot, _):
         return layer(lot.records - lot.records.mean(dim=0)).square().sum(dim=1)
 
-    _gradients(layer, loss, RECORDS[:1])
-    _gradients(layer, loss, torch.ones(5, 3))
     with pytest.raises(ValueError, match="beside it"):
-        _gradients(layer, loss)
+        _gradients(layer, loss, records)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["records", "groups", "components"])
+def test_how_often_a_loss_is_called_follows_from_no_record(kind, engine):
+    """Its own counter would know of lots, components and groups without a record, or how the engine was looked at."""
+
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 2)
+            self.calls = []
+
+        def forward(self, x):
+            self.calls.append(None)
+            return super().forward(x).square().sum(dim=1)
+
+    def calls(*lots):
+        layer = Counting()
+        term = PerRecord(lambda lot, _: layer(lot.records))
+        if kind == "groups":
+            term = PerGroup(lambda lot, _, groups: groups.gather(layer(lot.records)).sum(dim=1), 4, places=20)
+        for records, offsets in lots:
+            ends = offsets if kind == "components" else (0, len(records))
+            term_gradients(layer, term, Lot(records, ends), PrivateStream(0), engine=engine)
+        return len(layer.calls)
+
+    few, none = (RECORDS[:2], (0, 0, 2)), (RECORDS[:0], (0, 0, 0))
+    many, alike = (RECORDS, (0, 3, len(RECORDS))), (torch.ones(30, 3), (0, 30, 30))
+    assert len({calls(first, *rest) for first in (few, none, many, alike) for rest in ([few, many], [none, alike])}) == 1
+
+
+def test_made_up_records_that_a_loss_does_not_take_change_nothing():
+    layer = nn.Linear(3, 2)
+
+    def loss(lot, _):
+        if lot.records.shape[-1] and not calls:
+            raise TypeError("records that are made up are no words")
+        return layer(lot.records).square().sum(dim=1)
+
+    calls = []
+    assert len(_gradients(layer, loss, RECORDS[:0])) == 0
+    calls.append(None)
+    assert len(_gradients(layer, loss, RECORDS)) == len(RECORDS)
 
 
 def test_each_loss_of_a_factory_is_looked_at():
