@@ -114,7 +114,7 @@ def _each(
         losses = isolation.run(of_one, [copy.view_as(copy) for copy in copies.values()], records, *rest)
         if not losses.requires_grad:
             raise ValueError(
-                "this loss does not depend on the parameters of the network, or takes away their gradients (detach, no_grad)"
+                "this loss does not depend on the parameters of the network, or detaches them (detach, no_grad)"
             )
         with isolation.backward():
             found = torch.autograd.grad(losses.sum(), list(copies.values()), allow_unused=True, materialize_grads=True)

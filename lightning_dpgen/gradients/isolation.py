@@ -95,7 +95,7 @@ class Isolation:
                 self._levels.pop()
 
     def backward(self) -> AbstractContextManager:
-        """A context for backward passes from what `run` gave: where the loss has code in them, it can keep nothing either."""
+        """A context for backward passes from what `run` gave: code of the loss in them keeps nothing either."""
         return _burying() if self._has_own_backward else nullcontext()
 
     def _bare(self, x: Tensor) -> Tensor:

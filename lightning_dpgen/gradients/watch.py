@@ -69,7 +69,7 @@ class Guard(TorchFunctionMode):
         if function is Tensor.__repr__ and is_hidden(args[0]):
             raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
         if function == Tensor.grad.__set__ and is_hidden(args[1]):
-            raise ValueError("the loss keeps what it made of a record in the .grad of a tensor: compute it anew in each call")
+            raise ValueError("the loss keeps what it made of a record in the .grad of a tensor: compute it anew each time")
 
     def _check_higher_order(self, function: HigherOrderOperator, args: tuple) -> None:
         if function is not custom_function_call:

@@ -129,7 +129,7 @@ class Plan:
         stages = composed([stage.access.event for stage in self.stages])
         return affordable(stages, INTERVALS[0]) or spent_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
-    @property
+    @cached_property
     def private(self) -> bool:
         return all(stage.access.private for stage in self.stages)
 

@@ -83,7 +83,9 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case.endswith("alone") else ()) for case in BROKEN]
+)
 def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
     function, lines, words, expected = BROKEN[case]
     with monkeypatch.context() as patch:

@@ -293,8 +293,12 @@ GIVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("left_out", [None, *GIVEN])
-@pytest.mark.parametrize("bought", ["n", "keys"])
+@pytest.mark.parametrize(
+    ("bought", "left_out"),
+    [("n", left_out) for left_out in (None, *GIVEN)]
+    + [("keys", None)]
+    + [pytest.param("keys", left_out, marks=pytest.mark.slow) for left_out in GIVEN],
+)
 def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_path, bought, left_out):
     """Whichever default is left open; for numbers of records and of categories a hundred times apart."""
     schema = CITY if bought == "keys" else CITY.replace("private", "[a, b]")
@@ -350,8 +354,17 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("model", ["measured", "auto", "vae", "rbm"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "model"),
+    [(way, "measured") for way in WAYS]
+    + [("n", model) for model in ("auto", "vae", "rbm")]
+    + [
+        pytest.param(way, model, marks=pytest.mark.slow)
+        for way in WAYS
+        for model in ("auto", "vae", "rbm")
+        if way != "n"
+    ],
+)
 def test_the_whole_plan_begins_with_what_was_bought(dpgen, tmp_path, monkeypatch, way, model):
     """Stopped after the purchase and again after the plan was made, whatever was bought at whatever shares."""
     schema, settings, shares = WAYS[way]
