@@ -19,7 +19,7 @@ from lightning_dpgen.gradients.made_up import UNSUITED, made_up
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
-# How many records are compared; with groups more, so that groups of different sizes are among them.
+# The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
 # Of a loss and of a norm of its gradient, relative.
 _TOLERANCE = 1e-3
@@ -38,7 +38,7 @@ def check_exact(
 
     The first is a test of the engine, and finds parameters whose use it does not see. The second finds losses that are
     meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
-    Records are made up where those are too few or all alike, so that how often the loss is called follows from no record.
+    Made-up records take their place where there are too few or all are alike. So the number of calls of the loss is public.
 
     Args:
         engine: as `ghost_gradients`.
@@ -168,13 +168,13 @@ def _compare_pairs(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor,
 
 
 def _first(lot: Lot, noise: Tensor, groups: Groups | None, count: int) -> tuple[Lot, Tensor, Groups | None]:
-    """The first records."""
+    """Cut a lot to its first records."""
     few = lot.mapped(lambda x: x[:count].clone(), tuple(min(end, count) for end in lot.offsets))
     return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count, groups.places)
 
 
 def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
-    """Whether the comparisons could: records that are all alike, or groups of one size, would hide a difference."""
+    """Return False for records that are all alike, or groups of one size, which would hide a difference."""
     if groups is not None and len(torch.bincount(groups.index, minlength=groups.count).unique()) < 2:
         return False
     return any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)

@@ -70,7 +70,7 @@ def term_gradients(
         known.add(code)
     with torch_draws_from(stream, some.device):
         if not len(lot):
-            # A loss that counts its calls must not know that a lot has no record.
+            # A loss that counts its calls must not know that a lot is empty. Its errors would tell that, too.
             with suppress(Exception):
                 compute(network, term, *made_up(lot, noise, 1, groups))
         return compute(network, term, lot, noise, groups)

@@ -66,7 +66,7 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
         if len(part):
             parts.append(_each(network, of_one, *_in_lots_of_one(part.records, own)))
         elif len(lot):
-            # A loss that counts its calls must not know that a component has no record.
+            # A loss that counts its calls must not know that a component is empty. Its errors would tell that, too.
             with suppress(Exception):
                 part, own, _ = made_up(part, own)
                 _each(network, of_one, *_in_lots_of_one(part.records, own))

@@ -86,7 +86,7 @@ class Isolation:
             watch = Watch(self)
             with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED), _eager():
                 result = function(*tree_map(self.hide, rows))
-                watch.check_no_error()
+                watch.check_end()
                 self._has_own_backward = watch.has_own_backward
                 return tree_map_only(Tensor, self._bare, result)
         finally:
@@ -144,7 +144,8 @@ class Isolation:
 
 
 def _eager() -> AbstractContextManager:
-    """A context without compiled code, which would know neither vmap nor the watch. To load the compiler takes seconds."""
+    """A context without compiled code, which would know neither vmap nor the watch."""
+    # Where the compiler is not loaded, nothing is compiled. Loading it takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
@@ -272,7 +273,7 @@ def private_mean(x: Tensor) -> Tensor:
 
 @contextmanager
 def _burying() -> Iterator[None]:
-    """Take their values from tensors that hide records, if any outlives this context."""
+    """Within it tensors may hide records; any that outlives it loses its value."""
     collecting, collections = gc.isenabled(), _Collections()
     # Without collections all that is made stays in the youngest generation, which alone is looked through.
     gc.disable()
@@ -290,7 +291,7 @@ def _bury(objects: list) -> None:
     for x in objects:
         if _is_tensor(type(x)) and _functorch.is_functorch_wrapped_tensor(x):
             x.__class__ = Kept
-            # One that torch itself holds, for a backward pass say, keeps its value, and its class that refuses each use.
+            # The swap fails where torch itself holds the tensor. Its new class refuses every use all the same.
             with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
                 torch._C._swap_tensor_impl(x, torch.empty(0))
 

@@ -1,6 +1,6 @@
-"""Records that nobody has, of the shapes of those that are there: a loss is called with them where a lot holds none.
+"""Made-up records: a loss is called with them where a lot, or a component, has no record.
 
-A loss that counts its calls would otherwise know of lots, or components of them, without a record.
+Otherwise the number of its calls would tell a loss that counts them where records are missing.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from torch.utils._pytree import tree_map
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.groups import Groups
 
-# What code raises that wants other records, such as words of a vocabulary.
+# Errors of code that expects other records, such as words of a vocabulary.
 UNSUITED = (IndexError, TypeError, AssertionError, NotImplementedError)
+
 
 def made_up(
     lot: Lot, noise: Tensor, count: int = 1, groups: Groups | None = None
 ) -> tuple[Lot, Tensor, Groups | None]:
-    """A lot of made-up records, and what an engine takes beside it.
+    """Make a lot of made-up records, with the noise and the groups that an engine takes beside it.
 
-    Their numbers are uniform from 0 to 1, in the precision and on the device of `noise`; zeros where they are whole. They
-    are the first component's, and take the groups in turn.
+    Their numbers are uniform from 0 to 1, in the precision and on the device of `noise`. Whole numbers are 0. All of them
+    belong to the first component, and every other one to the first group. The seed is public, as the records are.
 
     Args:
-        lot: a lot, of no records maybe, with the shapes, types and components that are wanted.
+        lot: shows the shapes, types and components of records; it may be empty.
         noise: (B, term.noise), as for an engine.
-        count: how many.
+        count: how many records to make.
         groups: as for an engine.
 
     Example:
@@ -44,7 +45,7 @@ def made_up(
 
     records = Lot(tree_map(of, lot.records), (0, *[count] * (len(lot.offsets) - 1)))
     if groups is not None:
-        # Groups of other sizes, where there are some: half of the records are in the first.
+        # The first group is larger than the others, so that a comparison of groups can tell sizes apart.
         index = torch.arange(count, device=noise.device)
         groups = Groups(torch.where(index % 2 == 0, 0, index % groups.count), groups.count, groups.places)
     return records, noise.new_full((count, *noise.shape[1:]), 0.5), groups

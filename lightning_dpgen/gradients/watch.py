@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Guard(TorchFunctionMode):
-    """Sees each function of torch that a loss calls, and refuses what could tell it of other records behind vmap's back."""
+    """Sees each function of torch that a loss calls, and refuses those that could show it other records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Guard(TorchFunctionMode):
             raise
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """What becomes of a function that may be called."""
+        """Call a function that was not refused."""
         return function(*args, **kwargs)
 
     def _check(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -53,12 +53,7 @@ class Guard(TorchFunctionMode):
                 "to records by their position, so that one record would change what the others draw. Leave generator "
                 "out: torch's default one is private while the loss is computed"
             )
-        if [generator.initial_seed() for generator in self._generators] != self._seeds:
-            raise ValueError(
-                "torch was seeded while a loss was computed (manual_seed, seed_everything, set_rng_state): its numbers "
-                "would go to records by their position, so that one record would change what the others draw. Seed before "
-                "training"
-            )
+        self._check_seeds()
         if isinstance(function, OpOverload | OpOverloadPacket) and str(function).split(".")[0] not in _NAMESPACES:
             raise ValueError(
                 f"the loss calls {function}, an operator of an extension (torch.library), whose code is handed all "
@@ -80,12 +75,22 @@ class Guard(TorchFunctionMode):
                 "records: set generate_vmap_rule = True in the class, and leave vmap out"
             )
 
-    def check_no_error(self) -> None:
-        """See that the loss has not gone on after an error.
+    def _check_seeds(self) -> None:
+        if [generator.initial_seed() for generator in self._generators] != self._seeds:
+            raise ValueError(
+                "torch was seeded while a loss was computed (manual_seed, seed_everything, set_rng_state): its numbers "
+                "would go to records by their position, so that one record would change what the others draw. Seed before "
+                "training"
+            )
+
+    def check_end(self) -> None:
+        """Check, at the end of a call, that it did not go on after an error and leaves torch's generators private.
 
         Raises:
-            ValueError: if it has.
+            ValueError: naming what the loss does.
         """
+        # The backward pass may draw from them, too.
+        self._check_seeds()
         if self.error is not None:
             raise ValueError(
                 "the loss goes on after an error of a function of torch (try, except), which may follow from "
@@ -94,7 +99,7 @@ class Guard(TorchFunctionMode):
 
 
 class Watch(Guard):
-    """Besides, does in another way what vmap does not or not well.
+    """A guard that also computes in another way those functions for which vmap has no rule, or a slow one.
 
     Args:
         isolation: in which the loss is called.
@@ -271,21 +276,21 @@ def _embedding_bag(
 
 
 def _own_function(watch: Watch, function: Callable, own: type[Function], *args: Any) -> Any:
-    """An `autograd.Function`, whose code torch calls where a mode such as the watch sees nothing."""
+    """Call an `autograd.Function` with a guard of its own: torch runs its code where no mode sees what it calls."""
     watch.has_own_backward = True
     return function(_guarded(own), *args)
 
 
 @functools.lru_cache(maxsize=64)
 def _guarded(own: type[Function]) -> type[Function]:
-    """The same function; what it calls is seen by a guard, forward and backward."""
+    """Make a subclass whose forward and backward passes run in a `Guard`."""
 
     def guarded(method: Callable) -> staticmethod:
         @functools.wraps(method)
         def call(*args: Any) -> Any:
             with Guard() as guard:
                 result = method(*args)
-                guard.check_no_error()
+                guard.check_end()
             return result
 
         return staticmethod(call)
@@ -308,7 +313,7 @@ def _apart(watch, _, x):
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
 
 
-# Of operators: torch's own.
+# Namespaces of torch's own operators.
 _NAMESPACES = {"aten", "prims", "prim"}
 _RANDOM = {
     getattr(Tensor, name)

@@ -119,7 +119,7 @@ def spent(
     if interval is not None:
         return Spent(_by_pld(leaves, delta, interval, relation), interval)
     best = Spent(_by_pld(leaves, delta, INTERVALS[0], relation), INTERVALS[0])
-    # What would be too dear to verify is answered by the coarser interval, which is an upper bound, too.
+    # Where a finer interval would be too dear to verify, the coarser one answers: it gives an upper bound, too.
     for finer in INTERVALS[1:]:
         if not affordable(event, finer) or bound > 0.5 * MOST_POINTS * finer:
             return best

@@ -11,9 +11,9 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 
 # Points of loss distributions (docs/PRIVACY.md, "What is read from others"): five microseconds each, all told.
 MOST_POINTS = 1 << 20
-# What a noise costs besides, whatever its distribution: its Renyi moments, and the fixed part of each composition.
+# The fixed cost of a noise in points: its Renyi moments, and the fixed part of each composition.
 _EACH = 8000
-# Of a selection, whose trials have Renyi moments alone.
+# The cost of a selection: its trials have Renyi moments alone.
 _OF_TRIAL = 2000
 
 

@@ -18,7 +18,7 @@ _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
 
 
 def too_long(certificate: dict[str, Any]) -> str | None:
-    """What of a certificate is longer than in any release, in words; None if nothing is."""
+    """Name the part of a certificate that is longer than in any release, in words; None if there is none."""
     bounds = {"stages": MOST_STAGES, "files": MOST_FILES, "released": MOST_FILES, "versions": _MOST_VERSIONS}
     for name, most in bounds.items():
         value = certificate.get(name)

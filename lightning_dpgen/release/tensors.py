@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning_dpgen.privacy.strict_json import parse_json
 
-# Of the header: what a tensor's name, type, shape and place take beyond its name, and other metadata.
+# Bytes of the header that an entry takes beyond its name, and that other metadata take.
 _EACH, _BESIDES = 1024, 1 << 16
 
 

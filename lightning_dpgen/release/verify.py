@@ -129,7 +129,7 @@ def verify(folder: str | Path) -> Verdict:
     if long := too_long(certificate):
         verdict.problems.append(long)
         return verdict
-    # Of many a few are found: each is as good a reason as all of them.
+    # A few errors are enough: each of them is a reason.
     errors = itertools.islice(_schema().iter_errors(certificate), _MOST_SAID)
     for error in sorted(errors, key=lambda error: str(list(error.absolute_path))):
         where = ".".join(str(part) for part in error.absolute_path) or "certificate"
@@ -450,6 +450,6 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
     accountant.history = [(*noise, count) for noise, count in times.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that its orders are at an end: its bound holds all the same
-        # Of whole orders: the series of others may take minutes to converge.
+        # Whole orders only: the series of other orders may take minutes to converge.
         epsilon = accountant.get_epsilon(delta, alphas=_ORDERS)
     return f"a second accountant (Opacus, Renyi moments, a looser bound): {epsilon:.6g}"

@@ -535,6 +535,34 @@ class KeptOnTheWayBack(Stranger):
         return (self.decoder(self.function.apply(self.encoder(x))) * scale - x).square().sum(dim=1)
 
 
+class SeededForTheWayBack(KeptOnTheWayBack):
+    """Seeds when no other function of the loss follows, and draws in the backward pass."""
+
+    refused = "torch was seeded"
+
+    def prepare(self):
+        super().prepare()
+        self.function.backward = staticmethod(lambda ctx, gradient: gradient + torch.randn_like(gradient))
+
+    def loss(self, x, y):
+        losses = (self.decoder(self.function.apply(self.encoder(x))) - x).square().sum(dim=1)
+        torch.manual_seed(1)
+        return losses
+
+
+class SeededOnTheWayBack(KeptOnTheWayBack):
+    refused = "torch was seeded"
+
+    def prepare(self):
+        super().prepare()
+
+        def backward(ctx, gradient):
+            torch.manual_seed(1)
+            return gradient + torch.randn_like(gradient)
+
+        self.function.backward = staticmethod(backward)
+
+
 class CatchesErrorsOnTheWayBack(KeptOnTheWayBack):
     refused = "goes on after an error"
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
-# Of a name, and of a key as a message has it.
+# Characters of a column name, and of a key where a message quotes it.
 _LONGEST_NAME, _LONGEST_KEY = 1000, 100
 
 

@@ -20,9 +20,9 @@ from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.formulas import known_again
 
 SUFFIXES = (".csv", ".tsv", ".data")
-# Bytes that are read at a time; a record cannot be longer.
-# What a packed file that is damaged ends in.
+# Errors that a damaged gzip file raises while it is read.
 _DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
+# Bytes that are read at a time; a record cannot be longer.
 _BLOCK = 1 << 23
 
 
