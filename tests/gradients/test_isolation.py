@@ -241,6 +241,18 @@ def test_a_refusal_leaves_torch_as_it_was():
     assert torch.equal(Isolation(2).run(lambda x: x + 1, torch.ones(2, 3)), torch.full((2, 3), 2.0))
 
 
+def test_a_seed_is_noticed_where_no_other_function_follows():
+    """The backward pass might draw from it."""
+
+    def seeded(x):
+        drawn = x + torch.rand(1)
+        torch.manual_seed(1)
+        return drawn
+
+    with torch.random.fork_rng(), pytest.raises(ValueError, match="torch was seeded"):
+        Isolation(3).run(seeded, torch.ones(3, 1))
+
+
 def test_each_record_draws_numbers_of_its_own():
     def draw(x):
         deviates = torch.distributions.Normal(torch.zeros(2), torch.ones(2)).rsample()
