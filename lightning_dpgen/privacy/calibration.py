@@ -386,7 +386,7 @@ def _alone(draft: Draft, share: float, epsilon: float, delta: float) -> float:
         return spent(_event([draft], [m], delta), delta, interval=1e-3).epsilon
 
     # The factor that is solved for afterwards makes up for the coarseness.
-    return root(coarsely, target, root(by_rdp, target, draft.largest, step=1.5), step=1.1)
+    return root(coarsely, target, draft.largest, start=root(by_rdp, target, draft.largest))
 
 
 def _beside_given(drafts: Sequence[Draft], shares: Sequence[float], delta: float) -> list[float]:

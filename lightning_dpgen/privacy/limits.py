@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Protocol
 
 import dp_accounting
-from scipy.optimize import brentq
 
 from lightning_dpgen.privacy.accountant import INTERVALS, LARGEST_EPSILON, spent, spent_by_rdp
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
@@ -16,6 +15,12 @@ from lightning_dpgen.privacy.reference import Reference
 
 # Noise so small protects nothing, and a search need not go there.
 _SMALLEST_MULTIPLIER = 0.2
+# Of the logarithms of a cost and of a multiplier: how near a root is found, and how far one step goes.
+_CLOSE, _LONGEST_STEP = 1e-4, 1.0
+# A cost of 0 has no logarithm.
+_LEAST_COST = 1e-9
+# So many steps by secants, and then by halves.
+_SECANTS = 12
 
 
 class Limit(Protocol):
@@ -47,21 +52,20 @@ class EpsilonLimit:
         return epsilon <= self._target
 
     def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
-        """Three root finders, each from where the last one stopped.
+        """Two root finders, the second from where the first one stopped.
 
-        Renyi moments bound epsilon from above and cost nothing; coarse loss distributions come near; there the accountant
-        settles on its interval, at which the last one ends.
+        Coarse loss distributions come near and cost little; there the accountant settles on its interval, at which the
+        last one ends.
         """
         target, delta = self._target, self._delta
 
         def at(interval: float | None):
             return lambda multiplier: spent(event_at(multiplier), delta, interval=interval).epsilon
 
-        multiplier = root(lambda m: spent_by_rdp(event_at(m), delta), target, largest, step=1.5)
-        multiplier = root(at(1e-3), target, multiplier, step=1.1)
+        multiplier = root(at(INTERVALS[0]), target, largest)
         settled = spent(event_at(multiplier), delta)
         if settled.epsilon < 0.999 * target:
-            multiplier = root(at(settled.interval or None), 0.9997 * target, multiplier, step=1.02)
+            multiplier = root(at(settled.interval or None), 0.9997 * target, multiplier, start=multiplier)
             # The accountant's own choice of interval has the last word; it differs by its 0.1 % at most.
             while multiplier < largest and not self.holds(event_at(multiplier)):
                 multiplier *= 1.0005
@@ -103,13 +107,13 @@ class ReferenceLimit:
             return lambda multiplier: self._reference.used(event_at(multiplier), relation, interval).shift
 
         # Just below 1, which a sum of inverse squares may pass by its last digit.
-        multiplier = root(at(INTERVALS[0]), 1.0 - 1e-9, largest, step=1.5)
+        multiplier = root(at(INTERVALS[0]), 1.0 - 1e-9, largest)
         settled = self._reference.used(event_at(multiplier), relation)
         if settled.shift < 0.999:
             # By way of one that costs little, after which the last one is near.
             if settled.interval < INTERVALS[3]:
-                multiplier = root(at(INTERVALS[3]), 0.9997, multiplier, step=1.1)
-            multiplier = root(at(settled.interval), 0.9997, multiplier, step=1.01)
+                multiplier = root(at(INTERVALS[3]), 0.9997, multiplier, start=multiplier)
+            multiplier = root(at(settled.interval), 0.9997, multiplier, start=multiplier)
         return multiplier
 
     def compare(self, event: dp_accounting.DpEvent) -> str:
@@ -117,25 +121,41 @@ class ReferenceLimit:
         return f"need {shift:.4g} times the Gaussian shift that was set aside for them before the first pass"
 
 
-def root(cost_at: Callable[[float], float], target: float, high: float, step: float) -> float:
-    """Where a falling function meets `target`, going down from `high` in growing steps; `high` if it is too dear already.
+def root(cost_at: Callable[[float], float], target: float, largest: float, *, start: float = 1.0) -> float:
+    """The multiplier at which a falling cost meets `target`: at most `largest`, which is the answer where it is too dear.
 
-    The answer costs at most `target`, and lies within a part in 1e4 of the multiplier that costs just as much.
+    The answer costs at most `target`; its cost is within a part in 1e4 of it, or the multiplier within as much of one that
+    costs more. Costs are expensive and nearly a power of the multiplier, so secants in both logarithms are followed, and
+    the interval is halved where they do not.
+
+    Args:
+        cost_at: of a multiplier; may be 0 or infinite.
+        target: positive.
+        largest: multiplier.
+        start: the first multiplier that is tried.
     """
-    cost_at = functools.cache(cost_at)
-    low, factor = high, step
-    while cost_at(low) <= target:
-        high, low, factor = low, low / factor, factor * step
-        if low < _SMALLEST_MULTIPLIER:
-            return high
-    if low == high:
-        return high
-
-    def excess(log_multiplier: float) -> float:
+    x, highest = math.log(min(start, largest)), math.log(largest)
+    dear = cheap = last = None
+    for tried in itertools.count():
         # Beyond the largest epsilon there is no number, only that it is too much.
-        return math.log(min(cost_at(math.exp(log_multiplier)), 2.0 * LARGEST_EPSILON) / target)
-
-    found = math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-5))
-    while cost_at(found) > target:
-        found *= 1.00003
-    return min(found, high)
+        cost = min(max(cost_at(math.exp(x) if x < highest else largest), _LEAST_COST * target), 2.0 * LARGEST_EPSILON)
+        y = math.log(cost / target)
+        if cost > target:
+            if x == highest:
+                return largest
+            dear = x
+        else:
+            cheap = x
+            if y > -_CLOSE or x < math.log(_SMALLEST_MULTIPLIER):
+                break
+        if dear is not None and cheap is not None and cheap - dear < _CLOSE:
+            break
+        slope = -1.0 if last is None or x == last[0] else (y - last[1]) / (x - last[0])
+        last = x, y
+        follows = slope < 0.0 and tried <= _SECANTS
+        step = -(y + _CLOSE / 2) / slope if follows else math.copysign(_LONGEST_STEP, y)
+        x += max(-_LONGEST_STEP, min(step, _LONGEST_STEP))
+        if dear is not None and cheap is not None and (not dear < x < cheap or tried > _SECANTS):
+            x = (dear + cheap) / 2
+        x = min(x, highest)
+    return min(math.exp(cheap), largest)

@@ -99,7 +99,8 @@ def options(
                 own = Recovery(k, noise, scale, 0.0).variance(squared)
                 errors = (math.sqrt(shared + own / pairs) / squared for pairs in (1, PAIRS))
                 found.append(Option(kind, k, noise, scale, *errors))
-    return sorted(found, key=lambda option: option.error_of_mean)
+    # Where only rounding tells two apart, the first that was tried is the simpler.
+    return sorted(found, key=lambda option: float(f"{option.error_of_mean:.9g}"))
 
 
 def ladder(d: int) -> list[int]:
