@@ -48,10 +48,9 @@ def _alike(first: np.ndarray, second: np.ndarray) -> bool:
     return all(ks_2samp(a, b).pvalue > LEVEL for a, b in zip(first.T, second.T, strict=True))
 
 
-def test_two_and_four_ranks_step_as_one_does():
-    assert _alike(_steps(1), _steps(1, seed=6))
-    assert _alike(_steps(1), _steps(2))
-    assert _alike(_steps(1), _steps(4))
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)])
+def test_ranks_step_as_one_does(size):
+    assert _alike(_steps(1), _steps(size, seed=6))
 
 
 @pytest.mark.slow
