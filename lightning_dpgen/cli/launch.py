@@ -57,11 +57,15 @@ def to_launch(trainer: TrainerConf) -> bool:
             f"nodes share: srun dpgen train ..., or torchrun --nnodes {trainer.num_nodes} --nproc-per-node "
             f"{trainer.devices} --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m lightning_dpgen train ..."
         )
-    if trainer.devices > 1 and _on_gpus(trainer) and torch.cuda.device_count() < trainer.devices:
-        raise Mistake(
-            f"trainer.devices={trainer.devices}: this machine has {torch.cuda.device_count()} GPUs; expected at most as "
-            "many (trainer.accelerator=cpu takes processes on the CPU)"
-        )
+    if trainer.devices > 1 and _on_gpus(trainer):
+        if torch.cuda.device_count() < trainer.devices:
+            raise Mistake(
+                f"trainer.devices={trainer.devices}: this machine has {torch.cuda.device_count()} GPUs; expected at most as "
+                "many (trainer.accelerator=cpu takes processes on the CPU)"
+            )
+    # Two are allowed on any machine, to try a run of several; many more than there are cores take minutes to meet.
+    elif trainer.devices > max(2, cores := os.cpu_count() or 1):
+        raise Mistake(f"trainer.devices={trainer.devices}: this machine has {cores} cores; expected at most as many processes")
     return wanted > 1
 
 

@@ -83,3 +83,7 @@ def _status(error: Exception) -> int:
 def _complain(text: str, status: int) -> int:
     print(f"dpgen: {' '.join(text.split())}", file=sys.stderr)
     return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

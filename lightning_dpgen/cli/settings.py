@@ -208,12 +208,18 @@ def first_draft(conf: Conf) -> Draft:
         Mistake: if it cannot be bought.
     """
     data, epsilon, delta = conf.data, conf.privacy.epsilon, conf.privacy.delta
-    for name, needed in (("n_share", data.n is None), ("discovery_share", bool(kinds.open_parts(data)))):
+    uses = {
+        "n_share": (data.n is None, "a noisy count of the records"),
+        "discovery_share": (bool(kinds.open_parts(data)), "what is found privately"),
+    }
+    for name, (needed, use) in uses.items():
         share = getattr(data, name)
-        if (needed or share is not None) and (share is None or not 0.0 < share < 0.5):
+        if needed and share is None:
+            missing = "data.n=null" if name == "n_share" else "not all is declared"
+            raise Mistake(f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01")
+        if share is not None and not 0.0 < share < 0.5:
             raise Mistake(
-                f"data.n={data.n} with data.{name}={share}: expected the share of the budget that a noisy count of the "
-                f"records, or what else is found privately, may use, as in data.{name}=0.01"
+                f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"
             )
     if conf.privacy.noise != "off" and epsilon is None:
         raise Mistake("privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then")

@@ -64,6 +64,7 @@ MISTAKES = {
     "two of a group": (["data=[digits,mnist]"], "expected one name"),
     "lots without a record": (["model.rate=1e-300"], "model.rate=1e-300"),
     "delta beyond computing": (["privacy.delta=1e-300"], "privacy.delta=1e-300"),
+    "more devices than cores": (["trainer.accelerator=cpu", "trainer.devices=9999"], "expected at most as many processes"),
     "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number, 1 or more"),
     "nodes that nobody has started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
     "groups that devices cannot share": (
@@ -84,7 +85,7 @@ MISTAKES = {
     "a network beyond memory": (["model.hidden=1000000000"], "model.hidden=1000000000"),
     "a number neither declared nor bought": (["data.n=null"], "data.n_share"),
     "a number declared and bought": (["data.n_share=0.1"], "declare the number of records, or buy it"),
-    "a share beyond half": (["data.n=null", "data.n_share=2"], "data.n_share=2"),
+    "a share beyond half": (["data.n=null", "data.n_share=2"], r"data\.n_share=2\.0: expected a number above 0 and below 0\.5"),
     "a bought number with a mistake": (["data.n=null", "data.n_share=0.1", "model.steps=0"], "model.steps=0"),
     "three of three": (["model.noise=1", "model.steps=5"], "give two of them"),
     "noise below 0": (["model.noise=-1"], "model.noise=-1"),
