@@ -60,12 +60,14 @@ def to_launch(trainer: TrainerConf) -> bool:
     if trainer.devices > 1 and _on_gpus(trainer):
         if torch.cuda.device_count() < trainer.devices:
             raise Mistake(
-                f"trainer.devices={trainer.devices}: this machine has {torch.cuda.device_count()} GPUs; expected at most as "
-                "many (trainer.accelerator=cpu takes processes on the CPU)"
+                f"trainer.devices={trainer.devices}: this machine has {torch.cuda.device_count()} GPUs; expected at most "
+                "as many (trainer.accelerator=cpu takes processes on the CPU)"
             )
     # Two are allowed on any machine, to try a run of several; many more than there are cores take minutes to meet.
     elif trainer.devices > max(2, cores := os.cpu_count() or 1):
-        raise Mistake(f"trainer.devices={trainer.devices}: this machine has {cores} cores; expected at most as many processes")
+        raise Mistake(
+            f"trainer.devices={trainer.devices}: this machine has {cores} cores; expected at most as many processes"
+        )
     return wanted > 1
 
 

@@ -216,7 +216,9 @@ def first_draft(conf: Conf) -> Draft:
         share = getattr(data, name)
         if needed and share is None:
             missing = "data.n=null" if name == "n_share" else "not all is declared"
-            raise Mistake(f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01")
+            raise Mistake(
+                f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01"
+            )
         if share is not None and not 0.0 < share < 0.5:
             raise Mistake(
                 f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"

@@ -85,7 +85,7 @@ MISTAKES = {
     "a network beyond memory": (["model.hidden=1000000000"], "model.hidden=1000000000"),
     "a number neither declared nor bought": (["data.n=null"], "data.n_share"),
     "a number declared and bought": (["data.n_share=0.1"], "declare the number of records, or buy it"),
-    "a share beyond half": (["data.n=null", "data.n_share=2"], r"data\.n_share=2\.0: expected a number above 0 and below 0\.5"),
+    "a share beyond half": (["data.n=null", "data.n_share=2"], r"data\.n_share=2\.0: expected a number above 0 and below"),
     "a bought number with a mistake": (["data.n=null", "data.n_share=0.1", "model.steps=0"], "model.steps=0"),
     "three of three": (["model.noise=1", "model.steps=5"], "give two of them"),
     "noise below 0": (["model.noise=-1"], "model.noise=-1"),

@@ -26,7 +26,10 @@ def _places(value, before=()):
         yield from _places(value[key], (*before, key))
 
 
-@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(words, id=name, marks=() if name == "counted" else pytest.mark.slow) for name, words in RUNS.items()],
+)
 def test_whatever_a_line_says(dpgen, tmp_path, interrupted_when_kept, settings):
     words = ["train", "model=measured", "rows=9", *settings]
     with interrupted_when_kept(1):

@@ -19,7 +19,7 @@ def certificate(run):
     return json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("model", ["vae", "rbm", "wgan"])
+@pytest.mark.parametrize("model", ["vae", "rbm", pytest.param("wgan", marks=pytest.mark.slow)])
 def test_each_network_is_measured_for_and_trained(dpgen, tmp_path, model):
     run = tmp_path / "run"
     status, _, err = dpgen("train", f"model={model}", *HYBRID, f"run_dir={run}")

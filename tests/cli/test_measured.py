@@ -93,7 +93,7 @@ def people(tmp_path):
     return ["data=table", *table, "data.n=2000", "model=measured", "rows=100"]
 
 
-@pytest.mark.parametrize("share", [None, 0])
+@pytest.mark.parametrize("share", [None, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_table_is_measured_in_a_few_accesses(dpgen, tmp_path, people, share):
     """Of any schema: numbers, categories and what is missing come back as columns, and can be asked for."""
     run, given = tmp_path / "run", [] if share is None else [f"model.label_share={share}"]
@@ -161,7 +161,9 @@ def test_the_number_of_records_and_a_figure_can_be_bought(dpgen, tmp_path):
     assert dpgen("verify", run)[0] == 0
 
 
-@pytest.mark.parametrize("label", [[], ["data.label=true", "data.classes=[a,b]"]])
+@pytest.mark.parametrize(
+    "label", [pytest.param([], marks=pytest.mark.slow), ["data.label=true", "data.classes=[a,b]"]]
+)
 def test_baskets_are_measured_in_two(dpgen, tmp_path, label):
     random, lines = np.random.default_rng(0), []
     for i in range(3000):

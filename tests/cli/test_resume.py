@@ -145,7 +145,13 @@ def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("name", "left"), [("checkpoint.ckpt", 0), ("checkpoint.ckpt", -1), ("split.pt", 1), ("split.pt", 700)]
+    ("name", "left"),
+    [
+        ("checkpoint.ckpt", -1),
+        ("split.pt", 700),
+        pytest.param("checkpoint.ckpt", 0, marks=pytest.mark.slow),
+        pytest.param("split.pt", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_damaged_state_is_one_line_and_the_run_goes_on_without_it(dpgen, run, name, left):
     path = run / "private" / name

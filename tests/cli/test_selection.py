@@ -122,7 +122,7 @@ def test_where_all_fail_nothing_is_released(select, drawn, monkeypatch):
 
 def test_where_none_is_drawn_an_untrained_network_is_released(select, monkeypatch):
     monkeypatch.setattr(selection, "number_of_trials", lambda access, name: int(0 * access.take(name, "poisson")))
-    status, out, err, run = select("privacy.selection=poisson", "privacy.selection_mean=3", *BY_FIDELITY, *SPACE)
+    status, out, err, run = select("privacy.selection=poisson", "privacy.selection_mean=3", *BY_FIDELITY, SPACE[0])
     assert status == 0 and "with probability 0.05 there is none" in out, err
     assert _certificate(run)["selection"]["chosen"] is None and verify(run / "release").good
     declared, described = _certificate(run)["declared"], json.loads((run / "release" / "model.json").read_text())
@@ -130,7 +130,15 @@ def test_where_none_is_drawn_an_untrained_network_is_released(select, monkeypatc
     assert "an untrained network" in _certificate(run)["statement"]
 
 
-@pytest.mark.parametrize("where", ["before the first", "in a trial", "after a trial", "before the release"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "in a trial",
+        "after a trial",
+        pytest.param("before the first", marks=pytest.mark.slow),
+        pytest.param("before the release", marks=pytest.mark.slow),
+    ],
+)
 def test_goes_on_after_an_interrupt(select, drawn, monkeypatch, where):
     drawn(0, 1, 0)
     words = [*LAW, "model.hidden=4,16", "privacy.selection_score=cli.test_selection.by_size"]
@@ -182,6 +190,7 @@ def test_what_is_left_of_trials_when_it_was_killed_at_the_end_goes_with_the_next
     assert sorted(path.name for path in (run / "private").iterdir()) == KEPT
 
 
+@pytest.mark.slow
 def test_a_release_that_was_killed_while_it_was_written_is_written_again(select, drawn, monkeypatch):
     from lightning_dpgen.release import bundle
 
@@ -204,7 +213,7 @@ def _stopped_before_the_release(select, monkeypatch, *words):
 
 def test_the_order_of_the_words_is_that_of_what_was_drawn(select, drawn, monkeypatch):
     drawn(1)
-    words = ["model.steps=3,4", "seed=0,1"]
+    words = ["model.lr=0.001,0.01", "seed=0,1"]
     _stopped_before_the_release(select, monkeypatch, *LAW, *BY_FIDELITY, *words)
     status, _, err, _ = select(*LAW, *BY_FIDELITY, *words[::-1])
     assert status == 2 and "run_dir=" in err
@@ -236,7 +245,14 @@ def test_a_trial_of_another_selection_is_not_taken(select, drawn, monkeypatch):
     assert status == 2 and "of another selection" in err and not (run / "release").exists()
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory: 9")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        pytest.param(torch.OutOfMemoryError("CUDA"), marks=pytest.mark.slow),
+        pytest.param(RuntimeError("can't allocate memory: 9"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_machine_without_memory_stops_a_selection_that_goes_on(select, drawn, monkeypatch, error):
     drawn(0)
     with monkeypatch.context() as patch:
@@ -250,8 +266,8 @@ def test_does_not_go_on_as_another_selection(select, drawn, monkeypatch):
     drawn(0)
     with monkeypatch.context() as patch:
         patch.setattr(selection, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert select(*LAW, *BY_FIDELITY, *SPACE)[0] == 130
-    for words in (["privacy.selection=geometric", *BY_FIDELITY, *SPACE], [*LAW, *BY_FIDELITY, "model.lr=0.1,1"], []):
+        assert select(*LAW, *BY_FIDELITY, SPACE[0])[0] == 130
+    for words in (["privacy.selection=geometric", *BY_FIDELITY, SPACE[0]], [*LAW, *BY_FIDELITY, "model.lr=0.1,1"], []):
         status, _, err, _ = select(*words)
         assert status == 2 and "run_dir=" in err
 

@@ -109,7 +109,7 @@ def test_a_study_that_makes_no_sense_costs_nothing(train, tmp_path, words, messa
     assert status == 2 and re.search(message, err) and "Traceback" not in err and not run.exists()
 
 
-def test_a_file_of_another_study_is_warned_of(dpgen, tmp_path, monkeypatch):
+def test_a_file_of_another_study_is_warned_of(dpgen, tmp_path, monkeypatch, short_fits):
     """By a keyed fingerprint, whose key stays beside the studies; a file that differs in one byte is another."""
     monkeypatch.chdir(tmp_path)
     schema = "columns:\n  age: {type: integer, low: 0, high: 99}\n  sex: {type: category, values: [F, M]}\n"

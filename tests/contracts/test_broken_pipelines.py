@@ -556,7 +556,13 @@ def _name(law: Callable) -> str:
     return getattr(law, "func", law).__name__
 
 
-PAIRS = [pytest.param(case, law, id=f"{name}: {_name(law)}") for name, case in BROKEN.items() for law in case.laws]
+# Whole runs, each beside a cheaper fault of the same kind.
+SLOW = ("killed trial that plans anew", "figure of fidelity noised for a record of a person")
+PAIRS = [
+    pytest.param(case, law, id=f"{name}: {_name(law)}", marks=pytest.mark.slow if name in SLOW else ())
+    for name, case in BROKEN.items()
+    for law in case.laws
+]
 
 
 @functools.cache
