@@ -4,17 +4,13 @@ import functools
 import os
 import random
 
-# Before torch is imported, and for the programs that tests start.
-os.environ["OMP_NUM_THREADS"] = "1"
+# Torch reads it when it is imported, as do the programs that tests start.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
-from lightning_dpgen.measure import basket_mixture, products
-from lightning_dpgen.privacy.noise import PrivateStream
-
-torch.set_num_threads(1)
+# Nothing of the package is imported here: the process that only hands tests to the workers needs none of it.
 pytest.register_assert_rewrite("contracts")
 
 # A busy machine is no failure.
@@ -25,6 +21,7 @@ settings.load_profile("tests")
 @pytest.fixture(scope="session", params=["standard", "secure"])
 def stream_of(request):
     """Makes repeatable streams of both kinds; a secure one takes no seed, so a test puts fixed keys into it."""
+    from lightning_dpgen.privacy.noise import PrivateStream
 
     def make(seed):
         if request.param == "standard":
@@ -47,5 +44,7 @@ def account_of():
 @pytest.fixture
 def short_fits(monkeypatch):
     """For tests that do not ask how good a fit is."""
+    from lightning_dpgen.measure import basket_mixture, products
+
     for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), steps=30))
