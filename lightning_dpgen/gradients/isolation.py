@@ -26,6 +26,7 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_map, tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.unwatched import refuse_unwatched
 from lightning_dpgen.gradients.watch import Watch
 
 
@@ -71,7 +72,7 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with _burying():
+            with _burying(), refuse_unwatched():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError) as error:
             raise _explained(error) from error
@@ -96,7 +97,7 @@ class Isolation:
 
     def backward(self) -> AbstractContextManager:
         """A context for backward passes from what `run` gave: code of the loss in them keeps nothing either."""
-        return _burying() if self._has_own_backward else nullcontext()
+        return _own_backward() if self._has_own_backward else nullcontext()
 
     def _bare(self, x: Tensor) -> Tensor:
         """The results of all records, or groups, behind the one that a function has given."""
@@ -272,9 +273,15 @@ def private_mean(x: Tensor) -> Tensor:
 
 
 @contextmanager
+def _own_backward() -> Iterator[None]:
+    with _burying(), refuse_unwatched():
+        yield
+
+
+@contextmanager
 def _burying() -> Iterator[None]:
     """Within it tensors may hide records; any that outlives it loses its value."""
-    collecting, collections = gc.isenabled(), _Collections()
+    collecting, collections, frozen = gc.isenabled(), _Collections(), gc.get_freeze_count()
     # Without collections all that is made stays in the youngest generation, which alone is looked through.
     gc.disable()
     gc.callbacks.append(collections)
@@ -282,7 +289,10 @@ def _burying() -> Iterator[None]:
         yield
     finally:
         gc.callbacks.remove(collections)
-        _bury(gc.get_objects() if collections.count else gc.get_objects(0))
+        if moved := gc.get_freeze_count() > frozen:
+            # The loss has frozen what there is, which no list holds until it is thawed.
+            gc.unfreeze()
+        _bury(gc.get_objects() if moved or collections.count else gc.get_objects(0))
         if collecting:
             gc.enable()
 

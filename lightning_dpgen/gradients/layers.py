@@ -32,4 +32,6 @@ def _reason(layer: nn.Module) -> str | None:
         return "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm"
     if getattr(layer, "track_running_stats", False):
         return "keeps exact statistics of the records among its buffers: use track_running_stats=False"
+    if layer._backward_hooks or layer._backward_pre_hooks:
+        return "has a backward hook, which is never called here: change the loss, or the gradient of the step afterwards"
     return None

@@ -31,6 +31,8 @@ class Guard(TorchFunctionMode):
         on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
         self._generators = (torch.default_generator, *on_devices)
         self._seeds = [generator.initial_seed() for generator in self._generators]
+        # Modes of the caller, who sees all records anyway.
+        self._dispatch_modes = torch._C._len_torch_dispatch_stack()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -54,6 +56,12 @@ class Guard(TorchFunctionMode):
                 "out: torch's default one is private while the loss is computed"
             )
         self._check_seeds()
+        self._check_modes()
+        if function not in _TAKE_FUNCTIONS and any(map(callable, (*args, *kwargs.values()))):
+            raise ValueError(
+                f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would call it "
+                "where nothing sees what it does: write out what that computes"
+            )
         if isinstance(function, OpOverload | OpOverloadPacket) and str(function).split(".")[0] not in _NAMESPACES:
             raise ValueError(
                 f"the loss calls {function}, an operator of an extension (torch.library), whose code is handed all "
@@ -65,6 +73,13 @@ class Guard(TorchFunctionMode):
             raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
         if function == Tensor.grad.__set__ and is_hidden(args[1]):
             raise ValueError("the loss keeps what it made of a record in the .grad of a tensor: compute it anew each time")
+
+    def _check_modes(self) -> None:
+        if torch._C._len_torch_dispatch_stack() > self._dispatch_modes:
+            raise ValueError(
+                "the loss is inside a TorchDispatchMode of its own (such as FlopCounterMode), which is handed all records: "
+                "leave it out, or measure outside of training"
+            )
 
     def _check_higher_order(self, function: HigherOrderOperator, args: tuple) -> None:
         if function is not custom_function_call:
@@ -91,6 +106,7 @@ class Guard(TorchFunctionMode):
         """
         # The backward pass may draw from them, too.
         self._check_seeds()
+        self._check_modes()
         if self.error is not None:
             raise ValueError(
                 "the loss goes on after an error of a function of torch (try, except), which may follow from "
@@ -121,7 +137,7 @@ class Watch(Guard):
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """A new tensor without a record."""
         made = function(*args, **kwargs)
-        if not is_hidden(made):
+        if not is_hidden(made) and kwargs.get("out") is None:
             self._made[id(made)] = made
         return made
 
@@ -301,11 +317,60 @@ def _guarded(own: type[Function]) -> type[Function]:
 
 def _recurrent(watch, function, input, hidden, *rest, **options):
     """A recurrent network or cell whose first state is one for all records, into which vmap would have to write."""
-    if not is_hidden(input) or not isinstance(hidden, Tensor) or is_hidden(hidden) or not watch.isolation.is_innermost:
+    states = tree_leaves(hidden)
+    if not is_hidden(input) or not all(isinstance(x, Tensor) for x in states) or any(map(is_hidden, states)):
         return NotImplemented
+    each = [_for_each(watch, state) for state in states]
+    return call(function, (input, each[0] if isinstance(hidden, Tensor) else tuple(each), *rest), options)
+
+
+def _for_each(watch: Watch, x: Tensor) -> Tensor:
+    """A tensor without a record, as one of each record's own."""
+    if not watch.isolation.is_innermost:
+        raise ValueError("a function meets records inside another transform of torch.func: write it out, or leave it out")
     with watch.isolation.outside():
-        each = hidden.expand(watch.isolation.size, *hidden.shape)
-    return call(function, (input, watch.isolation.hide(each), *rest), options)
+        each = x.expand(watch.isolation.size, *x.shape).clone()
+    return watch.isolation.hide(each)
+
+
+def _index_fill(watch, function, x, dim, index, value):
+    """A tensor of no record that is filled with a record's number, which vmap's rule gives to all records."""
+    if is_hidden(x) or not is_hidden(value):
+        return NotImplemented
+    return function(_for_each(watch, x), dim, index, value)
+
+
+def _index_fill_(watch, function, x, dim, index, value):
+    """The same in place: the tensor becomes one of each record's own, if the loss has made it."""
+    if is_hidden(value):
+        watch.write(function, x, value)
+        if not is_hidden(x):
+            raise RuntimeError("vmap: inplace is not possible because there exists a Tensor of records")
+    return NotImplemented
+
+
+def _roll(watch, _, x, *shifts, **options):
+    """A single number stays what it is; vmap would roll it over the records."""
+    return x.clone() if is_hidden(x) and x.dim() == 0 else NotImplemented
+
+
+def _over_records(watch, function, *args, **kwargs):
+    """Refuse single numbers where a function expects several: vmap would take those of all records."""
+    if any(is_hidden(x) and x.dim() == 0 for x in tree_leaves((args, kwargs))):
+        raise ValueError(f"the loss calls {function.__name__} of a single number: give it a vector, as in x[None]")
+    return NotImplemented
+
+
+def _by_position(watch, function, x, *args, **kwargs):
+    """Refuse to read memory by position, where other records may be."""
+    if is_hidden(x):
+        raise ValueError("the loss reads a record by positions in memory (as_strided): use unfold, narrow or an index")
+    return NotImplemented
+
+
+def _stride(watch, function, x, *args, **kwargs):
+    """Strides as those of one record alone; those of all would tell how many there are."""
+    return function(torch.empty(x.shape, device="meta"), *args, **kwargs) if is_hidden(x) else NotImplemented
 
 
 def _apart(watch, _, x):
@@ -314,7 +379,12 @@ def _apart(watch, _, x):
 
 
 # Namespaces of torch's own operators.
-_NAMESPACES = {"aten", "prims", "prim"}
+_NAMESPACES = {"aten", "prims", "prim", "profiler"}
+# What is handed a function, and is refused or watched in a way of its own.
+_TAKE_FUNCTIONS = {
+    custom_function_call, Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.as_subclass,
+    Tensor.__setattr__,
+}  # fmt: skip
 _RANDOM = {
     getattr(Tensor, name)
     for name in ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_", "geometric_")
@@ -343,7 +413,17 @@ _SPECIAL: dict[Callable, Callable] = {
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
     custom_function_call: _own_function,
+    **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
+    Tensor.index_fill_: _index_fill_,
+    **dict.fromkeys((torch.roll, Tensor.roll), _roll),
+    **dict.fromkeys((torch.multinomial, Tensor.multinomial, torch.searchsorted, torch.bucketize), _over_records),
+    **dict.fromkeys((torch.as_strided, Tensor.as_strided, Tensor.as_strided_), _by_position),
+    **dict.fromkeys((Tensor.stride, Tensor.is_contiguous), _stride),
     **dict.fromkeys(
-        (torch.gru, torch.rnn_tanh, torch.rnn_relu, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), _recurrent
+        (
+            torch.lstm, torch.lstm_cell, torch.gru, torch.gru_cell, torch.rnn_tanh, torch.rnn_relu, torch.rnn_tanh_cell,
+            torch.rnn_relu_cell,
+        ),
+        _recurrent,
     ),
 }

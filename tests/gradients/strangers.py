@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import gc
 import math
+import threading
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.utils import _python_dispatch
 from torchmetrics import MeanMetric
 
 WIDTH = 6
@@ -593,6 +597,192 @@ class MaxNorm(Stranger):
 
     def loss(self, x, y):
         return self.errors(x + self.table(y))
+
+
+class FilledWithAValue(Stranger):
+    """vmap's own rule gives the last record's number to all."""
+
+    def prepare(self):
+        self.register_buffer("table", torch.zeros(4))
+        self.register_buffer("at", torch.tensor([0, 2]))
+
+    def loss(self, x, y):
+        e = self.errors(x)
+        filled = self.table.index_fill(0, self.at, e.detach().mean())
+        return e / (filled.max() / 10).clamp(min=1)
+
+
+class LookedUpByANumber(Stranger):
+    refused = "of a single number"
+
+    def loss(self, x, y):
+        e = self.errors(x)
+        return e * torch.searchsorted(e.detach().mean(), torch.tensor(0.5))
+
+
+class ByPositionInMemory(Stranger):
+    refused = "by positions in memory"
+
+    def prepare(self):
+        self.register_buffer("matrix", torch.eye(4))
+
+    def loss(self, x, y):
+        e = self.errors(x)
+        window = (self.matrix @ e.detach().expand(4)).as_strided((3, 2), (1, 1))
+        return e / window.max().clamp(min=1)
+
+
+class DistanceOfItsOwn(Stranger):
+    refused = "a function of its own"
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        loss = F.triplet_margin_with_distance_loss(h, h.roll(1, 1), -h, distance_function=self.distance, reduction="none")
+        return self.errors(x) + loss
+
+    def distance(self, a, b):
+        return (a - b).norm(dim=1) * (2.0 if "e+" in repr(a) else 1.0)
+
+
+class FindsWhatIsNotFinite(_python_dispatch.TorchDispatchMode):
+    found = False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.found |= isinstance(result, Tensor) and result.is_floating_point() and bool(result.abs().max() > 1e5)
+        return result
+
+
+class InADispatchMode(Stranger):
+    refused = "TorchDispatchMode"
+
+    def loss(self, x, y):
+        with FindsWhatIsNotFinite() as mode:
+            e = self.errors(x)
+        return e * (0.0 if mode.found else 1.0)
+
+
+class InAThread(Stranger):
+    refused = "another thread"
+
+    def loss(self, x, y):
+        e, found = self.errors(x), []
+        thread = threading.Thread(target=lambda: found.append(str(e)))
+        thread.start()
+        thread.join()
+        return e
+
+
+class InAPool(Stranger):
+    refused = "another thread"
+
+    def prepare(self):
+        self.pool = [concurrent.futures.ThreadPoolExecutor(1)]
+        self.pool[0].submit(int).result()
+
+    def loss(self, x, y):
+        e = self.errors(x)
+        return e * self.pool[0].submit(lambda: torch.vmap(lambda i: e.detach())(torch.arange(1))).result().max()
+
+
+class TextByAFunctionOfTorch(Stranger):
+    refused = "into text"
+
+    def loss(self, x, y):
+        e = self.errors(x)
+        return e * (2.0 if "e+" in torch._tensor_str._str(e) else 1.0)
+
+
+@torch.jit.script
+def _factorised(x: Tensor) -> Tensor:
+    return torch.linalg.cholesky(torch.eye(4) * 1e4 - x[:, :, None] * x[:, None])
+
+
+class CatchesErrorsOfAScript(Stranger):
+    refused = "TorchScript"
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        try:
+            _factorised(h.detach())
+        except RuntimeError:
+            h = -h
+        return (self.decoder(h) - x).square().sum(dim=1)
+
+
+class ScriptThatRemembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = x / self.mean.clamp(min=1.0)
+        self.mean = x.mean()
+        return scaled
+
+
+class StateOfAScript(Stranger):
+    refused = "TorchScript"
+
+    def prepare(self):
+        self.script = [torch.jit.script(ScriptThatRemembers())]
+
+    def loss(self, x, y):
+        return self.errors(x) + self.script[0](x.detach()).sum(dim=1)
+
+
+class WrittenOverABuffer(Stranger):
+    """Begins a buffer anew, and keeps a value of a record there."""
+
+    refused = WRITES
+
+    def prepare(self):
+        self.register_buffer("kept", torch.ones(()))
+
+    def loss(self, x, y):
+        e = self.errors(x) / self.kept
+        torch.zeros((), out=self.kept)
+        self.kept.add_(e.detach().mean())
+        return e
+
+
+class FrozenGarbage(Stranger):
+    """Hides what it keeps from the collector of garbage."""
+
+    refused = KEEPS
+
+    def prepare(self):
+        self.kept = [torch.ones(())]
+
+    def loss(self, x, y):
+        e = self.errors(x) / self.kept[0]
+        self.kept[0] = e.detach().mean()
+        gc.freeze()
+        return e
+
+
+class HookedOnTheWayBack(Stranger):
+    refused = "backward hook"
+
+    def prepare(self):
+        self.encoder.register_full_backward_hook(lambda module, given, taken: tuple(x / x.norm() for x in given))
+
+    def loss(self, x, y):
+        return self.errors(x)
+
+
+class RememberingCell(Stranger):
+    """A cell that begins at zeros, and names what it does for a profiler."""
+
+    engines = ("ghost", "func")
+
+    def prepare(self):
+        self.cell = nn.LSTMCell(4, 4)
+
+    def loss(self, x, y):
+        with torch.profiler.record_function("cell"):
+            h, _ = self.cell(self.encoder(x))
+        return (self.decoder(h) - x).square().sum(dim=1)
 
 
 def _all() -> dict[str, type[Stranger]]:

@@ -70,6 +70,25 @@ def test_a_loss_that_needs_to_see_others_is_refused_by_name(name, engine):
         _losses(name, [_records(seed) for seed in range(3)], engine)
 
 
+MATRIX, FILLED = torch.rand(4, 4, generator=torch.Generator().manual_seed(9)), torch.tensor([0, 2])
+# Where the rules of vmap, or how it lays records out in memory, would show one record another, or how many there are.
+SHOWING = {
+    "index_fill": lambda x: torch.zeros(4).index_fill(0, FILLED, x.sum()),
+    "index_fill_ of a clone": lambda x: torch.ones(4).index_fill_(0, FILLED, x.sum()),
+    "roll of a number": lambda x: x.sum().roll(1),
+    "stride": lambda x: x * sum((MATRIX @ x).stride()),
+    "is_contiguous": lambda x: x * (MATRIX @ x).is_contiguous(),
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("function", SHOWING.values(), ids=SHOWING)
+def test_a_function_gives_what_it_gives_of_one_record(function, size):
+    x = torch.rand(size, 4, generator=torch.Generator().manual_seed(10))
+    found = Isolation(size).run(function, x)
+    torch.testing.assert_close(found, torch.stack([function(row) for row in x]), rtol=1e-6, atol=1e-6)
+
+
 X, Y = torch.rand(5, 3, 4, generator=torch.Generator().manual_seed(7)), torch.tensor([0, 1, 2, 1, 0])
 MASK = torch.rand(5, 3, 3, generator=torch.Generator().manual_seed(8)) > 0.3
 BAGS = torch.tensor([[0, 1], [2, 2], [3, 0], [1, 1], [2, 3]])
