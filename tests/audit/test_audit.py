@@ -81,8 +81,8 @@ BROKEN = {
 }  # fmt: skip
 
 
-# Noise, clipping and randomness, one case each; the others are slow.
-QUICK = ("no noise", "a missing clip", "seeded noise")
+# Clipping and randomness, one case each; the others are slow.
+QUICK = ("a missing clip", "seeded noise")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in BROKEN])
