@@ -333,7 +333,9 @@ _REASONS = {
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
-    _SAVED: "sets hooks for saved tensors, which would be handed those of all records: leave them out",
+    _SAVED: "sets hooks for saved tensors (as activation checkpointing does), which would be handed those of all records: "
+    "leave them out",
+    "'Sparse": "makes a sparse tensor of a record: keep it dense",
     "setup_context": _FUNCTIONS,
     "generate_vmap_rule": _FUNCTIONS,
     "is not possible because there exists": _WRITES,
