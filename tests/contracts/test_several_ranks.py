@@ -80,7 +80,7 @@ def _own_groups(patch):
     """Each rank has as many groups as all should have."""
 
     def gradients(network, term, lot, *args, **kwargs):
-        own = lots_module.Lot(lot.records, lot.offsets, lots_module.Draw(lot.draw.rate, lot.draw.size))
+        own = lots_module.Lot(lot.records, lot.offsets, lots_module.Draw(lot.draw.stage, lot.draw.size))
         made = engines.term_gradients(network, term, own, *args, **kwargs)
         made.draw = lot.draw
         return made
