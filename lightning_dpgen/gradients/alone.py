@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -15,14 +15,14 @@ from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.stores import randomness_of_their_own
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
-from lightning_dpgen.gradients.made_up import UNSUITED, made_up
+from lightning_dpgen.gradients.made_up import UNSUITED, WHOLE, made_up
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
-# Of a loss and of a norm of its gradient, relative.
-_TOLERANCE = 1e-3
+# Of a loss and of a norm of its gradient, relative; the second where autocast computes in half precision.
+_TOLERANCE, _MIXED = 1e-3, 0.1
 
 
 def check_exact(
@@ -32,31 +32,61 @@ def check_exact(
     lot: Lot,
     noise: Tensor,
     groups: Groups | None = None,
-) -> None:
+) -> Any:
     """Compare the gradients that an engine finds for the first records of a lot with those of plain autograd for one record
     at a time, and the losses of these records with those that they have beside another one.
 
     The first is a test of the engine, and finds parameters whose use it does not see. The second finds losses that are
     meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
-    Made-up records take their place where there are too few or all are alike. So the number of calls of the loss is public.
+    Made-up records take their place where there are too few or all are alike. The loss is called with these in any case, so
+    the number of its calls is public.
 
     Args:
         engine: as `ghost_gradients`.
         network, term, lot, noise, groups: as for the engine.
 
+    Returns:
+        A public record (1, ...) that the loss takes: the term's example, or a made-up one.
+
     Raises:
-        ValueError: if they differ. It says nothing of the records.
+        ValueError: if they differ, or if the loss takes no made-up records. It says nothing of the records.
     """
-    if groups is not None and len(lot.offsets) > 2:
-        # For the groups of a mixture there is no second opinion.
-        return
     count = _RECORDS if groups is None else _IN_GROUPS
     few = _first(lot, noise, groups, count)
-    if len(lot) >= count and _tell_apart(few[0], few[2]):
-        _check(engine, network, term, *few)
-    else:
-        with suppress(*UNSUITED):
-            _check(engine, network, term, *made_up(lot, noise, count, groups))
+    enough = len(lot) >= count and _tell_apart(few[0], few[2])
+    made, error = _suited(engine, network, term, lot, noise, groups, count)
+    # For the groups of a mixture there is no second opinion.
+    if (groups is None or len(lot.offsets) == 2) and (enough or made is not None):
+        _check(engine, network, term, *(few if enough else made))
+    if made is None:
+        raise ValueError(
+            f"the loss takes no made-up record of numbers from {WHOLE[0]} to {WHOLE[-1]} ({type(error).__name__}: "
+            f"{error}). It is called with one where a lot has none, so give it one that it takes: "
+            f"{type(term).__name__}(..., example=...)"
+        ) from error
+    return tree_map(lambda x: x[:1], made[0].records)
+
+
+def _suited(
+    engine: Callable,
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None,
+    count: int,
+) -> tuple[tuple[Lot, Tensor, Groups | None] | None, Exception | None]:
+    """Find made-up records that the loss takes, or the first error that it has with them."""
+    first = None
+    for whole in WHOLE if term.example is None else WHOLE[:1]:
+        made = made_up(lot, noise, count, groups, whole=whole, example=term.example)
+        try:
+            with _Unchanged(network), randomness_of_their_own():
+                engine(network, term, *made)
+            return made, None
+        except UNSUITED as error:
+            first = first or error
+    return None, first
 
 
 def _check(
@@ -64,13 +94,17 @@ def _check(
 ) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
     # What is not held still would take public numbers, as many as there are records.
-    with _Still(), randomness_of_their_own():
+    with _Still() as still, randomness_of_their_own():
         with _Unchanged(network):
             found = engine(network, term, few, noise, groups)
-        _compare(found, _one_by_one(network, term, few, noise, groups, parameters), parameters)
+        single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
+        if not torch.allclose(single, again, rtol=still.tolerance, equal_nan=True):
+            # It draws numbers that nothing here holds still, so there is nothing to compare.
+            return
+        _compare(found, single, parameters, still.tolerance)
         if groups is None and len(few.offsets) == 2:
             with _Unchanged(network):
-                _compare_pairs(network, term, few, noise, found.losses)
+                _compare_pairs(network, term, few, noise, found.losses, still.tolerance)
 
 
 def _one_by_one(
@@ -101,22 +135,21 @@ def _one_by_one(
             losses = alone.run(loss, *own)
             with alone.backward():
                 each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([g.flatten() for g in each]).double()
+        gradient = torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in each]).double()
         # The loss of a group without a record may be anything.
         found.append(gradient if groups is None or bool(groups.mask[i].any()) else torch.zeros_like(gradient))
     return torch.stack(found)
 
 
-def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter]) -> None:
+def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter], tolerance: float) -> None:
     lengths = single.norm(dim=1)
     # A record whose gradient is not finite will add zeros.
-    wrong = (_rows(found, parameters) - single).norm(dim=1) > _tolerance() * lengths + 1e-9
+    wrong = (_rows(found, parameters) - single).norm(dim=1) > tolerance * lengths + 1e-9
     if bool((wrong & torch.isfinite(lengths)).any()):
         raise ValueError(
-            "the gradients of single records differ from those that the engine finds in a lot: the network does with its "
-            "parameters what the book-keeping engine does not see, or the loss depends on random numbers that are not "
-            "torch's, or gives other values when it is called again. With engine='func', which hands the loss a copy of "
-            "each parameter for each record, only the latter can be the reason"
+            "the gradients of single records differ from those that the engine finds in a lot: a parameter is used where "
+            "it is not seen (held in a list beside the modules, say; engine='func' sees more), or "
+            "the loss depends on random numbers that are not torch's, or gives other values when it is called again"
         )
 
 
@@ -145,7 +178,9 @@ class _Unchanged:
                 x.copy_(before)
 
 
-def _compare_pairs(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor) -> None:
+def _compare_pairs(
+    network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tolerance: float
+) -> None:
     """Call the loss with lots of two records each: every record of a lot and the next one."""
 
     def paired(x: Tensor) -> Tensor:
@@ -158,7 +193,7 @@ def _compare_pairs(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor,
         pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise))
     beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)]).double()
     alone = alone.double()
-    differs = (beside - alone).abs() > _tolerance() * (alone.abs().amax() + 1e-9)
+    differs = (beside - alone).abs() > tolerance * (alone.abs().amax() + 1e-9)
     if bool((differs & torch.isfinite(alone)).any()):
         raise ValueError(
             "the loss of a record is another when a second record is beside it (a mean or norm over the lot, pairs of "
@@ -189,8 +224,21 @@ def _rows(gradients: RecordGradients, parameters: list[nn.Parameter]) -> Tensor:
     return torch.stack(rows)
 
 
-def _tolerance() -> float:
-    return 0.1 if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") else _TOLERANCE
+def _first_of(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x
+
+
+def _without_dropout(function: Callable, place: int, name: str) -> Callable:
+    """Return the function with its argument for dropout, by place or by name, set to 0."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        elif name in kwargs:
+            kwargs[name] = 0.0
+        return function(*args, **kwargs)
+
+    return call
 
 
 _CONSTANT: dict[Callable, Callable] = {
@@ -198,29 +246,53 @@ _CONSTANT: dict[Callable, Callable] = {
     torch.randn: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
     torch.rand_like: lambda x, **_: torch.full_like(x, 0.5),
     torch.randn_like: lambda x, **_: torch.full_like(x, 0.5),
+    torch.randint_like: lambda x, *_, **__: torch.zeros_like(x),
     torch.normal: lambda mean, std, *_, **__: mean + 0.5 * std,
     torch.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    Tensor.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    torch.binomial: lambda count, p, *_, **__: count * p.round(),
+    torch._standard_gamma: _first_of,
+    torch._sample_dirichlet: lambda x, *_, **__: x / x.sum(-1, keepdim=True),
     Tensor.normal_: lambda x, *_, **__: x.fill_(0.5),
     Tensor.uniform_: lambda x, *_, **__: x.fill_(0.5),
     Tensor.bernoulli_: lambda x, *_, **__: x.fill_(1.0),
+    Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.cauchy_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.log_normal_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
+    Tensor.random_: lambda x, *_, **__: x.zero_(),
     torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
     torch.randint: lambda *a, **k: torch.zeros(_size(a[-1:] if "size" not in k else a, k), dtype=torch.long),
     torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
     torch.poisson: lambda x, *_, **__: x.round(),
-    Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
-    torch.nn.functional.alpha_dropout: lambda x, *_, **__: x,
-    torch.nn.functional.feature_alpha_dropout: lambda x, *_, **__: x,
-    torch.nn.functional.dropout: lambda x, *_, **__: x,
-    torch.nn.functional.dropout1d: lambda x, *_, **__: x,
-    torch.nn.functional.dropout2d: lambda x, *_, **__: x,
-    torch.nn.functional.dropout3d: lambda x, *_, **__: x,
-}
+    F.gumbel_softmax: lambda x, tau=1.0, hard=False, eps=0.0, dim=-1: (x / tau).softmax(dim),
+    F.rrelu: lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
+    **dict.fromkeys(
+        (
+            F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout,
+            torch.dropout_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+        ),
+        _first_of,
+    ),
+    F.scaled_dot_product_attention: _without_dropout(F.scaled_dot_product_attention, 4, "dropout_p"),
+    F.multi_head_attention_forward: _without_dropout(F.multi_head_attention_forward, 10, "dropout_p"),
+    **{f: _without_dropout(f, 5, "dropout") for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
+}  # fmt: skip
 
 
 class _Still(TorchFunctionMode):
-    """Within it, torch's random functions give constants."""
+    """Within it, torch's random functions give constants.
+
+    Attributes:
+        tolerance: how far results may be apart that were computed within it.
+    """
+
+    tolerance = _TOLERANCE
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        # The loss may turn autocast on by itself.
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            self.tolerance = _MIXED
         return _CONSTANT.get(function, function)(*args, **(kwargs or {}))
 
 

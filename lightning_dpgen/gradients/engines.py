@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 
-# Losses of a network whose gradients were compared with those of single records.
-_checked: weakref.WeakKeyDictionary[nn.Module, set] = weakref.WeakKeyDictionary()
+# Losses of a network whose gradients were compared with those of single records, and a public record that each takes.
+_checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
@@ -64,15 +64,14 @@ def term_gradients(
     # A closed form draws nothing itself.
     if closed:
         return compute(network, term, lot, noise, groups)
-    known, code = _checked.setdefault(network, set()), (engine, code_of(term.loss))
+    known, code = _checked.setdefault(network, {}), (engine, code_of(term.loss))
     if code not in known:
-        check_exact(compute, network, term, lot, noise, groups)
-        known.add(code)
+        known[code] = check_exact(compute, network, term, lot, noise, groups)
+    term = dataclasses.replace(term, example=known[code])
     with torch_draws_from(stream, some.device):
         if not len(lot):
-            # A loss that counts its calls must not know that a lot is empty. Its errors would tell that, too.
-            with suppress(Exception):
-                compute(network, term, *made_up(lot, noise, 1, groups))
+            # A loss that counts its calls must not know that a lot is empty.
+            compute(network, term, *made_up(lot, noise, 1, groups, example=term.example))
         return compute(network, term, lot, noise, groups)
 
 

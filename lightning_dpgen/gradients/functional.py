@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -66,10 +65,9 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
         if len(part):
             parts.append(_each(network, of_one, *_in_lots_of_one(part.records, own)))
         elif len(lot):
-            # A loss that counts its calls must not know that a component is empty. Its errors would tell that, too.
-            with suppress(Exception):
-                part, own, _ = made_up(part, own)
-                _each(network, of_one, *_in_lots_of_one(part.records, own))
+            # A loss that counts its calls must not know that a component is empty.
+            part, own, _ = made_up(part, own, example=term.example)
+            _each(network, of_one, *_in_lots_of_one(part.records, own))
     nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
     gradients = {p: torch.cat([part[p] for part, _ in [(nothing, None), *parts]]) for p in nothing}
     return gradients, torch.cat([noise.new_zeros(0), *(losses for _, losses in parts)])

@@ -93,8 +93,8 @@ def ghost_gradients(
             losses = isolation.run(of_one, tree_map(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
         if not losses.requires_grad or not tape.used:
             raise ValueError(
-                "this loss does not depend on both the records and the parameters of the network: a loss of parameters "
-                "alone is a DataFree term"
+                "this loss does not depend on both the records and the parameters of the network, as far as its modules "
+                "hold these and no list beside them does: a loss of parameters alone is a DataFree term"
             )
         # Backward, and what follows from it, in full precision, whatever the losses were computed in.
         with full_precision(losses.device):

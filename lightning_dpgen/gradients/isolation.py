@@ -26,6 +26,7 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_map, tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.unwatched import refuse_unwatched
 from lightning_dpgen.gradients.watch import Watch
 
@@ -53,6 +54,7 @@ class Isolation:
         self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
         # The level of the groups, if there are any, and inside it the level of the records.
         self._levels: list[int] = []
+        self._watch: Watch | None = None
         self._has_own_backward = False
 
     def run(self, function: Callable[..., Any], *rows: Any) -> Any:
@@ -84,16 +86,21 @@ class Isolation:
             if self._groups is not None:
                 self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
-            watch = Watch(self)
+            watch = self._watch = Watch(self)
             with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED), _eager():
                 result = function(*tree_map(self.hide, rows))
                 watch.check_end()
                 self._has_own_backward = watch.has_own_backward
                 return tree_map_only(Tensor, self._bare, result)
         finally:
+            self._watch = None
             while self._levels:
                 _functorch._vmap_decrement_nesting()
                 self._levels.pop()
+
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch as one that the loss calls, during `run`."""
+        return self._watch.call(function, args, kwargs)
 
     def backward(self) -> AbstractContextManager:
         """A context for backward passes from what `run` gave: code of the loss in them keeps nothing either."""
@@ -105,8 +112,9 @@ class Isolation:
         value, at = _functorch._unwrap_batched(x, self._levels[0])
         if _functorch.is_functorch_wrapped_tensor(value):
             raise ValueError(
-                "a loss of groups must be made of what groups.gather gives: records that are in no group by then would be "
-                "shared by all groups"
+                "a loss of groups must be made of what groups.gather gives, and of no random numbers that are drawn "
+                "behind it (dropout, randn): what belongs to a record there would be shared by all groups. Draw before "
+                "groups.gather, or use engine='func'"
             )
         if at is None:
             return value.expand(self.size if self._groups is None else self._groups.count, *value.shape)
@@ -116,23 +124,32 @@ class Isolation:
         """The (...) of one record that a loss is to see of (B, ...)."""
         return _functorch._add_batch_dim(x, 0, self._levels[-1])
 
+    def is_record(self, x: Any) -> bool:
+        """True for what a loss sees of records alone; False behind ``groups.gather``, and in other transforms."""
+        return self._behind(x) is not None
+
+    def _behind(self, x: Any) -> Tensor | None:
+        if not is_hidden(x) or not _functorch.is_batchedtensor(x):
+            return None
+        value, at = _functorch._unwrap_batched(x, self._levels[-1])
+        if at is None or _functorch.is_functorch_wrapped_tensor(value):
+            return None
+        return value.movedim(at, 0) if at else value
+
     def rows(self, x: Any) -> Tensor | None:
         """(B, ...), the records that are behind what a loss sees as one; None for what holds no record.
 
         Raises:
             ValueError: for groups, and inside of other transforms of torch.func.
         """
-        if not isinstance(x, Tensor) or not _functorch.is_functorch_wrapped_tensor(x):
+        if not is_hidden(x):
             return None
-        value, at = (None, None)
-        if _functorch.is_batchedtensor(x):
-            value, at = _functorch._unwrap_batched(x, self._levels[-1])
-        if at is None or _functorch.is_functorch_wrapped_tensor(value):
+        if (rows := self._behind(x)) is None:
             raise ValueError(
                 "a parameter meets groups of records (behind groups.gather), or records inside another transform of "
                 "torch.func: only engine='func' takes these"
             )
-        return value.movedim(at, 0) if at else value
+        return rows
 
     @property
     def is_innermost(self) -> bool:
@@ -330,8 +347,12 @@ _NO_RULE = "calls a function for which torch.vmap has no rule: compute it of oth
 _REASONS = {
     "data-dependent control flow": "looks at a value that it made of a record (if, bool): use torch.where",
     ".item()": "looks at a value that it made of a record (item, float, int): compute with tensors",
+    "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
+    "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
+    "group_norm or layer_norm",
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
+    "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
     "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
     _SAVED: "sets hooks for saved tensors (as activation checkpointing does), which would be handed those of all records: "
     "leave them out",
@@ -347,6 +368,7 @@ _REASONS = {
     "Expected gradient function": _HOOKS,
     "atching rule": _NO_RULE,
     "isn't supported yet": _NO_RULE,
+    "do not yet support": _NO_RULE,
     "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
     "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
     "torch.randn_like, which give each record its own",

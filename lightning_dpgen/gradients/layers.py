@@ -29,7 +29,10 @@ def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
 
 def _reason(layer: nn.Module) -> str | None:
     if isinstance(layer, _MIXING):
-        return "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm"
+        return (
+            "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm (one that "
+            "is frozen in eval mode is a public scale and shift: fold it into the layer before it)"
+        )
     if getattr(layer, "track_running_stats", False):
         return "keeps exact statistics of the records among its buffers: use track_running_stats=False"
     if layer._backward_hooks or layer._backward_pre_hooks:

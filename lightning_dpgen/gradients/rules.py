@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.forms import Form, Outer, Segmented, Whole, outer
+from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import HiddenOffsets
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 from lightning_dpgen.gradients.standins import Rule, StandIn, Tape
-from lightning_dpgen.gradients.watch import is_hidden
 
 
 def _value(x):
@@ -54,11 +54,23 @@ def _by_channel(gradient: Tensor, size: int, like: Tensor) -> Whole:
     return Whole(gradient.reshape(size, -1, *gradient.shape[1:2], gradient[0, 0].numel()).sum(dim=(1, 3)).to(like.dtype))
 
 
+def _records(tape: Tape, x, least: int, *parameters) -> Tensor | None:
+    """The records (B, ...) behind an input, or None where no rule is right.
+
+    Args:
+        tape, x: as of a rule.
+        least: how many dimensions a record has at least; with fewer, that of the lot would be taken for one of them.
+        parameters: what the function takes besides, of which a rule knows stand-ins and public tensors alone.
+    """
+    rows = tape.rows(x)
+    return None if rows is None or rows.dim() <= least or any(map(is_hidden, parameters)) else rows
+
+
 # Matrix products
 
 
 def _linear(tape: Tape, input, weight, bias=None):
-    x = tape.rows(input)
+    x = _records(tape, input, 1, weight, bias)
     if x is None:
         return NotImplemented
 
@@ -75,7 +87,7 @@ def _linear(tape: Tape, input, weight, bias=None):
 def _matmul(tape: Tape, a, b, *, out=None):
     if out is not None:
         return NotImplemented
-    if isinstance(b, StandIn) and b.source.dim() <= 2 and (x := tape.rows(a)) is not None:
+    if isinstance(b, StandIn) and b.source.dim() <= 2 and (x := _records(tape, a, 1)) is not None:
 
         def note(gradient):
             g = gradient[..., None] if b.source.dim() == 1 else gradient
@@ -83,7 +95,7 @@ def _matmul(tape: Tape, a, b, *, out=None):
             yield _matrix(b, [(inputs, g)], (inputs.shape[2], g.shape[2]))
 
         return tape.note(lambda: x @ _value(b), note)
-    if isinstance(a, StandIn) and a.source.dim() == 2 and (x := tape.rows(b)) is not None:
+    if isinstance(a, StandIn) and a.source.dim() == 2 and (x := _records(tape, b, 1)) is not None:
         vector = x.dim() == 2
 
         def note(gradient):
@@ -193,7 +205,7 @@ def _conv_rule(function, form, transposed: bool) -> Rule:
     def rule(tape: Tape, input, weight, bias=None, stride=1, padding=0, *rest, **named):
         options = dict(zip(names, rest, strict=False)) | named
         dilation, groups = options.get("dilation", 1), options.get("groups", 1)
-        rows = tape.rows(input)
+        rows = _records(tape, input, weight.dim() - 1, weight, bias)
         if rows is None:
             return NotImplemented
         # A record may be several pictures, or one without a dimension for several.
@@ -310,17 +322,18 @@ def _embedding_bag(
 # Normalisation: each within one record
 
 
-def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias, channels: bool):
+def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias, channels: bool, least: int = 2):
     """Scale and shift after a normalisation.
 
     Args:
         tape, input, weight, bias: as of the function.
         function: normalises records, and scales and shifts them by a weight and a bias, or None.
+        least: how many dimensions a record has at least.
         channels: whether each channel (B, several, channels, ...) has one of each for all positions, or each number of a
             position.
     """
-    rows = tape.rows(input)
-    if rows is None or (channels and rows.dim() < 3):
+    rows = _records(tape, input, least, weight, bias)
+    if rows is None:
         return NotImplemented
     x, size = rows.flatten(0, 1) if channels else rows, len(rows)
 
@@ -338,11 +351,17 @@ def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias
 
 
 def _layer_norm(tape: Tape, input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    return _normalised(tape, input, lambda x, w, b: F.layer_norm(x, normalized_shape, w, b, eps), weight, bias, False)
+    def function(x, w, b):
+        return F.layer_norm(x, normalized_shape, w, b, eps)
+
+    return _normalised(tape, input, function, weight, bias, False, len(normalized_shape))
 
 
 def _rms_norm(tape: Tape, input, normalized_shape, weight=None, eps=None):
-    return _normalised(tape, input, lambda x, w, _: F.rms_norm(x, normalized_shape, w, eps), weight, None, False)
+    def function(x, w, _):
+        return F.rms_norm(x, normalized_shape, w, eps)
+
+    return _normalised(tape, input, function, weight, None, False, len(normalized_shape))
 
 
 def _group_norm(tape: Tape, input, num_groups, weight=None, bias=None, eps=1e-5):

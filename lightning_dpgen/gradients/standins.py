@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.gradients.forms import Form, Whole, combined
+from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
-from lightning_dpgen.gradients.watch import call, is_hidden
 
 # From the gradient of an output, one row a record, to gradients with respect to some sources.
 Note = Callable[[Tensor], Iterable[tuple[Tensor, Form]]]
@@ -161,7 +161,8 @@ class Tape:
         if any(map(is_hidden, args)) or any(map(is_hidden, tree_leaves((args, kwargs)))):
             if function not in self._rules:
                 self._say(getattr(function, "__name__", str(function)))
-            return call(function, *tree_map(lambda x: self.copied(x) if isinstance(x, StandIn) else x, (args, kwargs)))
+            copies = tree_map(lambda x: self.copied(x) if isinstance(x, StandIn) else x, (args, kwargs))
+            return self.isolation.call(function, *copies)
         args, kwargs = tree_map(lambda x: x.source if isinstance(x, StandIn) else x, (args, kwargs))
         with self.isolation.outside():
             result = function(*args, **kwargs)

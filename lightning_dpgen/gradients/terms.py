@@ -29,11 +29,15 @@ class PerRecord:
         forms: the gradients of this very loss in closed form, for a model that knows them:
             ``forms(lot, noise) -> (a form for each parameter, a function that gives the losses)``. Called without a record
             never; None leaves them to the engine.
+        example: a public record, a tree of tensors (1, ...) as ``lot.records`` is one, with which the loss is called where
+            a lot has no record, so that the number of its calls is public. None makes one up: numbers from 0 to 1, and
+            zeros, or all of these larger by 1, 2 or 3, the first that the loss takes.
     """
 
     loss: Callable[[Lot, Tensor], Tensor]
     noise: int = 0
     forms: Callable[[Lot, Tensor], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
+    example: Any = None
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
         """The losses (B,) of a lot.
@@ -69,6 +73,7 @@ class PerGroup:
             are their sums over it.
         places: how many records a group has room for, a public number (`room`); any more are left out. A term that brings
             its gradients in closed form needs none.
+        example: as for `PerRecord`.
     """
 
     loss: Callable[[Lot, Tensor, Groups], Tensor]
@@ -76,6 +81,7 @@ class PerGroup:
     noise: int = 0
     forms: Callable[[Lot, Tensor, Groups], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
     places: int | None = None
+    example: Any = None
 
     def __post_init__(self) -> None:
         if self.groups < 1:

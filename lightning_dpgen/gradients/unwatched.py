@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import concurrent.futures
 import functools
+import multiprocessing.pool
+import multiprocessing.process
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +17,8 @@ import torch
 from torch._C import _functorch
 
 _THREADS = (
-    "hands work to another thread (threading, concurrent.futures), where torch hides no record: compute it in the loss, "
-    "or outside of training"
+    "hands work to another thread or process (threading, concurrent.futures, multiprocessing, os.fork), where torch hides "
+    "no record: compute it in the loss, or outside of training"
 )
 _SCRIPTS = (
     "calls TorchScript (torch.jit), whose code is handed all records and may keep them: call the module or function of "
@@ -25,7 +29,7 @@ _TEXT = "turns a value of a record into text (repr, str, print, logging): print 
 
 @contextmanager
 def refuse_unwatched() -> Iterator[None]:
-    """Make threads, TorchScript and text of hidden values an error, for the thread that calls the loss.
+    """Make threads, processes, TorchScript and text of hidden values an error, for the thread that calls the loss.
 
     The text of a hidden value is an error in every thread.
     """
@@ -62,6 +66,12 @@ def refuse_unwatched() -> Iterator[None]:
 _DOORS = (
     (threading.Thread, "start", _THREADS),
     (concurrent.futures.ThreadPoolExecutor, "submit", _THREADS),
+    (concurrent.futures.ProcessPoolExecutor, "submit", _THREADS),
+    # Each way to give a pool work asks first whether it is running.
+    (multiprocessing.pool.Pool, "_check_running", _THREADS),
+    (multiprocessing.process.BaseProcess, "start", _THREADS),
+    (_thread, "start_new_thread", _THREADS),
+    (os, "fork", _THREADS),
     (torch._C.ScriptFunction, "__call__", _SCRIPTS),
     (torch._C.ScriptMethod, "__call__", _SCRIPTS),
     (torch.jit, "fork", _SCRIPTS),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from inspect import unwrap
+from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +16,12 @@ from torch._C import _functorch
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.autograd import Function
+from torch.nn.modules import module
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from lightning_dpgen.gradients.corrected import check_embedding, correction
+from lightning_dpgen.gradients.hidden import is_hidden
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
@@ -31,8 +38,9 @@ class Guard(TorchFunctionMode):
         on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
         self._generators = (torch.default_generator, *on_devices)
         self._seeds = [generator.initial_seed() for generator in self._generators]
-        # Modes of the caller, who sees all records anyway.
+        # Modes and profilers of the caller, who sees all records anyway.
         self._dispatch_modes = torch._C._len_torch_dispatch_stack()
+        self._profiled = torch.autograd._profiler_enabled()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -57,6 +65,16 @@ class Guard(TorchFunctionMode):
             )
         self._check_seeds()
         self._check_modes()
+        if isinstance(function, FunctionType) and not unwrap(function).__code__.co_filename.startswith(_KNOWN):
+            raise ValueError(
+                f"the loss calls {function.__name__}, a function of its own that takes part in torch's overrides "
+                "(wrap_torch_function), where nothing sees what it calls: call it as a plain function"
+            )
+        if getattr(function, "__module__", None) == "torch.distributed.distributed_c10d":
+            raise ValueError(
+                f"the loss calls {function.__name__}, which joins processes: ranks hold other records, and sum gradients "
+                "after the loss. Leave it out"
+            )
         if function not in _TAKE_FUNCTIONS and any(map(callable, (*args, *kwargs.values()))):
             raise ValueError(
                 f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would call it "
@@ -79,6 +97,11 @@ class Guard(TorchFunctionMode):
             raise ValueError(
                 "the loss is inside a TorchDispatchMode of its own (such as FlopCounterMode), which is handed all records: "
                 "leave it out, or measure outside of training"
+            )
+        if torch.autograd._profiler_enabled() and not self._profiled:
+            raise ValueError(
+                "the loss runs a profiler of its own, which is told the size of the lot: leave it out, or profile the "
+                "training from outside"
             )
 
     def _check_higher_order(self, function: HigherOrderOperator, args: tuple) -> None:
@@ -107,6 +130,11 @@ class Guard(TorchFunctionMode):
         # The backward pass may draw from them, too.
         self._check_seeds()
         self._check_modes()
+        if module._global_backward_hooks or module._global_backward_pre_hooks:
+            raise ValueError(
+                "there are backward hooks of all modules (register_module_full_backward_hook), which are never called "
+                "here: remove them, and change the loss"
+            )
         if self.error is not None:
             raise ValueError(
                 "the loss goes on after an error of a function of torch (try, except), which may follow from "
@@ -130,14 +158,14 @@ class Watch(Guard):
         self.has_own_backward = False
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        special = _SPECIAL.get(function)
+        special = correction(function) or _SPECIAL.get(function)
         result = NotImplemented if special is None else special(self, function, *args, **kwargs)
         return call(function, args, kwargs) if result is NotImplemented else result
 
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """A new tensor without a record."""
         made = function(*args, **kwargs)
-        if not is_hidden(made) and kwargs.get("out") is None:
+        if not is_hidden(made) and kwargs.get("out") is None and all(made is not x for x in args):
             self._made[id(made)] = made
         return made
 
@@ -154,10 +182,19 @@ class Watch(Guard):
                 torch.utils.swap_tensors(x, self.isolation.hide(each))
         return NotImplemented
 
+    def for_each(self, x: Tensor) -> Tensor:
+        """A tensor without a record, as one of each record's own.
 
-def is_hidden(x: Any) -> bool:
-    """True for a tensor that holds records, of which only one is seen."""
-    return isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
+        Raises:
+            ValueError: inside another transform of torch.func.
+        """
+        if not self.isolation.is_innermost:
+            raise ValueError(
+                "a function meets records inside another transform of torch.func: write it out, or leave it out"
+            )
+        with self.isolation.outside():
+            each = x.expand(self.isolation.size, *x.shape).clone()
+        return self.isolation.hide(each)
 
 
 def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -208,7 +245,9 @@ def _nll(log_shares: Tensor, target: Tensor, ignore_index: int, reduction: str) 
 
 def _aligned(watch: Watch, tensors: Sequence[Any]) -> list[Any] | None:
     """Behind tensors that are broadcast together, their records, with the records in front; None where there are none."""
-    if any(isinstance(x, Tensor) and type(x) is not Tensor for x in tensors):
+    if not watch.isolation.is_innermost or any(isinstance(x, Tensor) and type(x) is not Tensor for x in tensors):
+        return None
+    if not all(watch.isolation.is_record(x) for x in tensors if is_hidden(x)):
         return None
     rows = [watch.isolation.rows(x) for x in tensors]
     if all(row is None for row in rows):
@@ -222,7 +261,7 @@ def _aligned(watch: Watch, tensors: Sequence[Any]) -> list[Any] | None:
 
 def _pointwise(watch: Watch, function: Callable, *tensors: Any, **options: Any) -> Any:
     """A function of each number by itself, of all records at once: vmap has no rule for it, or takes it apart."""
-    if not watch.isolation.is_innermost or (rows := _aligned(watch, tensors)) is None:
+    if any(map(is_hidden, options.values())) or (rows := _aligned(watch, tensors)) is None:
         return NotImplemented
     with watch.isolation.outside():
         result = function(*rows, **options)
@@ -232,7 +271,7 @@ def _pointwise(watch: Watch, function: Callable, *tensors: Any, **options: Any) 
 def _losses(watch: Watch, function: Callable, input, target, *rest: Any, reduction: str = "mean", **options: Any) -> Any:
     """A loss of each number by itself."""
     plain = reduction == "none" and not rest and all(option is None for option in options.values())
-    if not plain or input.shape != target.shape or not watch.isolation.is_innermost:
+    if not plain or input.shape != target.shape:
         return NotImplemented
     if (rows := _aligned(watch, (input, target))) is None:
         return NotImplemented
@@ -244,7 +283,7 @@ def _losses(watch: Watch, function: Callable, input, target, *rest: Any, reducti
 def _attention(watch: Watch, function: Callable, query, key, value, attn_mask=None, dropout_p=0.0, *rest, **options) -> Any:
     """`F.scaled_dot_product_attention` of all records at once, as of a larger batch; each draws a dropout of its own."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    if not watch.isolation.is_innermost or query.dim() != 4 or (rows := _aligned(watch, tensors)) is None:
+    if query.dim() != 4 or (rows := _aligned(watch, tensors)) is None:
         return NotImplemented
     shape = (watch.isolation.size, len(query))
     with watch.isolation.outside():
@@ -256,31 +295,13 @@ def _attention(watch: Watch, function: Callable, query, key, value, attn_mask=No
     return watch.isolation.hide(result)
 
 
-def _check_embedding(max_norm: float | None, scale_grad_by_freq: bool) -> None:
-    if max_norm is not None:
-        raise ValueError("an embedding with max_norm rescales the rows that a lot looks up, without noise: leave it out")
-    if scale_grad_by_freq:
-        raise ValueError("an embedding with scale_grad_by_freq divides by counts over the lot: leave it out")
-
-
-def _embedding(
-    watch, _, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
-):
-    """`F.embedding` of a weight for each record, for which vmap's rule forgets the padding."""
-    _check_embedding(max_norm, scale_grad_by_freq)
-    if padding_idx is None or not is_hidden(weight):
-        return NotImplemented
-    rows = weight[input]
-    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), rows.detach(), rows)
-
-
 def _embedding_bag(
     watch, function, input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean",
     sparse=False, per_sample_weights=None, **options,
 ):  # fmt: skip
     """`F.embedding_bag` of the bags of all records, where each is a row of indices and the weight is one for all."""
-    _check_embedding(max_norm, scale_grad_by_freq)
-    index = watch.isolation.rows(input) if watch.isolation.is_innermost else None
+    check_embedding(max_norm, scale_grad_by_freq)
+    index = watch.isolation.rows(input) if watch.isolation.is_innermost and watch.isolation.is_record(input) else None
     if index is None or index.dim() != 3 or offsets is not None or type(weight) is not nn.Parameter:
         return NotImplemented
     weights = watch.isolation.rows(per_sample_weights)
@@ -318,59 +339,11 @@ def _guarded(own: type[Function]) -> type[Function]:
 def _recurrent(watch, function, input, hidden, *rest, **options):
     """A recurrent network or cell whose first state is one for all records, into which vmap would have to write."""
     states = tree_leaves(hidden)
-    if not is_hidden(input) or not all(isinstance(x, Tensor) for x in states) or any(map(is_hidden, states)):
+    # A first state that is learned is the tape's, which gives each record a copy.
+    if not is_hidden(input) or not all(type(x) is Tensor for x in states) or any(map(is_hidden, states)):
         return NotImplemented
-    each = [_for_each(watch, state) for state in states]
+    each = [watch.for_each(state) for state in states]
     return call(function, (input, each[0] if isinstance(hidden, Tensor) else tuple(each), *rest), options)
-
-
-def _for_each(watch: Watch, x: Tensor) -> Tensor:
-    """A tensor without a record, as one of each record's own."""
-    if not watch.isolation.is_innermost:
-        raise ValueError("a function meets records inside another transform of torch.func: write it out, or leave it out")
-    with watch.isolation.outside():
-        each = x.expand(watch.isolation.size, *x.shape).clone()
-    return watch.isolation.hide(each)
-
-
-def _index_fill(watch, function, x, dim, index, value):
-    """A tensor of no record that is filled with a record's number, which vmap's rule gives to all records."""
-    if is_hidden(x) or not is_hidden(value):
-        return NotImplemented
-    return function(_for_each(watch, x), dim, index, value)
-
-
-def _index_fill_(watch, function, x, dim, index, value):
-    """The same in place: the tensor becomes one of each record's own, if the loss has made it."""
-    if is_hidden(value):
-        watch.write(function, x, value)
-        if not is_hidden(x):
-            raise RuntimeError("vmap: inplace is not possible because there exists a Tensor of records")
-    return NotImplemented
-
-
-def _roll(watch, _, x, *shifts, **options):
-    """A single number stays what it is; vmap would roll it over the records."""
-    return x.clone() if is_hidden(x) and x.dim() == 0 else NotImplemented
-
-
-def _over_records(watch, function, *args, **kwargs):
-    """Refuse single numbers where a function expects several: vmap would take those of all records."""
-    if any(is_hidden(x) and x.dim() == 0 for x in tree_leaves((args, kwargs))):
-        raise ValueError(f"the loss calls {function.__name__} of a single number: give it a vector, as in x[None]")
-    return NotImplemented
-
-
-def _by_position(watch, function, x, *args, **kwargs):
-    """Refuse to read memory by position, where other records may be."""
-    if is_hidden(x):
-        raise ValueError("the loss reads a record by positions in memory (as_strided): use unfold, narrow or an index")
-    return NotImplemented
-
-
-def _stride(watch, function, x, *args, **kwargs):
-    """Strides as those of one record alone; those of all would tell how many there are."""
-    return function(torch.empty(x.shape, device="meta"), *args, **kwargs) if is_hidden(x) else NotImplemented
 
 
 def _apart(watch, _, x):
@@ -378,6 +351,8 @@ def _apart(watch, _, x):
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
 
 
+# Folders of functions that take part in torch's overrides and are known.
+_KNOWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 # Namespaces of torch's own operators.
 _NAMESPACES = {"aten", "prims", "prim", "profiler"}
 # What is handed a function, and is refused or watched in a way of its own.
@@ -396,9 +371,9 @@ _WRITING |= {
     if hasattr(Tensor, f"__{name}__")
 }
 _FACTORIES = (
-    torch.empty, torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.empty_like, torch.zeros_like,
-    torch.ones_like, torch.full_like, torch.tensor, Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full,
-    Tensor.new_tensor, Tensor.clone, torch.clone,
+    torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.linspace, torch.logspace, torch.zeros_like,
+    torch.ones_like, torch.full_like, torch.tensor, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_tensor,
+    Tensor.clone, torch.clone, Tensor.repeat, Tensor.float, Tensor.double, Tensor.to,
 )  # fmt: skip
 _SPECIAL: dict[Callable, Callable] = {
     **dict.fromkeys(_FACTORIES, Watch.remember),
@@ -407,18 +382,11 @@ _SPECIAL: dict[Callable, Callable] = {
     F.binary_cross_entropy_with_logits: _losses,
     F.binary_cross_entropy: _losses,
     F.scaled_dot_product_attention: _attention,
-    F.embedding: _embedding,
     F.embedding_bag: _embedding_bag,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
     custom_function_call: _own_function,
-    **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
-    Tensor.index_fill_: _index_fill_,
-    **dict.fromkeys((torch.roll, Tensor.roll), _roll),
-    **dict.fromkeys((torch.multinomial, Tensor.multinomial, torch.searchsorted, torch.bucketize), _over_records),
-    **dict.fromkeys((torch.as_strided, Tensor.as_strided, Tensor.as_strided_), _by_position),
-    **dict.fromkeys((Tensor.stride, Tensor.is_contiguous), _stride),
     **dict.fromkeys(
         (
             torch.lstm, torch.lstm_cell, torch.gru, torch.gru_cell, torch.rnn_tanh, torch.rnn_relu, torch.rnn_tanh_cell,

@@ -15,7 +15,7 @@ from lightning_dpgen.data.lots import Lot, LotBlock
 from lightning_dpgen.gradients.alone import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation import private_mean
-from lightning_dpgen.gradients.made_up import UNSUITED, made_up
+from lightning_dpgen.gradients.made_up import UNSUITED, WHOLE, made_up
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE
@@ -83,9 +83,15 @@ class Adopted:
         A module that made-up records do not suit is left to the check of its first lot, with a warning.
         """
         some = next(self._module.parameters())
-        lot, *_ = made_up(Lot(empty, (0, 0)), some.new_zeros(0), 3)
         try:
-            terms = self._asked(lot.records)
+            for whole in WHOLE:
+                lot, *_ = made_up(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
+                try:
+                    terms = self._asked(lot.records)
+                    break
+                except UNSUITED:
+                    if whole == WHOLE[-1]:
+                        raise
             if terms is None:
                 terms = [PerRecord(self._losses)]
             else:

@@ -6,12 +6,17 @@ import concurrent.futures
 import contextlib
 import gc
 import math
+import multiprocessing.pool
 import threading
+import weakref
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrizations
+from torch.overrides import wrap_torch_function
+from torch.profiler import ProfilerActivity, profile
 from torch.utils import _python_dispatch
 from torchmetrics import MeanMetric
 
@@ -27,6 +32,8 @@ class Stranger(nn.Module):
     refused: str | None = None
     # What updates a tensor from parameters finds a copy of these for each record with the other engine.
     engines = "ghost", "func"
+    # Whether the loss draws, so that a lot with another record has other numbers.
+    draws = False
 
     def __init__(self):
         super().__init__()
@@ -73,6 +80,8 @@ class TeacherOfWeights(Stranger):
 class RandomCodes(Stranger):
     """Reparametrised codes, and dropout."""
 
+    draws = True
+
     def loss(self, x, y):
         mean, deviation = self.encoder(x).chunk(2, dim=1)
         posterior = torch.distributions.Normal(mean, F.softplus(deviation))
@@ -91,6 +100,21 @@ class ModelOfLanguage(Stranger):
     def loss(self, x, y):
         h = self.layer(self.project(x[:, :, None])).mean(dim=1)
         return F.cross_entropy(self.decoder(h[:, :4])[:, :3], y, reduction="none")
+
+
+class DropsInAttention(Stranger):
+    """Layers as torch makes them, with dropout inside of kernels."""
+
+    draws = True
+
+    def prepare(self):
+        self.project = nn.Linear(1, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.recurrent = nn.LSTM(8, 4, 2, dropout=0.3, batch_first=True)
+
+    def loss(self, x, y):
+        h = self.recurrent(self.layer(self.project(x[:, :, None])))[0].mean(dim=1)
+        return F.cross_entropy(F.gumbel_softmax(self.decoder(h)[:, :3], hard=True), y, reduction="none")
 
 
 class KeptInForward(Stranger):
@@ -783,6 +807,100 @@ class RememberingCell(Stranger):
         with torch.profiler.record_function("cell"):
             h, _ = self.cell(self.encoder(x))
         return (self.decoder(h) - x).square().sum(dim=1)
+
+
+class ProfilesItself(Stranger):
+    refused = "profiler of its own"
+
+    def loss(self, x, y):
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True):
+            return self.errors(x)
+
+
+@wrap_torch_function(lambda x: (x,))
+def positive(x):
+    """Notice whether any record is large, where no mode of torch looks."""
+    try:
+        torch.linalg.cholesky(100.0 - x.abs().max() * torch.ones(1, 1))
+        return x
+    except RuntimeError:
+        return 0 * x
+
+
+class Overridden(Stranger):
+    refused = "wrap_torch_function"
+
+    def loss(self, x, y):
+        return positive(self.errors(x))
+
+
+class ByAnOperator(Stranger):
+    refused = "as_strided"
+
+    def loss(self, x, y):
+        return self.errors(torch.ops.aten.as_strided(x, (1, WIDTH), (WIDTH, 1), WIDTH))
+
+
+class Resized(Stranger):
+    refused = "resize_"
+
+    def loss(self, x, y):
+        return self.errors((x + 0.0).resize_(2, WIDTH)[1:])
+
+
+class LeastSquares(Stranger):
+    """The residuals of all records are empty where one of them is short of rank."""
+
+    refused = "lstsq"
+
+    def loss(self, x, y):
+        found = torch.linalg.lstsq(x.reshape(3, 2), x.reshape(3, 2)[:, :1], driver="gelsd").residuals
+        return self.errors(x) * (1.0 if found.numel() else -1.0)
+
+
+class UpdatesStatistics(Stranger):
+    refused = "batch_norm_update_stats"
+
+    def prepare(self):
+        self.mean, self.variance = torch.zeros(4), torch.ones(4)
+
+    def loss(self, x, y):
+        torch.batch_norm_update_stats(self.encoder(x), self.mean, self.variance, 0.1)
+        return self.errors(x) / self.variance.mean()
+
+
+class ForwardMode(Stranger):
+    refused = "forward mode"
+
+    def loss(self, x, y):
+        with forward_ad.dual_level():
+            dual = self.encoder(forward_ad.make_dual(x, torch.ones_like(x)))
+            slope = forward_ad.unpack_dual(dual).tangent
+        return self.errors(x) + (0.0 if slope is None else slope.square().sum(dim=1))
+
+
+class InAPoolOfThreads(Stranger):
+    refused = "another thread"
+
+    def prepare(self):
+        self.pool = multiprocessing.pool.ThreadPool(1)
+        weakref.finalize(self, self.pool.terminate)
+
+    def loss(self, x, y):
+        e = self.errors(x)
+        return e * self.pool.apply(lambda: 1.0 if float(e.max()) < 1e3 else -1.0)
+
+
+class HooksOnAll(Stranger):
+    refused = "hooks of all modules"
+
+    def loss(self, x, y):
+        handle = nn.modules.module.register_module_full_backward_hook(lambda *_: None)
+        try:
+            return self.errors(x)
+        finally:
+            if self.steps > 100:
+                handle.remove()
 
 
 def _all() -> dict[str, type[Stranger]]:

@@ -1,5 +1,8 @@
 """A noisy mean embedding moves by at most 1 with a record, and is one event with the gradient that waits for it."""
 
+import math
+
+import pytest
 import torch
 from contracts import laws
 from contracts.door import Door, overspent
@@ -11,6 +14,7 @@ from lightning_dpgen.gradients.deferred import Deferred
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.draws import Draw
 
 ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 
@@ -42,6 +46,22 @@ def test_a_record_costs_no_more_than_the_access():
     for extra in (100 * ROWS[:1], 0.1 * ROWS[:1], torch.full((1, 3), float("nan"))):
         assert max(overspent(_step, ROWS, torch.cat([extra, ROWS]))) <= 1.0
     assert max(overspent(_step, ROWS[:0], 1e6 * ROWS[:1])) > 0.7, "both noises see it"
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8,), (8, 16), (2, 3, 4), (0,)])
+def test_a_record_adds_no_more_than_one_whatever_the_shape_of_an_embedding(shape):
+    weight, draw = nn.Parameter(torch.zeros(3)), Draw()
+    waits = Deferred(5 * torch.ones(1, *shape), lambda mean: materialised({weight: torch.ones(1, 3)}, draw), [weight], draw)
+    with Door() as door:
+        door.walked(_released, waits)
+        (drawn,) = door.walk
+    assert drawn.exact.norm() <= 1.0 + 1e-9
+    assert math.prod(shape) == 0 or drawn.exact.norm() > 0.999
+
+
+def _released(waits):
+    with laws.account_of({"embedding": 1.0}).open("training") as access:
+        waits.given(access, 1.0)
 
 
 def test_a_lot_with_an_embedding_noises_sums_and_its_mean_follows_from_the_answers():

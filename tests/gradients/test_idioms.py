@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -105,6 +106,16 @@ EXACT = {
     "sorted and put back": lambda: Net(
         lambda n, x: n.layers[1](torch.tanh(n.layers[0](x[x[:, 0].argsort()]))[x[:, 0].argsort().argsort()]), *_mlp()
     ),
+    "a matrix of the record's own": lambda: Net(
+        lambda n, x: torch.stack([F.linear(row, n.layers[0](row).view(3, 5), n.held[0]) for row in x]),
+        nn.Linear(5, 15), shapes=[(3,)],
+    ),
+    "a normal of the record's own": lambda: Net(
+        lambda n, x: torch.stack([F.layer_norm(row, (5,), row.exp(), n.held[0]) for row in x]), shapes=[(5,)]
+    ),
+    "a first state that is learned": lambda: Net(
+        lambda n, x: n.layers[0](x[None], n.held[0].expand(1, len(x), 3).contiguous())[0][0], nn.GRU(5, 3), shapes=[(3,)]
+    ),
 }  # fmt: skip
 # Refused, at the first lot.
 REFUSED = {
@@ -171,6 +182,31 @@ def test_is_refused(make, size):
     net = make()
     with pytest.raises((ValueError, RuntimeError)):
         term_gradients(net, _term(net), _lot(size), PrivateStream(1))
+
+
+# Of a record and a parameter that has the size of the lot, where torch takes the lot for a dimension of the record.
+SIZE = 4
+TOO_FEW = {
+    "linear": ((SIZE, SIZE), lambda x, w: F.linear(x.sum(), w)),
+    "matrix, from the left": ((SIZE, SIZE), lambda x, w: w @ x.sum()),
+    "matrix, from the right": ((SIZE, SIZE), lambda x, w: x.sum() @ w),
+    "vector": ((SIZE,), lambda x, w: x.sum() @ w),
+    "convolution": ((2, SIZE, 1), lambda x, w: F.conv1d(x, w)),
+    "convolution of pictures": ((2, SIZE, 1, 1), lambda x, w: F.conv2d(x[None], w)),
+    "transposed": ((SIZE, 2, 1), lambda x, w: F.conv_transpose1d(x, w)),
+    "layer norm": ((SIZE, 5), lambda x, w: F.layer_norm(x, (SIZE, 5), w)),
+    "RMS norm": ((SIZE, 5), lambda x, w: F.rms_norm(x, (SIZE, 5), w)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.parametrize(("shape", "function"), TOO_FEW.values(), ids=TOO_FEW.keys())
+def test_no_rule_takes_the_lot_for_a_dimension_of_a_record(shape, function):
+    """The engine alone, whose first look at a loss would refuse some of these."""
+    net = Net(lambda n, x: function(x[0], n.held[0]).sum()[None], shapes=[shape])
+    term = PerRecord(lambda lot, _: net(lot.records))
+    with pytest.raises((ValueError, RuntimeError)):
+        ghost_gradients(net, term, _lot(SIZE), torch.zeros(SIZE, 0))
 
 
 def test_each_loss_of_a_network_has_a_first_lot():

@@ -55,9 +55,8 @@ def test_a_record_moves_no_other_in_this_lot_or_a_later_one(name, engine):
     """An outlier behind the others of the eighth lot; random draws of more records begin with those of fewer."""
     lots = [_records(seed) for seed in range(LOTS)]
     disturbed = [*lots[:7], _outlier(lots[7]), *lots[8:]]
-    drawing = name == "RandomCodes"
     for i, (own, beside) in enumerate(zip(_losses(name, lots, engine), _losses(name, disturbed, engine), strict=True)):
-        if drawing and i == 7:
+        if STRANGERS[name].draws and i == 7:
             continue  # numbers of twenty-one records are others than those of twenty
         torch.testing.assert_close(own, beside, rtol=1e-5, atol=1e-5)
 
@@ -70,6 +69,13 @@ def test_a_loss_that_needs_to_see_others_is_refused_by_name(name, engine):
         _losses(name, [_records(seed) for seed in range(3)], engine)
 
 
+@pytest.fixture(autouse=True)
+def no_hook_is_left():
+    yield
+    for hooks in (nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks):
+        hooks.clear()
+
+
 MATRIX, FILLED = torch.rand(4, 4, generator=torch.Generator().manual_seed(9)), torch.tensor([0, 2])
 # Where the rules of vmap, or how it lays records out in memory, would show one record another, or how many there are.
 SHOWING = {
@@ -78,15 +84,66 @@ SHOWING = {
     "roll of a number": lambda x: x.sum().roll(1),
     "stride": lambda x: x * sum((MATRIX @ x).stride()),
     "is_contiguous": lambda x: x * (MATRIX @ x).is_contiguous(),
+    "index_fill by a record's index": lambda x: x.index_fill(0, (4 * x[:2]).long() - 4, 7.0),
+    "index_fill by operator": lambda x: torch.ops.aten.index_fill(torch.zeros(4), 0, FILLED, x.sum()),
+    "roll by operator": lambda x: torch.ops.aten.roll(x.sum(), [1]),
+    "a vector that is solved for": lambda x: torch.linalg.solve(MATRIX + torch.eye(4), x),
+    "a matrix of the record's, for a vector": lambda x: torch.linalg.solve(torch.outer(x, x) + torch.eye(4), MATRIX[0]),
+    "and for a matrix": lambda x: torch.linalg.solve_ex(torch.outer(x, x) + torch.eye(4), MATRIX)[0],
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
 @pytest.mark.parametrize("function", SHOWING.values(), ids=SHOWING)
 def test_a_function_gives_what_it_gives_of_one_record(function, size):
     x = torch.rand(size, 4, generator=torch.Generator().manual_seed(10))
     found = Isolation(size).run(function, x)
     torch.testing.assert_close(found, torch.stack([function(row) for row in x]), rtol=1e-6, atol=1e-6)
+
+
+# Torch refuses these of one record, and vmap's rules take the lot for a dimension of it.
+SIZE = 4
+TOO_FEW = {
+    "layer norm": lambda x: F.layer_norm(x, (SIZE, 3)),
+    "RMS norm": lambda x: F.rms_norm(x, (SIZE, 3)),
+    "triangle": torch.tril,
+    "another triangle, in place": lambda x: (x + 0.0).triu_(),
+    "padding that moves": lambda x: torch.constant_pad_nd(x, (0, 0, 1, -1)),
+    "padding that moves, by operator": lambda x: torch.ops.aten.constant_pad_nd(x, (0, 0, 1, -1)),
+    "a solution": lambda x: torch.linalg.solve(torch.eye(SIZE), x),
+    "a word that is none": lambda x: F.embedding(x[:1].long() - 1, torch.zeros(3, 1) * x),
+    "a word beyond the end": lambda x: F.embedding(x[:1].long() + 3, torch.zeros(3, 1) * x),
+}
+
+
+@pytest.mark.parametrize("function", TOO_FEW.values(), ids=TOO_FEW)
+def test_what_torch_refuses_of_one_record_is_refused_of_each(function):
+    x = torch.rand(SIZE, 3, generator=torch.Generator().manual_seed(11))
+    with pytest.raises((ValueError, RuntimeError, IndexError)):
+        function(x[0])
+    with pytest.raises((ValueError, RuntimeError, IndexError)):
+        Isolation(SIZE).run(function, x)
+
+
+# Tensors whose numbers nobody has set.
+UNSET = {
+    "empty": lambda x: torch.empty(300),
+    "empty_like": lambda x: torch.empty_like(x),
+    "empty_strided": lambda x: torch.empty_strided((300,), (1,)),
+    "empty_permuted": lambda x: torch.empty_permuted((300,), (0,)),
+    "new": lambda x: x.new(300),
+    "new_empty": lambda x: x.new_empty(300),
+    "new_empty_strided": lambda x: x.new_empty_strided((300,), (1,)),
+    "by operator": lambda x: torch.ops.aten.empty_like(x),
+}
+
+
+@pytest.mark.parametrize("function", UNSET.values(), ids=UNSET)
+def test_memory_shows_nothing_of_an_earlier_lot(function):
+    for _ in range(20):
+        earlier = [torch.full((3, 300), 1e6) for _ in range(5)]
+        del earlier
+        assert not Isolation(3).run(function, torch.rand(3, 300)).any()
 
 
 X, Y = torch.rand(5, 3, 4, generator=torch.Generator().manual_seed(7)), torch.tensor([0, 1, 2, 1, 0])

@@ -158,18 +158,35 @@ def test_how_often_a_loss_is_called_follows_from_no_record(kind, engine):
     assert len({calls(first, *rest) for first in (few, none, many, alike) for rest in ([few, many], [none, alike])}) == 1
 
 
-def test_made_up_records_that_a_loss_does_not_take_change_nothing():
-    layer = nn.Linear(3, 2)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("first", [0, 1, 3, 7])
+def test_words_need_not_begin_at_zero(first, engine):
+    """A counter at the end of the loss is no wiser where made-up words would end the call before it."""
 
-    def loss(lot, _):
-        if lot.records.shape[-1] and not calls:
-            raise TypeError("records that are made up are no words")
-        return layer(lot.records).square().sum(dim=1)
+    class Counting(nn.Embedding):
+        calls = 0
 
-    calls = []
-    assert len(_gradients(layer, loss, RECORDS[:0])) == 0
-    calls.append(None)
-    assert len(_gradients(layer, loss, RECORDS)) == len(RECORDS)
+        def forward(self, x):
+            found = super().forward(x - first).square().sum(dim=(1, 2))
+            Counting.calls += 1
+            return found
+
+    words = torch.randint(first, first + 3, (20, 4), generator=torch.Generator().manual_seed(1))
+
+    def calls(*lots, **given):
+        Counting.calls, layer = 0, Counting(3, 2)
+        term = PerRecord(lambda lot, _: layer(lot.records), **given)
+        for records in lots:
+            term_gradients(layer, term, Lot(records, (0, len(records))), PrivateStream(0), engine=engine)
+        return Counting.calls
+
+    if first == 7:
+        for lot in (words, words[:0]):
+            with pytest.raises(ValueError, match="takes no made-up record of numbers from 0 to 3"):
+                calls(lot)
+    given = {"example": words[:1]} if first == 7 else {}
+    lots = words, words[:2], words[:0]
+    assert len({calls(one, other, **given) for one in lots for other in lots}) == 1
 
 
 def test_each_loss_of_a_factory_is_looked_at():

@@ -179,7 +179,9 @@ def test_what_is_no_loss_of_a_record_is_refused_before_anything_is_spent(kind, m
 
 
 class Fussy(Stranger):
-    """Takes labels from 1, and no zeros."""
+    """Takes labels from some number on, and none below."""
+
+    first = 9
 
     def __init__(self, account):
         super().__init__(account)
@@ -187,19 +189,32 @@ class Fussy(Stranger):
 
     def losses(self, batch):
         x, y = batch
-        return super().losses((x, y - 1)) + self.table(y - 1).square().sum(dim=1)
+        return super().losses((x, y - self.first)) + self.table(y - self.first).square().sum(dim=1)
 
 
-def _from_one():
+def _from(first):
     x, y = _records()
-    return x, y + 1
+    return x, y + first
 
 
-def test_what_cannot_be_tried_is_said():
+class FromOne(Fussy):
+    first = 1
+
+
+def test_labels_need_not_begin_at_zero():
     account = _account()
-    with pytest.warns(UserWarning, match="could not be tried on made-up records"):
-        _trainer(account).fit(Fussy(account), poisson_loader(_from_one(), account))
+    _trainer(account).fit(FromOne(account), poisson_loader(_from(1), account))
     assert account.remaining("training") == 0
+
+
+def test_what_takes_no_made_up_record_is_refused_and_told_what_to_give():
+    account = _account()
+    with (
+        pytest.warns(UserWarning, match="could not be tried on made-up records"),
+        pytest.raises(ValueError, match=r"takes no made-up record .* example="),
+    ):
+        _trainer(account).fit(Fussy(account), poisson_loader(_from(9), account))
+    assert not account.ledger.accesses
 
 
 @pytest.mark.parametrize(
@@ -453,5 +468,5 @@ def test_terms_that_cannot_be_asked_for_with_made_up_records_are_refused():
         pytest.warns(UserWarning, match="could not be tried"),
         pytest.raises(ValueError, match="make terms without looking at the batch"),
     ):
-        _trainer(account).fit(Untried(account), poisson_loader(_from_one(), account))
+        _trainer(account).fit(Untried(account), poisson_loader(_from(9), account))
     assert not account.ledger.accesses
