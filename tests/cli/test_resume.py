@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from contracts import laws
 
 from lightning_dpgen.cli import train, trained_run
 from lightning_dpgen.cli.guarded import what_came_of
@@ -97,6 +98,10 @@ def test_other_records_are_refused(dpgen, tmp_path):
     np.savez(tmp_path / "f.npz", images=pictures)
     status, _, err = dpgen("train", *arguments)
     assert status == 2 and "other records" in _one_line(err)
+
+
+def test_records_that_differ_in_a_byte_are_others():
+    laws.records_that_differ_in_a_byte_are_others()
 
 
 @pytest.mark.parametrize("damage", ["edited", "missing", "empty", "another run's", "cut"])
