@@ -527,6 +527,22 @@ def test_several_backward_passes_are_refused(account_of):
     assert account.ledger.count("training") == 0
 
 
+def test_a_sum_that_was_not_noised_does_not_outlive_the_failure(account_of, monkeypatch):
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
+    optimizer, sums = _sgd([weight], account), []
+
+    def fails(out, _):
+        sums.append(out.clone())
+        raise ArithmeticError
+
+    monkeypatch.setattr(account.stream, "add_normal_", fails)
+    optimizer.take(handed(account, {weight: torch.full((3, 2), 0.1)}))
+    with pytest.raises(ArithmeticError):
+        optimizer.step()
+    assert sums[0].all(), "the sum was there"
+    assert not optimizer._buffer.flat.any() and weight.grad is None and not weight.any()
+
+
 @pytest.mark.parametrize("way", ["take", "grad_sample"])
 def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of, way):
     class Broken(Fixed):
