@@ -149,6 +149,18 @@ def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypa
         assert (folder / "private" / "checkpoint.ckpt").read_bytes() == kept
 
 
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_split_of_another_run_is_not_taken_up(dpgen, run, trained, checkpoint):
+    """Beside a checkpoint of this run, and where it has left none."""
+    shutil.copy(trained / "private" / "split.pt", run / "private" / "split.pt")
+    if not checkpoint:
+        (run / "private" / "checkpoint.ckpt").unlink()
+    before = _lines(run)
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "split.pt: knows of lines" in _one_line(err) and not (run / "release").exists()
+    assert all(b'"id"' not in line for line in _lines(run)[len(before) :]), "and nothing was spent"
+
+
 @pytest.mark.parametrize(
     ("name", "left"),
     [
