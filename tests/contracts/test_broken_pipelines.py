@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from contracts import killed_trials, laws, whole_runs
+from contracts import killed_trials, laws, references, whole_runs
 from contracts.changes import FACTORS, NOISE, change
 from contracts.laws import RULES
 
@@ -587,6 +587,14 @@ BROKEN = {
     "draw as large as the data set": Broken(
         Account.sample, {"Draw(stage, len(positions), ": "Draw(stage, units, "},
         (functools.partial(laws.a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
+    ),
+    "reference for records added charged in a study of records replaced": Broken(
+        account.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
+        (references.a_study_of_records_replaced_charges_its_pair,),
+    ),
+    "reference for records added stated for a record replaced": Broken(
+        certificate._replaceable, {"return reference is None or reference.replaceable": "return True"},
+        (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(
         Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
