@@ -1,4 +1,4 @@
-"""Imports go one way, every configuration file builds, and the README's examples run."""
+"""Imports go one way, files that the docs name exist, every configuration builds, and the examples of the README run."""
 
 import ast
 import re
@@ -44,6 +44,14 @@ def test_every_export_exists_and_is_documented():
         assert getattr(lightning_dpgen, name).__doc__, f"{name} has no docstring"
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = lightning_dpgen.no_such_name
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page):
+    """A claim whose test cannot be found looks tested."""
+    named = set(re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")))
+    places = ROOT, PACKAGE, ROOT / "tests", ROOT / "experiments", ROOT / "benchmarks"
+    assert not [name for name in sorted(named) if not any((place / name).is_file() for place in places)]
 
 
 def _overrides() -> list[list[str]]:

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from contracts import laws
 
 from lightning_dpgen.cli import train, trained_run
 from lightning_dpgen.cli.guarded import what_came_of
@@ -99,6 +100,10 @@ def test_other_records_are_refused(dpgen, tmp_path):
     assert status == 2 and "other records" in _one_line(err)
 
 
+def test_records_that_differ_in_a_byte_are_others():
+    laws.records_that_differ_in_a_byte_are_others()
+
+
 @pytest.mark.parametrize("damage", ["edited", "missing", "empty", "another run's", "cut"])
 def test_a_damaged_ledger_is_refused_and_left_alone(dpgen, run, trained, damage):
     lines = _lines(run)
@@ -142,6 +147,18 @@ def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypa
         status, _, err = dpgen("train", *SETTINGS, f"run_dir={swapped}")
         assert status == 2 and "knows of lines" in _one_line(err) and not (swapped / "release").exists()
         assert (folder / "private" / "checkpoint.ckpt").read_bytes() == kept
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_split_of_another_run_is_not_taken_up(dpgen, run, trained, checkpoint):
+    """Beside a checkpoint of this run, and where it has left none."""
+    shutil.copy(trained / "private" / "split.pt", run / "private" / "split.pt")
+    if not checkpoint:
+        (run / "private" / "checkpoint.ckpt").unlink()
+    before = _lines(run)
+    status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
+    assert status == 2 and "split.pt: knows of lines" in _one_line(err) and not (run / "release").exists()
+    assert all(b'"id"' not in line for line in _lines(run)[len(before) :]), "and nothing was spent"
 
 
 @pytest.mark.parametrize(

@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import itertools
 import json
 import math
 import os
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 
 import dp_accounting
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from contracts.door import Door, given_the_answers, overspent, parts_add_up
+from contracts.door import Door, Gumbels, given_the_answers, overspent, parts_add_up
 from contracts.drawn import draw_of, drawn, handed
 from torch import nn
 
+from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.cli.same_run import fingerprint
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import find_bounds, find_keys
 from lightning_dpgen.data.held import Held
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.stores import Store, store_of
 from lightning_dpgen.gradients import deferred, privatize
 from lightning_dpgen.gradients.clipping import (
@@ -54,26 +62,30 @@ from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import LotNorms
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.measure.choice import Choice, Distances, pairs_of
+from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy import coins, mechanisms
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon, round_up
+from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon, round_up, spent
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.draws import Draw
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, NoiseMissing
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import make_certificate
 
 
-def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1):
+def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1, kinds=MappingProxyType({})):
     """An account for one stage ``training`` with the given noise multipliers (0: not private)."""
-    stage = Stage(Access("training", multipliers, rate), count, share=1.0)
+    stage = Stage(Access("training", multipliers, rate, kinds), count, share=1.0)
     return Account(Plan((stage,), target_epsilon=1.0, delta=1e-5, max_rows=max_rows), ledger, PrivateStream(seed=seed))
 
 
@@ -102,6 +114,50 @@ def noise_is_that_of_all_records_of_a_person(max_rows=4) -> None:
         own = gaussian(access, "own", torch.zeros(50_000), sensitivity=3.0, of_unit=True)
     assert not deviates(noisy, 0.8 * 3.0 * max_rows) and deviates(noisy, 0.8 * 3.0)
     assert not deviates(own, 0.8 * 3.0)
+
+
+MECHANISMS = {
+    "gaussian": (GAUSSIAN, 1.0, lambda access: mechanisms.gaussian(access, "x", torch.zeros(4), sensitivity=3.0)),
+    "noisy_histogram": (
+        GAUSSIAN, 1.0, lambda access: mechanisms.noisy_histogram(access, "x", torch.arange(4), 4, sensitivity=3.0)
+    ),
+    "laplace": (LAPLACE, 1.0, lambda access: mechanisms.laplace(access, "x", torch.zeros(4), sensitivity=3.0)),
+    "spherical": (PURE, 1.0, lambda access: mechanisms.spherical(access, "x", torch.zeros(4), sensitivity=3.0)),
+    "spherical by row": (
+        PURE, 1.0, lambda access: mechanisms.spherical(access, "x", torch.zeros(2, 2), sensitivity=3.0, by_row=True)
+    ),
+    "discrete_laplace": (
+        PURE, 1.0, lambda access: mechanisms.discrete_laplace(access, "x", torch.zeros(4, dtype=torch.int64), sensitivity=3)
+    ),
+    "report_noisy_max": (PURE, 2.0, lambda access: mechanisms.report_noisy_max(access, "x", np.zeros(4), sensitivity=3.0)),
+    "report_noisy_max of scores that only rise": (
+        PURE, 1.0, lambda access: mechanisms.report_noisy_max(access, "x", np.zeros(4), sensitivity=3.0, monotonic=True)
+    ),
+}  # fmt: skip
+
+
+def every_mechanism_is_noised_for_all_records_of_a_person() -> None:
+    """The scale that the stream is asked for is multiplier times sensitivity times records, whatever the mechanism.
+
+    Keys are counted by person already, and a number of trials has no sensitivity.
+    """
+    public = {name for name, found in vars(mechanisms).items() if inspect.isfunction(found) and name[0] != "_"}
+    own = {name for name in public if getattr(mechanisms, name).__module__ == mechanisms.__name__}
+    assert own - {"key_threshold", "number_of_trials", "select_keys"} <= MECHANISMS.keys(), "a mechanism without this law"
+    for name, (kind, times, draw) in MECHANISMS.items():
+        for max_rows in (1, 3):
+            account, asked = account_of({"x": 0.8}, kinds={"x": kind}, max_rows=max_rows), []
+            with pytest.MonkeyPatch.context() as patch, account.open("training") as access:
+                for add in ("add_normal_", "add_laplace_", "add_spherical_"):
+                    patch.setattr(account.stream, add, lambda values, scale, asked=asked: asked.append(scale) or values)
+                patch.setattr(
+                    account.stream, "discrete_laplace",
+                    lambda shape, scale, asked=asked: asked.append(scale) or np.zeros(shape, np.int64),
+                )  # fmt: skip
+                numbers = Gumbels(lambda scores, scale, asked=asked: asked.append(scale) or scores)
+                patch.setattr(account.stream, "gumbel", lambda size, numbers=numbers: numbers)
+                draw(access)
+            assert asked == [pytest.approx(0.8 * 3.0 * times * max_rows, rel=1e-12)], (name, max_rows)
 
 
 def every_component_is_noised_alike_also_without_records(size=0) -> None:
@@ -799,15 +855,19 @@ def a_sampled_access_needs_a_lot() -> None:
     account.settle()
 
 
-def a_step_takes_no_more_records_than_were_drawn() -> None:
-    """In one piece, over several parts together, and as a lot: a record that is there twice would add twice its bound."""
+def a_step_takes_no_more_records_than_were_drawn(rate=1.0) -> None:
+    """In one piece, over several parts together, and as a lot: a record that is there twice would add twice its bound.
+
+    Three are drawn, at a rate below 1 from among more of them.
+    """
     for sizes in ([4], [2, 2], [3, 1], [0, 4]):
         for way in ("take", "grad_sample"):
-            weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0})
+            weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0}, rate=rate)
             optimizer = PrivateOptimizer(
                 torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
             )
-            draw = draw_of(account, 3)
+            lots = (drawn(account, torch.zeros(round(3 / rate), 1)) for _ in range(100))
+            draw = next(lot.draw for lot in lots if len(lot) == 3)
             optimizer.expect(draw)
             with pytest.raises(RuntimeError, match=r"more records than their lot(.|\n)*Nothing was charged"):
                 for i, size in enumerate(sizes, start=1):
@@ -819,6 +879,70 @@ def a_step_takes_no_more_records_than_were_drawn() -> None:
             assert not account.ledger.accesses and not weight.any()
     with pytest.raises(ValueError, match="more records than were drawn"):
         Lot(torch.zeros(4, 1), (0, 4), draw)
+
+
+def a_sample_has_each_record_at_its_own_place(rate=0.5) -> None:
+    """At a rate of one digit, at which a coin takes one byte: heads are where bytes are below it, whatever the blocks."""
+    (digit,) = coins.digits(Fraction(rate))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coins, "_AT_ONCE", 7)
+        for population in range(41):
+            random, given = np.random.default_rng(population), [np.empty(0, np.uint8)]
+
+            def octets(size, random=random, given=given):
+                given.append(random.integers(0, 256, size, np.uint8))
+                return given[-1]
+
+            found = coins.poisson_sample(octets, population, rate)
+            below = np.concatenate(given) < digit
+            assert len(below) == population and found.tolist() == np.flatnonzero(below).tolist()
+
+
+def records_that_differ_in_a_byte_are_others(largest=3 << 20) -> None:
+    """In their first, middle or last one, in one array of several, of any size; and so are the same bytes otherwise cut."""
+    key = "ab" * 16
+    for size in (1, (1 << 20) - 1, (1 << 20) + 1, largest):
+        array, small = np.zeros(size, np.uint8), np.zeros(3, np.uint8)
+        before, second = fingerprint([array], key), fingerprint([small, array], key)
+        assert before == fingerprint([array.copy()], key) != fingerprint([array], "cd" * 16)
+        for place in {0, size // 2, size - 1}:
+            array[place] = 1
+            assert fingerprint([array], key) != before and fingerprint([small, array], key) != second
+            array[place] = 0
+        assert len({before, second, fingerprint([array, small], key), fingerprint([array[:, None]], key)}) == 4
+        assert fingerprint([array.view(np.int8)], key) != before
+
+
+def each_noise_of_an_access_is_counted() -> None:
+    """Also beside one that is equal. At delta 0 epsilons add up; above it, what is not Gaussian is an event of its own."""
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        several = random.choice([0.3, 1.0, 1.7, 4.0], int(random.integers(1, 7))).tolist()
+        multipliers = {f"noise {place}": multiplier for place, multiplier in enumerate(several)}
+        kinds = {name: str(random.choice([LAPLACE, PURE])) for name in multipliers}
+        access = Access("s", multipliers, kinds=kinds)
+        exact = access.event_at(pure=True)
+        assert spent(exact, 0.0).epsilon == pytest.approx(math.fsum(1.0 / m for m in several), rel=1e-12)
+        dominated = [dominating_laplace(1.0 / m) if kinds[name] == PURE else m for name, m in multipliers.items()]
+        for event, counted in ((exact, several), (access.event, dominated)):
+            found = [one.noise_multiplier for one in getattr(event, "events", [event])]
+            assert sorted(found) == sorted(counted)
+
+
+def a_rehearsal_notices_noise_of_another_size() -> None:
+    """On all parameters alike: of 20,000 numbers each, a tenth more or less is noticed but for a chance of 1e-25."""
+    for times in (0.0, 0.5, 0.9, 1.0, 1.1, 2.0):
+        account = account_of({"gradient": 1.3})
+        weights = [nn.Parameter(torch.zeros(100, 200)), nn.Parameter(torch.zeros(20_000))]
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD(weights, lr=1.0), account=account, clipping=Fixed(0.7), expected_lot=5.0
+        )
+        add = account.stream.add_normal_
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(account.stream, "add_normal_", lambda out, s, add=add, times=times: add(out, times * s))
+            with nullcontext() if times == 1.0 else pytest.raises(NoiseMissing, match="times the planned size"):
+                optimizer.rehearse()
+        assert not account.ledger.accesses and not any(w.any() for w in weights)
 
 
 def stopping_early_does_not_lower_what_is_certified() -> None:
@@ -935,6 +1059,25 @@ def no_person_costs_a_discovery_more_than_its_access(most=3) -> None:
     assert spent <= 1.0 + 1e-9
 
 
+def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
+    """Of tables, of which a person's records bring some nearer to what is expected, and others farther away: the worst."""
+    columns = {f"a{i}": {"type": "category", "values": ["x", "y", "z"]} for i in range(4)}
+    schema = schema_of({"columns": columns}).completed(5)
+    tables = Marginals(schema.layout, pairs_of(range(4), None))
+    expected = [torch.full(size, 100.0 * (place % 2), dtype=torch.float64) for place, size in enumerate(tables.sizes)]
+    choice, codes = Choice("choice", {"distances": 1.0}, 20, 1.0, count=2), np.arange(20)[:, None] % (3, 2, 3, 1)
+
+    def run(persons):
+        rows = codes[np.minimum(persons, 19)].astype(np.uint8)
+        records = Records(schema, Encoded(np.zeros((len(rows), 0), np.float32), rows), persons)
+        account = Account(make_plan([choice.draft(1.0)], epsilon=2.0, delta=1e-5, max_rows=max_rows))
+        statistics = {"distances": Distances(tables, expected, [0.0] * len(expected), 2)}
+        return choice.measure(statistics, records, torch.zeros(len(rows), dtype=torch.int64), account)
+
+    (found,) = overspent(run, np.arange(20), np.concatenate([np.arange(20), [99] * max_rows]))
+    assert 0.999 < found <= 1.0 + 1e-9
+
+
 def keys_come_sorted() -> None:
     with discovery_account(0.0).open("discovery") as access:
         keys, counts = select_keys(access, "keys", np.array(["b", "c", "a"], dtype=object), np.array([3, 1, 2]))
@@ -950,6 +1093,18 @@ def given_the_answers_a_discovery_is_the_same_for_any_records() -> None:
 
 
 # Projections
+
+
+def no_sign_vector_passes_the_dual_norm(k=5) -> None:
+    """The largest of them may be in any chunk of those that are looked at: one is planted after the other."""
+    noise = 0.1 * np.random.default_rng(k).normal(size=(12, k))
+    vectors = np.array(list(itertools.product([-1.0, 1.0], repeat=k)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensitivity, "_CHUNK", 4)
+        for planted in vectors:
+            matrix = noise + planted
+            largest = np.linalg.norm(vectors @ matrix.T, axis=1).max()
+            assert largest * (1.0 - 1e-12) <= sensitivity.l1_of_a_row(matrix) <= largest * (1.0 + 1e-8)
 
 
 def a_replaced_row_costs_at_most_epsilon(noise="laplace", unit="row") -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from contracts import killed_trials, laws, whole_runs
+from contracts import killed_trials, laws, references, whole_runs
 from contracts.changes import FACTORS, NOISE, change
 from contracts.laws import RULES
 
-from lightning_dpgen.cli import first_pass, selection, trained_run
+from lightning_dpgen.cli import first_pass, same_run, selection, trained_run
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, held
@@ -30,7 +30,7 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import account, chain, mechanisms, study
+from lightning_dpgen.privacy import account, chain, coins, mechanisms, study
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account, OpenAccess
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -85,6 +85,7 @@ handed_out_once = laws.no_number_of_the_stream_is_handed_out_twice
 study_costs = laws.a_study_tells_no_less_than_its_runs_cost_together
 orders_fail = laws.what_a_study_states_at_its_orders_fails_with_its_delta
 killed_trial = killed_trials.a_killed_trial_costs_what_was_planned_or_fails
+for_all_records = laws.every_mechanism_is_noised_for_all_records_of_a_person
 stopping_early = laws.stopping_early_does_not_lower_what_is_certified
 
 BROKEN = {
@@ -540,6 +541,60 @@ BROKEN = {
         account.study_entry,
         {'= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
+    ),
+    "choice noised for a record of a person": Broken(
+        mechanisms.report_noisy_max, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
+        (for_all_records, laws.no_person_costs_a_choice_more_than_its_access),
+    ),
+    "choice of scores that fall and rise noised as of scores that only rise": Broken(
+        mechanisms.report_noisy_max, {"(1.0 if monotonic else 2.0) * ": ""},
+        (for_all_records, laws.no_person_costs_a_choice_more_than_its_access),
+    ),
+    "Laplace noise of a record for a person": Broken(
+        mechanisms.laplace, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
+        (for_all_records,),
+    ),
+    "spherical noise of a record for a person": Broken(
+        mechanisms.spherical, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
+        (for_all_records,),
+    ),
+    "discrete noise of a record for a person": Broken(
+        mechanisms.discrete_laplace, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
+        (for_all_records,),
+    ),
+    "equal noises of an access counted once": Broken(
+        Access.event_at,
+        {"for name in sorted(self.kinds)": "for name in sorted({self.multipliers[n]: n for n in self.kinds}.values())"},
+        (laws.each_noise_of_an_access_is_counted,),
+    ),
+    "records of a later block that stand in the first": Broken(
+        coins.poisson_sample, {"start + heads(": "heads("}, (laws.a_sample_has_each_record_at_its_own_place,)
+    ),
+    "sign vectors of the last chunk alone": Broken(
+        sensitivity._largest_over_signs, {"largest = max(largest, ": "largest = max(0.0, "},
+        (laws.no_sign_vector_passes_the_dual_norm,),
+    ),
+    "fingerprint of the first records": Broken(
+        same_run.fingerprint, {"np.ascontiguousarray(array)": "np.ascontiguousarray(array[: 1 << 20])"},
+        (laws.records_that_differ_in_a_byte_are_others,),
+    ),
+    "rehearsal that compares noise with itself": Broken(
+        PrivateOptimizer.rehearse,
+        {"multiplier / self.expected_batch_size, self._buffer.views":
+         "float(self._buffer.flat.std()), self._buffer.views"},
+        (laws.a_rehearsal_notices_noise_of_another_size,),
+    ),
+    "draw as large as the data set": Broken(
+        Account.sample, {"Draw(stage, len(positions), ": "Draw(stage, units, "},
+        (functools.partial(laws.a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
+    ),
+    "reference for records added charged in a study of records replaced": Broken(
+        account.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
+        (references.a_study_of_records_replaced_charges_its_pair,),
+    ),
+    "reference for records added stated for a record replaced": Broken(
+        certificate._replaceable, {"return reference is None or reference.replaceable": "return True"},
+        (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(
         Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)

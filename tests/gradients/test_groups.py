@@ -118,6 +118,11 @@ def test_the_oracle_draws_for_each_record_by_itself():
     assert len(gradients.norms().unique()) == 30
 
 
+def test_a_record_of_no_group_has_no_weight():
+    groups = Groups(torch.tensor([0, 2, 1, 3, 0]), 2)
+    assert groups.shared(torch.tensor([0.5, 0.25])).tolist() == [0.5, 0.0, 0.25, 0.0, 0.5]
+
+
 def test_wrong_terms_are_named():
     layer, lot = nn.Linear(2, 1), Lot(torch.ones(3, 2), (0, 3))
     with pytest.raises(ValueError, match="one value a group"):

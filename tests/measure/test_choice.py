@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from contracts import laws
 
 from lightning_dpgen.cli.fit import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -80,6 +81,11 @@ def test_distances_from_what_has_another_shape_are_refused():
             Distances(tables, [wrong], [0.0], 1)
     with pytest.raises(ValueError, match="count=2, 1 allowances: expected an allowance for each of 1 tables"):
         Distances(tables, [torch.zeros(2, 3, 4)], [0.0], 2)
+
+
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_a_person_costs_a_choice_what_it_is_paid_for_with(max_rows):
+    laws.no_person_costs_a_choice_more_than_its_access(max_rows)
 
 
 def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):

@@ -468,8 +468,13 @@ def test_a_lot_that_was_not_drawn_is_refused():
     laws.a_lot_that_was_not_drawn_is_refused()
 
 
-def test_a_step_takes_no_more_records_than_were_drawn():
-    laws.a_step_takes_no_more_records_than_were_drawn()
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_a_step_takes_no_more_records_than_were_drawn(rate):
+    laws.a_step_takes_no_more_records_than_were_drawn(rate)
+
+
+def test_a_rehearsal_notices_noise_of_another_size():
+    laws.a_rehearsal_notices_noise_of_another_size()
 
 
 @pytest.mark.parametrize("sizes", [[2], [1, 1], [0]])
@@ -520,6 +525,22 @@ def test_several_backward_passes_are_refused(account_of):
     with pytest.raises(RuntimeError, match="several backward passes"):
         optimizer.step()
     assert account.ledger.count("training") == 0
+
+
+def test_a_sum_that_was_not_noised_does_not_outlive_the_failure(account_of, monkeypatch):
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
+    optimizer, sums = _sgd([weight], account), []
+
+    def fails(out, _):
+        sums.append(out.clone())
+        raise ArithmeticError
+
+    monkeypatch.setattr(account.stream, "add_normal_", fails)
+    optimizer.take(handed(account, {weight: torch.full((3, 2), 0.1)}))
+    with pytest.raises(ArithmeticError):
+        optimizer.step()
+    assert sums[0].all(), "the sum was there"
+    assert not optimizer._buffer.flat.any() and weight.grad is None and not weight.any()
 
 
 @pytest.mark.parametrize("way", ["take", "grad_sample"])

@@ -22,6 +22,7 @@ from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.adopted import check_overrides
+from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
@@ -405,6 +406,28 @@ def test_what_a_training_step_logs_is_a_private_mean_over_the_lot(kind, tmp_path
     rows = pandas.read_csv(Path(logger.log_dir) / "metrics.csv")
     assert rows["step"].tolist() == list(range(3, STEPS + 1, 3))
     assert (rows["private/smallest"] == 5.0).all() and (rows["private/seven"] == 7.0).all()
+
+
+class LoggingUnderAnyName(Stranger):
+    NAMES = ("a", "b/a", "public/c", "private/d", "private/public/e", "public/private/f")
+
+    def training_step(self, batch, batch_idx):
+        losses = self.losses(batch)
+        for name in self.NAMES:
+            self.log(name, losses.mean())
+        self.log_dict({f"{name} too": losses.mean() for name in self.NAMES})
+        return losses
+
+
+def test_what_a_training_step_logs_is_private_whatever_its_name(tmp_path):
+    """Nothing of it reaches the public file, which is not even begun."""
+    account, private = _account(), CSVLogger(tmp_path)
+    trainer = _trainer(account, logger=[PublicEvents(tmp_path / "public"), private], log_every_n_steps=3)
+    trainer.fit(LoggingUnderAnyName(account), poisson_loader(_records(), account))
+    names = [name.removeprefix("private/") for name in LoggingUnderAnyName.NAMES]
+    logged = pandas.read_csv(Path(private.log_dir) / "metrics.csv")
+    assert {f"private/{name}{too}" for name in names for too in ("", " too")} <= set(logged)
+    assert not (tmp_path / "public").exists()
 
 
 def test_a_schedule_of_the_learning_rate_is_followed():

@@ -53,11 +53,11 @@ def _flat(network):
     return torch.cat([p.detach().flatten() for p in network.parameters()])
 
 
-def _by_hand(account):
+def _by_hand(account, bound=1.0):
     """The same steps, with lots of `PoissonLots` and the ghost engine."""
     network, lots = network_of_two_layers(), PoissonLots(ROWS, account)
     optimizer = PrivateOptimizer(
-        torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(1.0), expected_lot=10.0
+        torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(bound), expected_lot=10.0
     )
     optimizer.rehearse()
     term = PerRecord(lambda lot, _: 5 * network(lot.records)[:, 0])
@@ -69,12 +69,16 @@ def _by_hand(account):
     return _flat(network)
 
 
+@pytest.mark.parametrize("bound", [1.0, 10.8, 1e6])
 @pytest.mark.parametrize("size", [None, 3], ids=["whole", "in parts"])
 @pytest.mark.parametrize("loss_reduction", ["mean", "sum"])
-def test_a_loop_of_opacus_is_the_loop_of_the_account(size, loss_reduction):
-    """The same private stream: the same lots, bounds, noise and steps, however gradients are computed."""
-    account = _account(noise=0.3)
-    network, optimizer, loader = _made(account, loss_reduction=loss_reduction)
+def test_a_loop_of_opacus_is_the_loop_of_the_account(size, loss_reduction, bound):
+    """The same private stream: the same lots, bounds, noise and steps, however gradients are computed.
+
+    Bounds are such that all gradients are longer, some, or none: a length that is wrong shows where it is not cut.
+    """
+    account = _account(noise=0.3 / bound)
+    network, optimizer, loader = _made(account, loss_reduction=loss_reduction, max_grad_norm=bound)
     kinds = GradSampleModule, PrivateOptimizer, DPDataLoader
     assert all(isinstance(made, kind) for made, kind in zip((network, optimizer, loader), kinds, strict=True))
     assert loader.sample_rate == RATE and len(loader) == 4
@@ -94,7 +98,22 @@ def test_a_loop_of_opacus_is_the_loop_of_the_account(size, loss_reduction):
             taken += 1
     assert taken == STEPS if size is None else taken > STEPS
     account.settle()
-    torch.testing.assert_close(_flat(network), _by_hand(_account(noise=0.3)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(_flat(network), _by_hand(_account(noise=0.3 / bound), bound), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss_reduction", ["mean", "sum"])
+def test_a_record_more_leaves_the_gradients_of_all_others_as_they_were(loss_reduction):
+    """And each is that of its record alone, whatever the lot."""
+    network, _, _ = _made(_account(), loss_reduction=loss_reduction)
+
+    def each(rows):
+        network.zero_grad()
+        getattr(5 * network(rows), loss_reduction)().backward()
+        return torch.cat([p.grad_sample.flatten(1) for p in network.parameters()], dim=1)
+
+    alone = torch.cat([each(row[None]) for row in ROWS[:6]])
+    for size in (2, 5, 6):
+        torch.testing.assert_close(each(ROWS[:size]), alone[:size], rtol=1e-5, atol=1e-6)
 
 
 def test_the_optimizer_is_kept_and_its_rules_count():

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from contracts import laws
 
 from lightning_dpgen.privacy import coins
 
@@ -35,6 +36,11 @@ def test_impossible_arguments():
     for scale in (0.0, -1.0, math.inf, math.nan, 2.0**60):
         with pytest.raises(ValueError, match="scale="):
             coins.geometric(lambda size: np.zeros(size, np.uint8), 3, scale)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5, 1 / 16])
+def test_a_sample_in_blocks_has_each_record_at_its_own_place(rate):
+    laws.a_sample_has_each_record_at_its_own_place(rate)
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.5, 4.0, 1000.3])

@@ -130,6 +130,17 @@ def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch)
     assert dominating_shift(_sampled(0.2, 1.3, 1), 1e-6).shift == math.inf
 
 
+def test_one_bound_above_the_tangent_is_seen_wherever_it_stands():
+    """The last one is a right end alone, the first a left one."""
+    epsilons = np.linspace(0.0, 6.0, 61)
+    below = 0.9 * _gaussian(epsilons, 1.0)
+    assert reference._is_above(1.0, 1e-3, epsilons, below)
+    for place in (0, 1, 30, 59, 60):
+        above = below.copy()
+        above[place] = 1.001 * _gaussian(epsilons, 1.0)[place] + 1e-3
+        assert not reference._is_above(1.0, 1e-3, epsilons, above)
+
+
 def _gaussian(epsilons, shift):
     second = np.exp(epsilons + norm.logcdf(-shift / 2 - epsilons / shift))
     return norm.cdf(shift / 2 - epsilons / shift) - second

@@ -14,7 +14,7 @@ from scipy import stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account, study_entry
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accountant import RDP_ORDERS, _moments, hashable, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
 from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
@@ -144,6 +144,19 @@ def test_one_of_several_costs_at_each_order_what_the_dearest_does():
     assert both >= max(alone)
     assert one_of([GAUSSIAN, dp_event.GaussianDpEvent(2.0)]) == GAUSSIAN
     assert len(one_of([RUN, GAUSSIAN, RUN]).events) == 2
+
+
+def test_the_moments_of_one_of_several_are_the_largest_at_each_order():
+    """Events of very different cost, and such that one is dearer at low orders and the other at high ones."""
+    steps = dp_event.PoissonSampledDpEvent(0.001, dp_event.GaussianDpEvent(0.6))
+    mixed = hashable(dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(8.0), dp_event.LaplaceDpEvent(2.0)]))
+    many = dp_event.SelfComposedDpEvent(steps, 500)
+    events = [dp_event.GaussianDpEvent(50.0), dp_event.GaussianDpEvent(0.5), steps, many, mixed]
+    alone = {event: _moments(event, tuple(RDP_ORDERS)) for event in events}
+    for some in [*itertools.permutations(events, 2), *itertools.combinations(events, 3), events]:
+        assert (_moments(OneOfDpEvent(some), tuple(RDP_ORDERS)) == np.max([alone[one] for one in some], axis=0)).all()
+    over = alone[many] > alone[mixed]
+    assert over.any() and not over.all(), "neither is the dearest at every order"
 
 
 @pytest.mark.parametrize("shape", SHAPES.values())

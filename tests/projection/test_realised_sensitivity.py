@@ -8,6 +8,7 @@ import scipy.sparse
 from contracts import laws
 
 from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
@@ -104,6 +105,21 @@ def test_the_dual_norm_is_exact(k):
     matrix = make_matrix("gaussian", 12, k, seed=k)
     brute = max(np.linalg.norm(matrix @ np.array(s)) for s in itertools.product([-1.0, 1.0], repeat=k))
     assert l1_of_a_row(matrix) == pytest.approx(brute, rel=1e-8) and l1_of_a_row(matrix) >= brute
+
+
+@pytest.mark.parametrize("k", [3, 5, 8])
+def test_the_dual_norm_is_exact_however_sign_vectors_are_cut(k):
+    laws.no_sign_vector_passes_the_dual_norm(k)
+
+
+@pytest.mark.parametrize("k", [16, sensitivity.EXACT_UP_TO + 1])
+def test_no_sign_vector_passes_the_dual_norm_where_there_are_many(k):
+    """Of several chunks, and where they are no longer enumerated; the largest is the first one, or any."""
+    random = np.random.default_rng(k)
+    for planted in (np.ones(k), np.where(random.random(k) < 0.5, -1.0, 1.0)):
+        matrix = 0.1 * random.normal(size=(30, k)) + planted
+        some = np.vstack([planted, np.sign(random.normal(size=(200, k)))])
+        assert l1_of_a_row(matrix) >= np.linalg.norm(some @ matrix.T, axis=1).max() * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "rademacher", "sparse"])
