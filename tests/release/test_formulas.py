@@ -129,7 +129,7 @@ def test_a_file_that_was_not_escaped_is_read_as_it_stands_where_nothing_speaks_a
     assert _of_both_forms(tmp_path, "x\n'=a\n''=a\nb\n") == ["=a", "'=a", "b"]
     assert _of_both_forms(tmp_path, "-x\n=a\n'=a\nb\n", "-x") == ["=a", "'=a", "b"]
     for cells in ("=a\nb\n'=a\n", "'=a\n=a\n"):
-        with pytest.raises(BadRecords, match="column 'x' holds text .* Parquet") as refused:
+        with pytest.raises(BadRecords, match=r"column 'x' holds text .* Parquet") as refused:
             _of_both_forms(tmp_path, "x\n" + cells)
         assert len(str(refused.value).splitlines()) == 1
 
