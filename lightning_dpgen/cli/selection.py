@@ -286,7 +286,7 @@ def _of_the_machine(error: Exception) -> bool:
 
 def _forget_what_is_left(folder: RunFolder) -> None:
     """Of a selection that was killed when its release was there, and the rest not yet gone."""
-    if folder.release.exists() and folder.selection.exists():
+    if folder.finished and folder.selection.exists():
         _forget(folder, Ledger.read(folder.ledger).about["began"])
 
 
