@@ -319,8 +319,9 @@ def read_data_conf(overrides: Sequence[str]) -> DataConf:
             raise Mistake(f"{override}: expected settings of the data alone, as in data=table data.path=FILE")
     with _composed(overrides, "config", RECORDS, "dpgen project", ROWS) as composed:
         given = {name: None if OmegaConf.is_missing(composed.data, name) else composed.data[name] for name in composed.data}
-        merged = OmegaConf.merge(OmegaConf.structured(DataConf(n=None)), OmegaConf.create(given))
-        return _refuse_memory(OmegaConf.to_object(merged))
+        # Below its group, so that an error names it as the command line does.
+        merged = OmegaConf.merge({"data": OmegaConf.structured(DataConf(n=None))}, {"data": given})
+        return _refuse_memory(OmegaConf.to_object(merged.data))
 
 
 def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
@@ -329,6 +330,18 @@ def read_project_conf(overrides: Sequence[str]) -> ProjectConf:
     if conf.privacy.delta is None:
         conf.privacy.delta = default_delta(conf.data.n)
     return conf
+
+
+def refuse_interpolations(words: Sequence[str]) -> None:
+    """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets.
+
+    Raises:
+        Mistake: naming the word.
+    """
+    for word in words:
+        # Hydra takes a backslash away.
+        if "${" in word.replace("\\", ""):
+            raise Mistake(f"argument {word!r}: expected the value itself; nothing of the form ${{...}} is looked up")
 
 
 def _refuse_memory(conf: DataConf) -> DataConf:
@@ -346,6 +359,7 @@ def _compose(overrides: Sequence[str], name: str, schema: type, sources, other: 
 @contextmanager
 def _composed(overrides: Sequence[str], name: str, sources, other: str, others) -> Iterator[DictConfig]:
     """The same before it has a type; within it, whatever Hydra and OmegaConf find wrong becomes a Mistake."""
+    refuse_interpolations(overrides)
     for override in overrides:
         if override in ("-m", "--multirun"):
             raise Mistake(f"{override}: goes with dpgen train alone")
@@ -356,8 +370,11 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
             raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
         if setting in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
             raise Mistake(f"{override}: expected one name, as in data=digits")
+        group, at, _ = setting.lstrip("+~").partition("@")
+        if at:
+            raise Mistake(f"argument {override!r}: expected a name without @, as in {group or 'data'}={value}")
         # Hydra reads inf, nan and 12 as numbers, of which it makes no name.
-        if (group := setting.lstrip("+~").partition("@")[0]) in _GROUPS and equals:
+        if group in _GROUPS and equals:
             known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
             if value not in known:
                 raise Mistake(f"{override}: there is none; expected one of {', '.join(known)}")

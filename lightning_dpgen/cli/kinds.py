@@ -17,10 +17,10 @@ from lightning_dpgen.cli.own_data import own_bytes, own_data, read_own
 from lightning_dpgen.data.baskets.files import BasketForm
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import read_baskets
-from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import BadRecords, MissingData
-from lightning_dpgen.data.names import is_name, public_names
+from lightning_dpgen.data.names import is_name, public_names, shown
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.form import MOST_CLASSES
 from lightning_dpgen.data.pictures.reading import read_pictures
@@ -146,6 +146,8 @@ def open_parts(conf: DataConf) -> dict[str, Part]:
     rows = conf.max_rows or 1
     if conf.source == "baskets" and conf.items == PRIVATE:
         _needed(conf, "max_items")
+        if not 1 <= conf.max_items <= MOST_ITEMS:
+            raise Mistake(f"data.max_items={conf.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
         return {"items": Part(KEYS, rows * conf.max_items)}
     if conf.source != "table" or not conf.schema:
         return {}
@@ -302,7 +304,15 @@ def _table(conf: DataConf) -> Schema:
 
 
 def _described(conf: DataConf) -> TableSchema:
-    return conf.schema if isinstance(conf.schema, TableSchema) else read_schema(conf.schema)
+    if isinstance(conf.schema, TableSchema):
+        return conf.schema
+    # Hydra reads 12 and [a] as a number and a list.
+    if not isinstance(conf.schema, str | Path):
+        raise Mistake(
+            f"data.schema={shown(conf.schema)}: expected the name of a file, as in data.schema=FILE.schema.yaml; a name "
+            "that is a number needs its folder before it, as in data.schema=./12"
+        )
+    return read_schema(conf.schema)
 
 
 def _table_source(conf: DataConf) -> Any:
@@ -320,7 +330,11 @@ def _baskets(conf: DataConf) -> BasketSchema:
     else:
         items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
     _needed(conf, "max_items")
-    return BasketSchema(tuple(items), min(conf.max_items, len(items)), tuple(conf.classes or ()))
+    if not isinstance(conf.classes, list | tuple | None):
+        raise Mistake(f"data.classes={shown(conf.classes)}: expected names in a list, as in data.classes=[day,night]")
+    # Of what is found there may be fewer than a basket holds.
+    most = min(conf.max_items, len(items)) if conf.items == PRIVATE else conf.max_items
+    return BasketSchema(tuple(items), most, tuple(conf.classes or ()))
 
 
 def _series(conf: DataConf) -> SeriesSchema:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.mistake import Mistake, describe_os_error
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.chain import heads_file
 from lightning_dpgen.privacy.folders import make_folder, make_private
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE
 
 # In the private folder of a sweep.
@@ -81,6 +85,22 @@ class RunFolder:
         return self.private / "trials"
 
     @property
+    def tensorboard(self) -> Path:
+        return self.private / "tensorboard"
+
+    @property
+    def states(self) -> tuple[Path, ...]:
+        """What a run keeps to go on from."""
+        return (
+            self.split, self.checkpoint, self.measured, self.projected, self.bought, self.fidelity, self.selection
+        )  # fmt: skip
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a release; it may have been moved, and a link left."""
+        return (self.release / CERTIFICATE).is_file()
+
+    @property
     def unfinished(self) -> bool:
         """Whether a run was begun here that has not released; of the private folder alone, nothing was drawn."""
         return self.ledger.exists() and not self.release.exists()
@@ -94,14 +114,21 @@ def choose(run_dir: str | None) -> RunFolder:
     """The folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
 
     Raises:
-        Mistake: if it holds a release already, or is no folder.
+        Mistake: if it holds a release already or something in its place, or cannot be a folder.
     """
     root = Path(run_dir) if run_dir else _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     folder = RunFolder(root)
-    if folder.release.exists():
+    if folder.finished:
         raise Mistake(f"run_dir={root}: holds a finished release already; choose another run_dir")
-    if root.exists() and not root.is_dir():
-        raise Mistake(f"run_dir={root}: is a file; expected a folder to be created")
+    if os.path.lexists(folder.release):
+        raise Mistake(
+            f"run_dir={root}: {RELEASE} is {_kind(folder.release)} and no finished release, where one is put when it is "
+            "complete: remove it, or choose another run_dir"
+        )
+    there = next((path for path in (root, *root.parents) if os.path.lexists(path)), None)
+    if there is not None and not os.path.isdir(there):
+        which = "" if there == root else f"{there} "
+        raise Mistake(f"run_dir={root}: {which}is {_kind(there)}; expected a folder to be created")
     return folder
 
 
@@ -115,13 +142,46 @@ def take(folder: RunFolder) -> None:
     """Create the folder, of which its owner alone may read the private part. Of two runs that try, one creates the ledger.
 
     Raises:
-        Mistake: if the place cannot be written, or its private part is a link, or open to others and somebody else's.
+        Mistake: if the place cannot be written, or its private part is a link, or open to others and somebody else's; if
+            something stands where the run writes later, when it has spent.
     """
     try:
         make_folder(folder.root)
         make_private(folder.private, FILE_NAME, JOBS)
     except OSError as error:
         raise Mistake(f"run_dir={folder.root}: {describe_os_error(error)}") from None
+    _check_free(folder)
+
+
+def _check_free(folder: RunFolder) -> None:
+    """That all names which a run gives to its files and folders are free, or its own kind of thing."""
+    parts = (folder.ledger.with_suffix(".part"), *map(durable.part_of, folder.states))
+    files = (folder.ledger, heads_file(folder.ledger), *folder.states, *parts)
+    for path in (*files, folder.staging, folder.trials, folder.tensorboard):
+        name, what = path.relative_to(folder.root), "file" if path in files else "folder"
+        if path.is_symlink():
+            raise Mistake(
+                f"run_dir={folder.root}: {name} is a symbolic link, and a run follows none: put the {what} itself in its "
+                "place if it is the run's, or choose another run_dir"
+            )
+        if os.path.lexists(path) and not (path.is_file() if what == "file" else path.is_dir()):
+            raise _in_the_way(folder, path, f"where the run makes a {what}")
+    if os.path.lexists(folder.public) and not folder.public.is_dir():
+        raise _in_the_way(folder, folder.public, "where the run makes a folder")
+    # A run that goes on clears it away.
+    if folder.staging.exists() and not folder.ledger.exists():
+        raise _in_the_way(folder, folder.staging, "of a run whose ledger is not there")
+
+
+def _in_the_way(folder: RunFolder, path: Path, why: str) -> Mistake:
+    name = path.relative_to(folder.root)
+    return Mistake(f"run_dir={folder.root}: {name} is {_kind(path)}, {why}: remove it, or choose another run_dir")
+
+
+def _kind(path: Path) -> str:
+    if path.is_symlink():
+        return "a symbolic link"
+    return "a folder" if path.is_dir() else "a file" if path.is_file() else "neither a file nor a folder"
 
 
 def reopen_account(
@@ -146,8 +206,7 @@ def open_account(
         Mistake: if another run has taken the folder, or was here and its ledger is gone.
         LedgerError: if another run is taking it.
     """
-    for state in (folder.split, folder.checkpoint, folder.measured, folder.projected, folder.bought, folder.fidelity,
-                  folder.selection, folder.trials):  # fmt: skip
+    for state in (*folder.states, folder.trials):
         if state.exists() and not folder.ledger.exists():
             raise Mistake(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "

@@ -20,7 +20,7 @@ import torch
 
 from lightning_dpgen.cli import kinds, run_folder, same_run
 from lightning_dpgen.cli.candidates import NUMBER, STAGE, Candidates, read_candidates
-from lightning_dpgen.cli.configuration import read_conf
+from lightning_dpgen.cli.configuration import read_conf, refuse_interpolations
 from lightning_dpgen.cli.doubts import delta_warning, seed_warning
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
@@ -57,6 +57,7 @@ def run(argv: Sequence[str]) -> int:
     Raises:
         Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
     """
+    refuse_interpolations(argv)
     words = [word for word in argv if not word.startswith("run_dir=")]
     run_dir = next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None)
     if run_dir is not None:
@@ -286,7 +287,7 @@ def _of_the_machine(error: Exception) -> bool:
 
 def _forget_what_is_left(folder: RunFolder) -> None:
     """Of a selection that was killed when its release was there, and the rest not yet gone."""
-    if folder.release.exists() and folder.selection.exists():
+    if folder.finished and folder.selection.exists():
         _forget(folder, Ledger.read(folder.ledger).about["began"])
 
 

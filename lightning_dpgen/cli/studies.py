@@ -13,11 +13,10 @@ from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.same_run import fingerprint
 from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import round_up
-from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.loss import REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key
+from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key, known_key, recorded
 
 # Where studies are kept, unless privacy.study_folder says otherwise.
 _FOLDER = "studies"
@@ -57,24 +56,26 @@ def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> S
 def mark(study: Study | None, privacy: PrivacyConf | PurePrivacyConf, records: Iterable[np.ndarray]) -> str | None:
     """Note in the study whose records these are, and say which other studies they belong to; None where there is none.
 
+    A run of no study only reads, and passes over what is no study: the folder may be another program's.
+
     Args:
         study: of the run, if it has one.
         privacy: says where studies are kept.
         records: as bytes, all of them; of none nothing is noted.
     """
     folder, arrays = Path(privacy.study_folder or _FOLDER), list(records)
-    if not folder.is_dir() or not arrays:
+    if folder.is_symlink() or not folder.is_dir() or not arrays:
         return None
-    found = fingerprint(arrays, fingerprint_key(folder))
-    others = []
-    for path in sorted(folder.glob("*.jsonl")):
-        try:
-            other = Study(path)
-        except LedgerError:
-            # A damaged study says so to its own runs.
-            continue
-        if other.name != getattr(study, "name", None) and other.knows(found):
-            others.append(other.name)
+    key = known_key(folder) if study is None else fingerprint_key(folder)
+    if key is None:
+        return None
+    found = fingerprint(arrays, key)
+    # A damaged study says so to its own runs.
+    others = [
+        path.stem
+        for path in sorted(folder.glob("*.jsonl"))
+        if path.stem != getattr(study, "name", None) and found in recorded(path)
+    ]
     if study is not None:
         study.records = found
     if not others:

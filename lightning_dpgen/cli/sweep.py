@@ -31,7 +31,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch, run_folder
-from lightning_dpgen.cli.configuration import conf_dir, read_conf
+from lightning_dpgen.cli.configuration import conf_dir, read_conf, refuse_interpolations
 from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, OK, Mistake
 from lightning_dpgen.cli.run_folder import JOBS, RunFolder
 from lightning_dpgen.cli.table import aligned
@@ -114,6 +114,7 @@ def _for_hydra(word: str) -> bool:
 
 
 def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
+    refuse_interpolations([*own, *hydras])
     for word in own:
         if word.startswith("-"):
             raise Mistake(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=1,2,4")
@@ -131,8 +132,9 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """All combinations, in Hydra's order, and the names of what differs between them.
 
     Raises:
-        Mistake: for a word that Hydra cannot read.
+        Mistake: for a word that Hydra cannot read, or would look up.
     """
+    refuse_interpolations(words)
     try:
         parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
         choices = [
@@ -175,8 +177,9 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
 
 def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
+    places = [f"root={json.dumps(str(root))}", f"hydra.sweep.dir={json.dumps(str(root / 'private'))}"]
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
-    with _explained(hydras), _called_with(["dpgen", "--multirun", f"root={json.dumps(str(root))}", numbers, *hydras]):
+    with _explained(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
         try:
             hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
         finally:

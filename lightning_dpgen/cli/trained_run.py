@@ -128,7 +128,7 @@ def fit(
     ]
     if options.previews_every != 0:
         callbacks.append(Previews(options.previews_every or _between_previews(account.plan.stage("training").count)))
-    loggers: list[Logger] = [PrivateEvents(folder.private, name="", version="tensorboard")]
+    loggers: list[Logger] = [PrivateEvents(folder.private, name="", version=folder.tensorboard.name)]
     if account.private:
         loggers.append(PublicEvents(folder.public))
     trainer = pl.Trainer(

@@ -26,13 +26,18 @@ def save(path: Path, value: Any) -> None:
 
 def write(path: Path, content: bytes | memoryview) -> None:
     """As `save`, of bytes."""
-    part = path.with_name(f"{path.name}.part")
+    part = part_of(path)
     with open(part, "wb", opener=owner_only) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
     sync_folder(path.parent)
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written before it has its name."""
+    return path.with_name(f"{path.name}.part")
 
 
 def load(path: Path, *expected: str) -> Any:

@@ -26,6 +26,30 @@ def owner_only(path: str, flags: int) -> int:
     return descriptor
 
 
+def read_plain(path: Path, most: int) -> bytes:
+    """The content of a plain file that may be anybody's: it is opened to be read, and nothing about it changes.
+
+    Args:
+        most: bytes that are read.
+
+    Raises:
+        OSError: if it is a symbolic link or no plain file, is larger, or cannot be read.
+    """
+    # A pipe would be waited for.
+    flags = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "is a symbolic link; expected the file itself", str(path))
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+            raise OSError(errno.EINVAL, f"expected a plain file of at most {most:,} bytes", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a new name in it durable; a system that has no such thing does it by itself."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from lightning_dpgen.privacy.accountant import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.folders import read_plain
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
@@ -40,6 +42,8 @@ _PAIRS = 0.5
 _LARGEST_EXPONENT = 700.0
 KEY = "fingerprint.key"
 _KEY_BYTES = 16
+# Of a file that is read only to see whether it is a study.
+_LARGEST_FILE = 2**26
 _TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
 _DELTA = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 _HEADER = shape(study={}, epsilon=_EPSILON | {"exclusiveMinimum": 0}, delta=_DELTA | {"exclusiveMinimum": 0})
@@ -313,15 +317,7 @@ class Study:
             lines = chain.Lines(
                 self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study"
             )
-        read: list[dict[str, Any]] = []
-        for number, line in lines:
-            try:
-                check_shape(line, _ENTRY if read else _HEADER)
-                if read:
-                    decode(line["event"])
-            except ValueError as error:
-                raise lines.damaged(number, str(error)) from None
-            read.append(line)
+        read = _checked(lines)
         return read[0], read[1:], lines
 
 
@@ -330,15 +326,62 @@ def fingerprint_key(folder: Path) -> str:
 
     Raises:
         LedgerError: if it is damaged.
+        OSError: if it is no plain file, or cannot be read.
     """
     path = folder / KEY
     with chain.hold(path, _PATIENCE):
-        if not path.exists():
+        if not os.path.lexists(path):
             durable.write(path, secrets.token_hex(_KEY_BYTES).encode())
-        key = path.read_text(encoding="ascii")
-    if len(key) != 2 * _KEY_BYTES:
+        key = _read_key(path)
+    if key is None:
         raise LedgerError(f"{path}: is not a key of fingerprints, or only a part of one; delete it, and another is made")
     return key
+
+
+def known_key(folder: Path) -> str | None:
+    """The same key, where a study has made one; nothing in the folder is made, locked or changed."""
+    try:
+        return _read_key(folder / KEY)
+    except OSError:
+        return None
+
+
+def _read_key(path: Path) -> str | None:
+    key = read_plain(path, _LARGEST_FILE)
+    return key.decode() if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * _KEY_BYTES), key) else None
+
+
+def recorded(path: Path) -> frozenset[str]:
+    """The fingerprints of all records of which a study knows; none where a file is no sound study.
+
+    The file may be anybody's: nothing is made, locked or changed.
+    """
+    try:
+        # A run that is entered at the same time writes its line before its head.
+        heads = read_plain(chain.heads_file(path), _LARGEST_FILE)
+        content = read_plain(path, _LARGEST_FILE)
+        entries = _checked(chain.Lines(path, content, heads, kind="study", version=FORMAT_VERSION, of="study"))[1:]
+    except (LedgerError, OSError):
+        return frozenset()
+    return frozenset(entry["records"] for entry in entries if "records" in entry)
+
+
+def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
+    """The first line and the entries.
+
+    Raises:
+        LedgerError: if one of them is damaged.
+    """
+    read: list[dict[str, Any]] = []
+    for number, line in lines:
+        try:
+            check_shape(line, _ENTRY if read else _HEADER)
+            if read:
+                decode(line["event"])
+        except ValueError as error:
+            raise lines.damaged(number, str(error)) from None
+        read.append(line)
+    return read
 
 
 def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:

@@ -97,6 +97,29 @@ MISTAKES = {
     "rows beyond any use": (["rows=99999999999"], "rows=99999999999"),
     "a huge picture": (["data=images", "data.path=x", "data.n=5000", "data.height=99999", "data.width=9"], "data.height"),
     "a rate of learning": (["model.lr=1e300"], "model.lr"),
+    **{
+        f"a schema named {value}": (
+            ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"], r"data\.schema=.*: expected the name"
+        )
+        for value in ("12", "inf", "nan", "-1", "[1,2]", "{a:1}", "true")
+    },
+    "an empty path": (["data=baskets", "data.path=", "data.items=1..9", "data.max_items=3", "data.n=9"], r"data\.path="),
+    **{
+        f"{value} items of nine": (
+            ["data=baskets", "data.path=b.dat", "data.items=1..9", "data.n=300", f"data.max_items={value}"],
+            rf"data\.max_items={value}: expected a whole number from 1 to 9",
+        )
+        for value in ("10", "99999999999999999999999")
+    },
+    "too many items of a private list": (
+        ["data=baskets", "data.path=b.dat", "data.items=private", "data.discovery_share=0.1", "data.outside=clamp",
+         "data.n=300", "data.max_items=99999999999999999999999"],
+        r"data\.max_items=9+: expected a whole number from 1 to 100,000",
+    ),
+    "a number of classes of baskets": (
+        ["data=baskets", "data.path=b.dat", "data.items=1..9", "data.n=300", "data.max_items=3", "data.classes=2"],
+        r"data\.classes=2: expected names in a list",
+    ),
     "bad accelerator": (["trainer.accelerator=foo"], "trainer.accelerator=foo"),
 }
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from lightning_dpgen.cli.configuration import conf_dir, read_conf, read_project_conf
+from lightning_dpgen.cli.configuration import conf_dir, read_conf, read_data_conf, read_project_conf
 from lightning_dpgen.cli.mistake import Mistake
 
 WRONG = (
@@ -40,3 +40,53 @@ def test_every_command_states_the_same_bounds_of_epsilon(dpgen, command):
         status, _, err = dpgen(*command, f"privacy.epsilon={epsilon}")
         expected = f"privacy.epsilon={float(epsilon)}: expected a number from 1e-06 to 1000, or privacy=off"
         assert status == 2 and expected in err
+
+
+SECRET = "nobody-may-see-this"
+LOOKED_UP = (
+    "seed=${oc.env:SECRET_}", "privacy.unit=${oc.env:SECRET_}", "privacy.unit='one ${oc.env:SECRET_}'", "seed=${data.n}",
+    "+data.path=${oc.env:SECRET_}", "rows=${oc.decode:1}", "run_dir=${oc.env:SECRET_}", "privacy.unit=\\${oc.env:SECRET_}",
+    "data.n=${oc.env:NOT_THERE_}", "privacy.unit=$\\{oc.env\\:SECRET_\\}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("word", LOOKED_UP)
+@pytest.mark.parametrize("command", [["train"], ["train", "-m"], ["budget"], ["project"], ["audit"]], ids=" ".join)
+def test_nothing_is_looked_up(dpgen, tmp_path, monkeypatch, word, command):
+    """A resolver would put a variable of the environment into a certificate."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECRET_", SECRET)
+    status, out, err = dpgen(*command, word)
+    assert status == 2 and "expected the value itself" in err and len(err.splitlines()) == 1, err
+    assert SECRET not in out + err and "NOT_THERE_'" not in err and not list(tmp_path.iterdir())
+
+
+def test_a_selection_looks_nothing_up(dpgen, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECRET_", SECRET)
+    selection = ["privacy.selection=logarithmic", "privacy.selection_score=fidelity", "privacy.fidelity_share=0.1"]
+    looked_up = "${oc.env:SECRET_}"
+    for words in ([f"model.lr=1e-3,{looked_up}"], [f"run_dir={looked_up}"], ["model.lr=1e-3,1e-2", f"seed={looked_up}"]):
+        status, out, err = dpgen("train", *selection, *words)
+        assert status == 2 and "expected the value itself" in err and SECRET not in out + err
+        assert not list(tmp_path.iterdir())
+    status, _, err = dpgen("train", "-m", "seed=1,2", "hydra.launcher.x=${oc.env:SECRET_}")
+    assert status == 2 and "expected the value itself" in err
+
+
+def test_the_files_of_settings_look_nothing_up():
+    for path in conf_dir().rglob("*.yaml"):
+        assert "${" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("word", ["data@x=digits", "+data@x=digits", "data@_global_=digits", "seed@x=1", "@x=1"])
+def test_a_name_has_no_package(word):
+    with pytest.raises(Mistake, match="expected a name without @") as said:
+        read_conf([word])
+    assert "Did you mean" not in str(said.value) and "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "x", "1.5"])
+def test_settings_of_the_data_alone_are_named_as_they_were_given(value):
+    with pytest.raises(Mistake, match=rf"^data\.n={value}: expected a whole number"):
+        read_data_conf(["data=digits", f"data.n={value}"])

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lightning_dpgen.cli import run_folder
+from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.release.against_real import write_evaluation
@@ -127,6 +130,111 @@ def test_a_file_behind_a_link_is_neither_read_nor_written(tmp_path):
         with pytest.raises(OSError, match="symbolic links"), open(tmp_path / "link", mode, opener=owner_only):
             pass
     assert (tmp_path / "theirs").read_text() == "x"
+
+
+def _make_a_dangling_link(path):
+    path.symlink_to("nowhere")
+
+
+def _make_a_link(path):
+    target = path.with_name("theirs")
+    target.mkdir() if "." not in path.name else target.write_text("x")
+    path.symlink_to(target)
+
+
+def _make_the_other_kind(path):
+    path.write_text("x") if "." not in path.name else path.mkdir()
+
+
+def _make_a_pipe(path):
+    os.mkfifo(path)
+
+
+IN_THE_WAY = (_make_a_dangling_link, _make_a_link, _make_the_other_kind, _make_a_pipe)
+FILES = [
+    "ledger.jsonl", "ledger.jsonl.heads", "ledger.part",
+    *(f"{name}{end}" for name in ("split.pt", "checkpoint.ckpt", "measured.pt", "projected.pt", "bought.pt", "fidelity.pt",
+      "selection.pt") for end in ("", ".part")),
+]  # fmt: skip
+FOLDERS = ["release-in-progress", "trials", "tensorboard"]
+
+
+@pytest.mark.parametrize("make", IN_THE_WAY, ids=lambda make: make.__name__.strip("_"))
+@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
+def test_what_stands_in_the_way_of_a_file_is_refused_before_anything_is_spent(tmp_path, name, make):
+    (tmp_path / "run/private").mkdir(parents=True, mode=0o700)
+    make(tmp_path / "run/private" / name)
+    with pytest.raises(Mistake, match=rf"private/{name} is .*choose another run_dir$") as refused:
+        run_folder.take(RunFolder(tmp_path / "run"))
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_what_a_run_has_left_is_not_in_its_way(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.private.mkdir(parents=True, mode=0o700)
+    for name in FILES:
+        (folder.private / name).write_text("x")
+    for path in (*(folder.private / name for name in FOLDERS), folder.public):
+        path.mkdir()
+    run_folder.take(folder)
+    # Without its ledger nobody can tell whose that is.
+    folder.ledger.unlink()
+    with pytest.raises(Mistake, match="release-in-progress is a folder, of a run whose ledger is not there: remove it"):
+        run_folder.take(folder)
+
+
+@pytest.mark.parametrize("make", IN_THE_WAY, ids=lambda make: make.__name__.strip("_"))
+@pytest.mark.parametrize("name", ["release", "private/release-in-progress", "private/measured.pt.part", "public"])
+def test_no_run_begins_where_it_could_not_end(dpgen, tmp_path, name, make):
+    (tmp_path / "run/private").mkdir(parents=True, mode=0o700)
+    make(tmp_path / "run" / name)
+    if name == "public" and make is _make_a_link:
+        # What it would hold is public wherever it lies.
+        run_folder.take(RunFolder(tmp_path / "run"))
+        return
+    for command in ("measured", "project", "train"):
+        status, _, err = dpgen(*COMMANDS[command], f"run_dir={tmp_path / 'run'}")
+        assert status == 2 and f" {name} is " in err and "run_dir" in err and len(err.splitlines()) == 1, err
+        assert "finished release already" not in err and "To go on" not in err
+        assert not (tmp_path / "run/private/ledger.jsonl").exists()
+
+
+def test_a_folder_that_is_there_and_no_release_is_said_to_be_none(dpgen, tmp_path):
+    (tmp_path / "run/release").mkdir(parents=True)
+    status, _, err = dpgen(*COMMANDS["measured"], f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "release is a folder and no finished release" in err and len(err.splitlines()) == 1
+    (tmp_path / "run/release/privacy.json").write_text("{}")
+    status, _, err = dpgen(*COMMANDS["measured"], f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "holds a finished release already" in err
+
+
+def test_a_place_below_no_folder_is_named(dpgen, tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("nowhere")
+    for place, said in (
+        (tmp_path / "file/x/y", f"{tmp_path / 'file'} is a file"),
+        (tmp_path / "link/x", f"{tmp_path / 'link'} is a symbolic link"),
+        (tmp_path / "link", "link: is a symbolic link"),
+        ("/dev/null/x", "run_dir=/dev/null/x: /dev/null is neither a file nor a folder"),
+    ):
+        status, _, err = dpgen(*COMMANDS["measured"], f"run_dir={place}")
+        assert status == 2 and said in err and "expected a folder" in err and len(err.splitlines()) == 1, err
+
+
+def test_a_ledger_that_is_a_link_is_not_gone_on_with(dpgen, tmp_path, interrupted_when_kept):
+    words = [*COMMANDS["measured"], f"run_dir={tmp_path / 'run'}"]
+    with interrupted_when_kept(1):
+        assert dpgen(*words)[0] == 130
+    private = tmp_path / "run/private"
+    shutil.move(private / "ledger.jsonl", tmp_path / "elsewhere")
+    before = (tmp_path / "elsewhere").read_bytes()
+    (private / "ledger.jsonl").symlink_to(tmp_path / "elsewhere")
+    status, _, err = dpgen(*words)
+    assert status == 2 and "private/ledger.jsonl is a symbolic link" in err and "put the file itself in its place" in err
+    assert len(err.splitlines()) == 1 and "To go on" not in err and (tmp_path / "elsewhere").read_bytes() == before
+    (private / "ledger.jsonl").unlink()
+    shutil.move(tmp_path / "elsewhere", private / "ledger.jsonl")
+    assert dpgen(*words)[0] == 0
 
 
 class _Disk:

@@ -1,11 +1,19 @@
 """Runs of a study add up, and one that would pass its total is refused before anything is spent."""
 
 import json
+import os
+import shutil
 
+import dp_accounting
+import numpy as np
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.cli.configuration import PrivacyConf
+from lightning_dpgen.cli.same_run import fingerprint
+from lightning_dpgen.cli.studies import mark
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.study import Study, fingerprint_key
 from lightning_dpgen.release.verify import verify
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
@@ -133,3 +141,116 @@ def test_a_file_of_another_study_is_warned_of(dpgen, tmp_path, monkeypatch, shor
     assert status == 0 and "belongs to study other" in err
     key = tmp_path / "studies" / "fingerprint.key"
     assert key.stat().st_mode & 0o077 == 0 and key.read_text() not in (tmp_path / "studies" / "census.jsonl").read_text()
+
+
+RECORDS = [np.arange(9)]
+
+
+def _seen(folder):
+    """All of a folder that a run might change."""
+    seen = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        found = path.lstat()
+        plain = path.is_file() and not path.is_symlink()
+        seen[path] = (found.st_mode, found.st_mtime_ns, path.read_bytes() if plain else None)
+    return seen
+
+
+def _theirs(folder):
+    """What another program may have in a folder of that name."""
+    folder.mkdir()
+    (folder / "foo.jsonl").write_text('{"mine": 1}\n')
+    (folder / "foo.jsonl.heads").write_text("mine")
+    (folder / "folder.jsonl").mkdir()
+    (folder / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
+    (folder / "to.jsonl").symlink_to(folder / "foo.jsonl")
+    (folder / "none.jsonl").symlink_to(folder / "nowhere")
+    for name in ("foo.jsonl", "bytes.jsonl", ""):
+        (folder / name).chmod(0o755 if not name else 0o644)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(folder / "pipe.jsonl")
+    return folder
+
+
+def _study_knows(folder, name):
+    """A study of ours that knows of the records."""
+    study = Study(folder / f"{name}.jsonl", epsilon=9.0, delta=1e-6)
+    study.records = fingerprint(RECORDS, fingerprint_key(folder))
+    study.enter("run", dp_accounting.GaussianDpEvent(9.0))
+
+
+def _find_no_key(folder):
+    pass
+
+
+def _find_bytes(folder):
+    (folder / "fingerprint.key").write_bytes(b"\xff\xfe\x00")
+
+
+def _find_a_link(folder):
+    (folder / "elsewhere").write_text("0" * 32)
+    (folder / "fingerprint.key").symlink_to(folder / "elsewhere")
+
+
+def _find_a_folder(folder):
+    (folder / "fingerprint.key").mkdir()
+
+
+def _find_a_long_one(folder):
+    (folder / "fingerprint.key").write_text("0" * 33)
+
+
+def _find_a_pipe(folder):
+    os.mkfifo(folder / "fingerprint.key")
+
+
+KEYS = (_find_no_key, _find_bytes, _find_a_link, _find_a_folder, _find_a_long_one, _find_a_pipe)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.__name__.strip("_"))
+def test_a_run_of_no_study_leaves_a_folder_of_that_name_as_it_is(tmp_path, monkeypatch, key):
+    monkeypatch.chdir(tmp_path)
+    folder = _theirs(tmp_path / "studies")
+    key(folder)
+    before = _seen(tmp_path)
+    assert mark(None, PrivacyConf(noise="standard"), RECORDS) is None
+    assert _seen(tmp_path) == before
+
+
+def test_a_run_of_no_study_reads_ours_and_changes_nothing(tmp_path, monkeypatch):
+    """Though files of others lie beside it; a link to such a folder is not followed."""
+    monkeypatch.chdir(tmp_path)
+    folder = _theirs(tmp_path / "studies")
+    _study_knows(folder, "census")
+    _study_knows(folder, "damaged")
+    (folder / "damaged.jsonl").write_text((folder / "damaged.jsonl").read_text().replace("run", "nur"))
+    (folder / "fingerprint.key").chmod(0o644)
+    (folder / "census.jsonl").chmod(0o644)
+    before = _seen(tmp_path)
+    said = mark(None, PrivacyConf(noise="standard"), RECORDS)
+    assert "this file belongs to study census, and is not entered in it" in said and _seen(tmp_path) == before
+    assert mark(None, PrivacyConf(noise="standard"), [np.arange(8)]) is None
+    shutil.move(folder, tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    before = _seen(tmp_path)
+    assert mark(None, PrivacyConf(noise="standard"), RECORDS) is None and _seen(tmp_path) == before
+
+
+def test_a_whole_run_of_no_study_leaves_the_folder_as_it_is(dpgen, tmp_path, monkeypatch, short_fits):
+    monkeypatch.chdir(tmp_path)
+    _find_bytes(_theirs(tmp_path / "studies"))
+    before = _seen(tmp_path / "studies")
+    (tmp_path / "s.yaml").write_text("columns:\n  age: {type: integer, low: 0, high: 99}\n")
+    (tmp_path / "t.csv").write_text("\n".join(["age", *map(str, range(90))]) + "\n")
+    words = ["data=table", "data.path=t.csv", "data.schema=s.yaml", "data.n=90", "model=measured"]
+    status, _, err = dpgen("train", *words, "run_dir=run")
+    assert status == 0, err
+    assert _seen(tmp_path / "studies") == before
+
+
+@pytest.mark.parametrize("key", KEYS[1:], ids=lambda key: key.__name__.strip("_"))
+def test_a_key_that_is_none_is_refused_in_one_line_where_a_study_needs_it(tmp_path, key):
+    key(tmp_path)
+    with pytest.raises((LedgerError, OSError), match=r"not a key|symbolic link|plain file") as refused:
+        fingerprint_key(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1

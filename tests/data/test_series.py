@@ -387,6 +387,7 @@ BAD = {
     "a labels' array": (FRAME, LABELLED, {"label": np.ones(1)}, ValueError, "such as a name"),
     "a separator of another kind": (FRAME, PAIR, {"separator": 5}, ValueError, "separator=5"),
     "columns of another kind": (FRAME, PAIR, {"columns": 5}, ValueError, "columns=5"),
+    "columns that are no names": (FRAME, PAIR, {"columns": [None, "t_0"]}, ValueError, "expected a list of names"),
     "nested persons": (FRAME.assign(p=[[1]]), PAIR, {"person": "p"}, BadRecords, "list"),
     "nested labels": (FRAME.assign(label=[[1]]), LABELLED, {}, BadRecords, r"row 1: the label \[1\]"),
     "a label of another kind": (np.ones((1, 2)), LABELLED, {"label": 5}, BadRecords, "label=5"),

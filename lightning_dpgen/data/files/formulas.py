@@ -2,6 +2,11 @@
 
 A cell that begins with one of the signs that OWASP lists ("CSV Injection") gets an apostrophe before it; so does one that
 begins with apostrophes and then such a sign, so that taking one apostrophe away gives each cell back as it was.
+
+Files of other programs are not escaped, so a reader takes an apostrophe away only where that gives a text that its schema
+knows. Where a schema knows a text in both forms, ``=a`` and ``'=a``, a cell ``'=a`` is the escaped ``=a``: by the schema
+alone, since no record may decide how another one is read. A header in which a name begins with a sign is not escaped, and
+then nothing below it is taken for escaped that is known as it stands.
 """
 
 from __future__ import annotations
@@ -41,15 +46,37 @@ def escaped_name(name: str) -> str:
     return escaped(pa.array([name]))[0].as_py()
 
 
-def known_again(texts: pa.Array, known: pa.Array) -> pa.Array:
-    """Texts, where one that is not `known` is taken for the known one that it is the escaped form of.
+def begins_with_sign(texts: pa.Array) -> pa.Array:
+    """Which texts a spreadsheet would run: none that `escaped` has made."""
+    return pc.match_substring_regex(texts, f"^{_SIGNS}")
 
-    What is known itself is never touched, nor is what is known in neither form.
+
+def known_again(texts: pa.Array, known: pa.Array, *, escaped: bool = True) -> pa.Array:
+    """Texts, where the escaped form of a `known` one is taken for that.
+
+    Args:
+        texts: as they stand in a file.
+        known: what they may be. A text that is known in neither form is never touched.
+        escaped: whether a text that is known in both forms is the escaped one.
 
     Example:
         >>> known_again(pa.array(["'=a", "'=b", "=a"]), pa.array(["=a"])).to_pylist()
         ['=a', "'=b", '=a']
+        >>> both = pa.array(["=a", "'=a"])
+        >>> known_again(both, both).to_pylist(), known_again(both, both, escaped=False).to_pylist()
+        (['=a', '=a'], ['=a', "'=a"])
     """
     plain = unescaped(texts)
-    again = pc.and_(pc.invert(pc.is_in(texts, known)), pc.is_in(plain, known))
-    return pc.if_else(again, plain, texts)
+    again = pc.is_in(plain, known)
+    return pc.if_else(again if escaped else pc.and_(again, pc.invert(pc.is_in(texts, known))), plain, texts)
+
+
+def doubtful(known: pa.Array) -> pa.Array:
+    """Those of `known` texts that are also the escaped form of another one.
+
+    Example:
+        >>> doubtful(pa.array(["=a", "'=a", "'=b"])).to_pylist()
+        ["'=a"]
+    """
+    plain = unescaped(known)
+    return known.filter(pc.and_(pc.is_in(plain, known), pc.not_equal(plain, known)))

@@ -70,7 +70,8 @@ class SeriesForm:
     def __post_init__(self) -> None:
         if self.form not in ("wide", "long"):
             raise ValueError(f"form={shown(self.form)}: expected wide or long (data.form)")
-        if not isinstance(self.columns, list | tuple | None):
+        columns = () if self.columns is None else self.columns
+        if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
             raise ValueError(f"columns={shown(self.columns)}: expected a list of names (data.columns)")
         if self.form == "wide" and (self.by is not None or self.day is not None):
             raise ValueError("by and day are of long files: expected form=long, or neither (data.form)")

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.files.formulas import known_again
+from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
+from lightning_dpgen.data.tables.column import shortened
 
 SUFFIXES = (".csv", ".tsv", ".data")
 # Errors that a damaged gzip file raises while it is read.
@@ -51,15 +52,7 @@ class TextTable:
         Raises:
             BadRecords: if there is no header where there should be one, or a first record of another length.
         """
-        first = next(self._records(), None)
-        if self.names is None:
-            if first is None:
-                raise BadRecords(f"{self.path} is empty: expected a header line with the names of the columns")
-            names = pa.array([name.strip() if self.strip else name for name in first[1]], pa.string())
-            return known_again(names, pa.array(list(self.listed), pa.string())).to_pylist()
-        if first is not None and len(first[1]) != len(self.names):
-            raise BadRecords(self._ragged(first[0], len(first[1]), len(self.names)))
-        return list(self.names)
+        return self._header()[0]
 
     def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         """These columns as text, so many records at a time.
@@ -67,12 +60,12 @@ class TextTable:
         Raises:
             BadRecords: for what is no such file, naming the line.
         """
-        names, records = self.columns(), self._records()
+        (names, escaped), records = self._header(), self._records()
         header = 0 if self.names is not None else next(records)[0]
         if next(records, None) is None:
             return
         try:
-            yield from self._read(names, wanted, header)
+            yield from self._read(names, wanted, header, escaped)
         except (pa.ArrowInvalid, OSError) as error:
             raise BadRecords(self._fault(len(names), error)) from None
 
@@ -83,7 +76,22 @@ class TextTable:
         except (BadRecords, StopIteration):
             return f"record {row + 1}"
 
-    def _read(self, names: list[str], wanted: list[str], header: int) -> Iterator[pa.RecordBatch]:
+    def _header(self) -> tuple[list[str], bool]:
+        """The names of the columns, and whether a text that is known in both forms is the escaped one."""
+        first = next(self._records(), None)
+        if self.names is None:
+            if first is None:
+                raise BadRecords(f"{self.path} is empty: expected a header line with the names of the columns")
+            names = pa.array([name.strip() if self.strip else name for name in first[1]], pa.string())
+            escaped = not pc.any(begins_with_sign(names)).as_py()
+            return known_again(names, pa.array(list(self.listed), pa.string()), escaped=escaped).to_pylist(), escaped
+        if first is not None and len(first[1]) != len(self.names):
+            raise BadRecords(self._ragged(first[0], len(first[1]), len(self.names)))
+        return list(self.names), True
+
+    def _read(self, names: list[str], wanted: list[str], header: int, escaped: bool) -> Iterator[pa.RecordBatch]:
+        both = {name: doubtful(listed) for name, listed in self.listed.items() if escaped and listed is not None}
+        found: dict[str, tuple[bool, bool]] = {}
         reader = pa.csv.open_csv(
             self.path,
             read_options=pa.csv.ReadOptions(
@@ -102,11 +110,26 @@ class TextTable:
         for batch in reader:
             if self.strip:
                 batch = pa.record_batch([pc.utf8_trim_whitespace(column) for column in batch.columns], names=wanted)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            for name in columns.keys() & {name for name, texts in both.items() if len(texts)}:
+                found[name] = self._one_form(name, columns[name], both[name], found.get(name, (False, False)))
             arrays = [
-                column if (listed := self.listed.get(name)) is None else known_again(column, listed)
-                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                column if (listed := self.listed.get(name)) is None else known_again(column, listed, escaped=escaped)
+                for name, column in columns.items()
             ]
             yield pa.record_batch(arrays, names=batch.schema.names)
+
+    def _one_form(self, name: str, column: pa.Array, both: pa.Array, before: tuple[bool, bool]) -> tuple[bool, bool]:
+        """Whether texts that were not escaped were found so far, and texts that may have been: never both."""
+        now = (begins_with_sign(column), pc.is_in(column, both))
+        plain, either = (old or bool(pc.any(texts).as_py()) for old, texts in zip(before, now, strict=True))
+        if plain and either:
+            raise BadRecords(
+                f"{self.path}: column {shortened(name)} holds text that begins with a sign of formulas as it stands, and "
+                f"{shortened(both[0].as_py())} or the like, which the schema also has without its apostrophe: expected all "
+                "of it escaped, as dpgen sample writes it, or none; a Parquet file leaves no doubt"
+            )
+        return plain, either
 
     def _skips_empty(self, names: list[str]) -> bool:
         """Of a single column an empty line is a record."""
