@@ -49,6 +49,7 @@ from lightning_dpgen.release.certificate import (
     SELECTION,
     STUDY_UNKNOWN,
     NotARelease,
+    alone,
     also,
     digest,
     file_hash,
@@ -227,25 +228,41 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"epsilon={epsilon:g} is above the budget that was set, target_epsilon={target:g}")
     if len({name for name, *_ in stages}) < len(stages):
         verdict.problems.append("two stages have one name")
-    reference = _reference(certificate, event, [stage for _, stage, _ in stages], verdict)
+    try:
+        _check_account(certificate, event, stages, verdict)
+    except (ValueError, ArithmeticError) as error:
+        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
+
+
+def _check_account(
+    certificate: dict,
+    event: dp_accounting.DpEvent,
+    stages: list[tuple[str, dp_accounting.DpEvent, float | None]],
+    verdict: Verdict,
+) -> None:
+    """Whether the numbers follow from the event tree; nothing of it is evaluated before all of that is affordable."""
+    relation, delta, epsilon = (certificate[name] for name in ("relation", "delta", "epsilon"))
+    before, events = len(verdict.problems), [stage for _, stage, _ in stages]
+    reference = _reference(certificate, event, events, verdict)
+    fit = len(verdict.problems) == before
     interval = certificate["accountant"]["value_discretization_interval"]
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
-    if interval and delta and spent_by_rdp(event, delta) > MOST_POINTS * interval:
-        verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
-        return
     # At delta 0 epsilon is a sum.
-    if delta and not affordable(event, interval or INTERVALS[0]):
-        verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
-        return
+    if delta:
+        finer = 0.0 < interval < INTERVALS[0]
+        if finer and not (affordable(event, interval) and spent_by_rdp(event, delta) <= MOST_POINTS * interval):
+            verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
+            return
+        # Stages that a reference stands for are no part of the event.
+        evaluated = [event, composed(events)] if fit and reference is not None else [event]
+        if not all(affordable(whole, INTERVALS[0]) for whole in evaluated):
+            verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
+            return
     _check_selection(certificate["selection"], event, verdict)
     before = len(verdict.problems)
-    try:
-        spending = spent(event, delta, relation=relation, interval=interval or None)
-    except ValueError as error:
-        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
-        return
+    spending = spent(event, delta, relation=relation, interval=interval or None)
     verdict.epsilon = spending.epsilon
     if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
         verdict.problems.append(
@@ -253,13 +270,16 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
             f"{spending.interval:g}"
         )
     _compare("epsilon", epsilon, verdict.epsilon, verdict)
-    for name, stage, stated in stages:
-        alone = spent(stage, delta, relation=relation, interval=interval or None).epsilon
-        _compare(f"epsilon of stage {name!r}", stated, alone, verdict)
+    # What stages cost says nothing of an event that is not made of them, or whose account is another one.
+    if not fit or len(verdict.problems) > before:
+        return
+    found = alone(events, delta, interval or None, relation)
+    for (name, _, stated), cost in zip(stages, found, strict=True):
+        _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:
         return
     if reference is not None:
-        _check_reference(reference, [stage for _, stage, _ in stages], verdict)
+        _check_reference(reference, events, verdict)
     if certificate["study"] != STUDY_UNKNOWN:
         _check_study(certificate["study"], event, relation, verdict)
     replaceable = reference is None or reference.replaceable

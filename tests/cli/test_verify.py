@@ -8,6 +8,8 @@ import shutil
 import pytest
 from contracts.sealed import rewrite
 
+from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
+from lightning_dpgen.privacy.loss import Unaccountable
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.release.certificate import digest, file_hash
 from lightning_dpgen.release.verify import verify
@@ -50,6 +52,18 @@ def _leaf(change):
 
 
 GAUSSIAN = {"type": "GaussianDpEvent", "noise_multiplier": 5.0}
+
+
+LAPLACE = {"type": "LaplaceDpEvent", "noise_multiplier": 2.0}
+SAMPLED = {"type": "PoissonSampledDpEvent", "sampling_probability": 0.01, "event": GAUSSIAN}
+
+
+def _stages(events):
+    return [{"name": f"s{i}", "event": event, "epsilon": 1.0} for i, event in enumerate(events)]
+
+
+def _different(count):
+    return [{**SAMPLED, "event": {**GAUSSIAN, "noise_multiplier": 1.0 + i / 1000}} for i in range(count)]
 
 
 def _sampled(inner):
@@ -108,6 +122,13 @@ SEALED = {
     "a foreign event": (_event({"type": "os.system", "command": "x"}), "os.system"),
     "huge count": (_event({"type": "SelfComposedDpEvent", "count": 10**15, "event": {}}), "accounted for"),
     "an interval at delta 0": (lambda c: c.update(delta=0.0), "cannot be accounted for"),
+    "a pure event of stages that are not": (
+        lambda c: c.update(event=LAPLACE, stages=_stages([GAUSSIAN]), delta=0), "composition of the stages"
+    ),
+    "stages that no replaced record is accounted for": (
+        lambda c: c.update(event=GAUSSIAN, stages=_stages([LAPLACE, SAMPLED]), relation="replace_one"),
+        "composition of the stages",
+    ),
     "a foreign field": (lambda c: c.update(extra=1), "'extra' was unexpected"),
     "another format": (lambda c: c.update(format_version=99), "format_version"),
 }
@@ -191,6 +212,43 @@ def test_what_would_take_forever_is_refused(dpgen, release):
     rewrite(release, expensive)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and "too fine for an event" in out
+
+
+def test_stages_of_which_the_event_is_not_made_are_not_evaluated(dpgen, release):
+    rewrite(release, lambda c: c.update(event=GAUSSIAN, stages=_stages(_different(1000))))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "composition of the stages" in out and "epsilon of stage" not in out
+
+
+@pytest.mark.parametrize(("count", "words"), [(200, "more different noises"), (20, "is stated as 1.0")])
+def test_stages_behind_a_reference_are_bounded_too(dpgen, release, count, words):
+    """They are no part of the event, which costs little."""
+
+    def change(c):
+        stages, reference = _stages([GAUSSIAN, *_different(count)]), {**GAUSSIAN, "noise_multiplier": 1.0}
+        stages[0]["epsilon"] = round_up(gaussian_epsilon(0.2, c["delta"]))
+        c.update(event={"type": "ComposedDpEvent", "events": [GAUSSIAN, reference]}, stages=stages)
+        c.update(reference={"after": 1, "replaceable": False}, epsilon=round_up(gaussian_epsilon(1.04**0.5, c["delta"])))
+        c["accountant"].update(name="closed form", value_discretization_interval=0.0)
+
+    rewrite(release, change)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and words in out
+
+
+def test_few_problems_are_printed_of_many(dpgen, release):
+    rewrite(release, lambda c: c["files"].update({f"f{i}": "0" * 64 for i in range(60)}))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and out.count("BAD") == 21 and re.search(r"BAD  and \d+ more\n", out)
+
+
+def test_an_account_that_fails_is_a_problem(dpgen, release, monkeypatch):
+    def also(*_):
+        raise Unaccountable("no account of this")
+
+    monkeypatch.setattr("lightning_dpgen.release.verify.also", also)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "BAD  the event tree cannot be accounted for: no account of this" in out
 
 
 def test_a_name_cannot_look_like_a_verdict(dpgen, release):
