@@ -13,6 +13,7 @@ from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 
 # Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
 MOST_FILES = 1000
+_LONGEST_NAME = 128
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
 
@@ -24,6 +25,11 @@ def too_long(certificate: dict[str, Any]) -> str | None:
         value = certificate.get(name)
         if isinstance(value, dict | list) and len(value) > most:
             return f"{name}: {len(value):,} entries, expected at most {most:,}"
+    released = certificate.get("released")
+    # Before they are compared with each other: what is large and no text takes long to compare.
+    for name in released if isinstance(released, list) else ():
+        if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+            return f"released: {str(name)[:40]!r}: expected names of at most {_LONGEST_NAME} characters"
     selection = certificate.get("selection")
     if isinstance(selection, dict):
         space = selection.get("space")

@@ -56,8 +56,14 @@ def test_a_pure_release_of_very_many_stages_is_verified(tmp_path):
 
 @pytest.mark.parametrize("name", ["stages", "files", "released", "versions"])
 def test_lists_of_a_certificate(name):
-    assert too_long({name: [0] * 1000}) is None and too_long({name: {}}) is None
-    assert "expected at most" in too_long({name: [0] * 1001})
+    assert too_long({name: ["a"] * 1000}) is None and too_long({name: {}}) is None
+    assert "expected at most" in too_long({name: ["a"] * 1001})
+
+
+@pytest.mark.parametrize("name", [{"a": 1}, ["a"], 1, None, "a" * 129])
+def test_what_is_no_name_of_a_file_is_found_before_names_are_compared(name):
+    assert too_long({"released": ["a" * 128, "b"]}) is None
+    assert "names of at most 128 characters" in too_long({"released": ["b", name]})
 
 
 def test_choices_of_a_selection():
