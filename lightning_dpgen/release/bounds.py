@@ -6,6 +6,7 @@ No release of this program has more: each bound says where it is kept when a rel
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.privacy.plan import MOST_STAGES
@@ -14,6 +15,8 @@ from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 # Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
 MOST_FILES = 1000
 _LONGEST_NAME = 128
+# Bytes of one file and of all, numbers in the tensors: `check_written` refuses more.
+MOST_FILE, MOST_IN_ALL, MOST_NUMBERS = (1 << 32) + (1 << 24), 6 << 30, 1 << 30
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
 
@@ -55,4 +58,41 @@ def check_declared(declared: dict[str, Any]) -> None:
         raise ValueError(
             f"what is declared takes {len(text):,} characters and {values:,} values: expected at most {MOST_BYTES // 2:,} "
             f"and {MOST_VALUES // 2:,}, for a release that others can read; declare fewer or shorter names"
+        )
+
+
+def check_written(folder: Path) -> None:
+    """Refuse files of a release that a reader of it would not open.
+
+    Raises:
+        ValueError: naming the first that is too large.
+    """
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    for name, size in sizes.items():
+        if size > MOST_FILE:
+            raise ValueError(f"{name} has {size:,} bytes: expected at most {MOST_FILE:,}, for a release that others can read")
+    if sum(sizes.values()) > MOST_IN_ALL:
+        raise ValueError(
+            f"the release has {sum(sizes.values()):,} bytes: expected at most {MOST_IN_ALL:,}, for one that others can read"
+        )
+
+
+def check_rows(rows: int, each: int) -> None:
+    """Refuse more rows than fit a release that others can read, before anything is spent on them.
+
+    Args:
+        rows: of synthetic records.
+        each: bytes that one takes, unpacked.
+
+    Raises:
+        ValueError: saying how many there may be.
+
+    Example:
+        >>> check_rows(10**9, 100)
+        Traceback (most recent call last):
+        ValueError: rows=1000000000: expected at most 43,117,445 records of 100 bytes, for a release that others can read
+    """
+    if rows * each > MOST_FILE:
+        raise ValueError(
+            f"rows={rows}: expected at most {MOST_FILE // each:,} records of {each:,} bytes, for a release that others can read"
         )

@@ -22,6 +22,7 @@ from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.lettering import printable
+from lightning_dpgen.release.opened import file_hash
 
 FORMAT_VERSION = 1
 # Names of the files of a release.
@@ -56,12 +57,6 @@ def canonical(value: Any) -> bytes:
 def digest(certificate: dict[str, Any]) -> str:
     """sha256 of the canonical certificate without its own digest."""
     return hashlib.sha256(canonical({k: v for k, v in certificate.items() if k != "digest"})).hexdigest()
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_certificate(

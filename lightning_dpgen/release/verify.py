@@ -34,11 +34,10 @@ from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.reference import Reference, read_reference
-from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
-from lightning_dpgen.release.bounds import MOST_FILES, too_long
+from lightning_dpgen.release.bounds import MOST_FILES, MOST_IN_ALL, too_long
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
@@ -52,9 +51,9 @@ from lightning_dpgen.release.certificate import (
     alone,
     also,
     digest,
-    file_hash,
     statement,
 )
+from lightning_dpgen.release.opened import file_hash, opened, read_own
 from lightning_dpgen.release.projected import KIND, load_projected
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
@@ -99,11 +98,11 @@ def read_certificate(folder: Path) -> dict[str, Any]:
     path = folder / CERTIFICATE
     if not folder.is_dir():
         raise NotARelease(f"{folder} is not a folder: expected a release")
-    if path.is_symlink() or not path.is_file():
+    if not path.is_file() or path.is_symlink():
         raise NotARelease(f"{folder} is not a release: it holds no {CERTIFICATE} that is an ordinary file")
     try:
-        return read_json(path)
-    except ValueError as error:
+        return read_own(path)
+    except (ValueError, OSError) as error:
         raise NotARelease(f"{path} is no certificate: {error}") from None
 
 
@@ -183,16 +182,25 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"file missing: {name}")
     for name in sorted(present - set(files)):
         verdict.problems.append(f"file too many: {name} is not in the certificate")
+    # Links are not followed, here as elsewhere.
+    size = sum((folder / name).lstat().st_size for name in present)
+    if size > MOST_IN_ALL:
+        verdict.problems.append(f"{folder} holds {size:,} bytes: expected at most {MOST_IN_ALL:,}")
+        return
     for name in sorted(present & set(files)):
-        path = folder / name
-        if path.is_symlink() or not path.is_file():
-            verdict.problems.append(f"{name} is not an ordinary file")
-        elif file_hash(path) != files[name]:
-            verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
+        try:
+            if file_hash(folder / name) != files[name]:
+                verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
+        except (ValueError, OSError) as error:
+            verdict.problems.append(str(error))
     said = certificate["statement"]
     for name in sorted(set(ABOUT) & present & set(files)):
-        with open(folder / name, "rb") as file:
-            text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
+        try:
+            with opened(folder / name) as file:
+                text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
+        except (ValueError, OSError):
+            # Said above.
+            continue
         # As a page, a card and a file of JSON hold it.
         forms = (markupsafe.escape(said), html.escape(said, quote=False), json.dumps(said, ensure_ascii=False), said)
         if not any(str(form) in text for form in forms):
@@ -377,7 +385,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     """Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added."""
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
     try:
-        model = read_json(folder / MODEL) if MODEL in certificate["files"] else {}
+        model = read_own(folder / MODEL) if MODEL in certificate["files"] else {}
         described = model.get("model") == KIND
     except (ValueError, OSError) as error:
         verdict.problems.append(f"{MODEL} cannot be read: {error}")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 import shutil
 
@@ -11,7 +12,9 @@ from contracts.sealed import rewrite
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
 from lightning_dpgen.privacy.loss import Unaccountable
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.certificate import digest, file_hash
+from lightning_dpgen.release.bounds import MOST_FILE, MOST_IN_ALL
+from lightning_dpgen.release.certificate import digest
+from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -190,6 +193,36 @@ def test_files(dpgen, release, spoil, words):
     spoil(release)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and words in out
+
+
+@pytest.mark.parametrize("name", ["model.json", "report.html", "README.md", "synthetic.parquet", "privacy.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "loop", "device", "too large"])
+def test_only_ordinary_files_are_opened(dpgen, release, name, kind):
+    path, away = release / name, release.parent / "away"
+    path.rename(away)
+    if kind == "too large":
+        path.touch()
+        os.truncate(path, MOST_FILE + 1)
+    else:
+        {
+            "pipe": os.mkfifo,
+            "folder": os.mkdir,
+            "link": lambda path: path.symlink_to(away),
+            "loop": lambda path: path.symlink_to(path.name),
+            "device": lambda path: path.symlink_to("/dev/zero"),
+        }[kind](path)
+    for command in ("verify", "sample") if name == "model.json" else ("verify",):
+        status, out, err = dpgen(command, release)
+        assert status == 2 and "Traceback" not in err and (name in out or name in err), (out, err)
+
+
+def test_files_of_a_release_have_a_size_in_all(dpgen, release):
+    for i in range(2):
+        (release / f"f{i}").touch()
+        os.truncate(release / f"f{i}", MOST_IN_ALL // 2)
+    rewrite(release, lambda c: c["files"].update({f"f{i}": "0" * 64 for i in range(2)}))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and f"expected at most {MOST_IN_ALL:,}" in out
 
 
 @pytest.mark.parametrize("name", ["README.md", "report.html"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -139,6 +140,23 @@ def _header(length: int, text: bytes = b"{}") -> bytes:
     return struct.pack("<Q", length) + text
 
 
+# As wide as pictures may be.
+_PICTURES = {
+    "kind": "images", "height": 4096, "width": 4096, "levels": 1, "classes": 0, "threshold": None, "channels": 4,
+    "names": [],
+}  # fmt: skip
+
+
+def _tensors(shapes: dict[str, tuple[int, ...]]) -> bytes:
+    """The header of such tensors, without their numbers."""
+    described, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        described[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(described).encode()
+    return _header(len(text), text)
+
+
 def _long_rows(rows: int) -> bytes:
     """Very many equal rows in a short file."""
     file = io.BytesIO()
@@ -249,6 +267,15 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "bundle",
         "x.zip",
         lambda: _bundle("products", lambda model: model.update(k=500_000, mixture_weights=[1.0] * 500_000)),
+    ),
+    "weights of ten thousand million bytes": (
+        "bundle",
+        "x.zip",
+        lambda: _bundle(
+            "products",
+            lambda model: model.update(schema=_PICTURES, k=40, mixture_weights=[1.0] * 40),
+            _tensors({"means": (40, 4096 * 4096 * 4)}),
+        ),
     ),
     "rows that a short file cannot hold": (
         "bundle",

@@ -16,12 +16,13 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.release import verify
+from lightning_dpgen.release import bounds, verify
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
+from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
-from lightning_dpgen.release.tensors import check_tensors
+from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.weights import WeightsContent
 
 
@@ -125,6 +126,34 @@ def test_tensors_are_those_of_the_description(tmp_path, change, words):
     safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=words):
         check_tensors(tmp_path / "x.safetensors", shapes, "F32")
+
+
+def test_numbers_in_all_tensors(tmp_path):
+    with pytest.raises(ValueError, match="numbers in all tensors: expected at most"):
+        check_tensors(tmp_path / "x.safetensors", {"a": (MOST_TENSORS,), "b": (1,)}, "F32")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_are_finite(tmp_path, number):
+    tensors = {"a": np.zeros(7, np.float32), "b": np.zeros((2, 3), np.float32)}
+    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
+    check_finite(tmp_path / "x.safetensors")
+    tensors["b"][1, 2] = number
+    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="expected finite float32"):
+        check_finite(tmp_path / "x.safetensors")
+
+
+def test_what_no_reader_would_open_is_not_released(tmp_path, monkeypatch):
+    for name, most in (("MOST_FILE", 10), ("MOST_IN_ALL", 20)):
+        with monkeypatch.context() as patch:
+            patch.setattr(bounds, name, most)
+            with pytest.raises(ValueError, match=f"expected at most {most}, for"):
+                release_from(
+                    WeightsContent({"a": torch.zeros(9)}, "x"),
+                    account(), tmp_path / "r", data="table", n=90, unit=None, declared={},
+                )  # fmt: skip
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\2\0\0\0", b"\2\0\0\0\0\0\0\0[]", b"\2\0\0\0\0\0\0\0{", b"\377" * 8])
