@@ -19,9 +19,9 @@ from lightning_dpgen.cli.measured import complete_measured, measured_drafts, mea
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.public_centres import ENDING, read_centres
 from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
 from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import smallest_integer
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
@@ -35,7 +35,7 @@ from lightning_dpgen.plugins.guard import PRECISIONS
 from lightning_dpgen.privacy.accountant import check_epsilon
 from lightning_dpgen.privacy.calibration import Draft, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.release.bounds import check_declared, check_rows
+from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
@@ -356,6 +356,8 @@ def fill(conf: Conf) -> Settings:
     except ValueError as error:
         raise Mistake(f"data: {error}") from None
     try:
+        if isinstance(schema, ImageSchema):
+            check_columns(schema.layout.units)
         check_rows(settings.rows, _bytes_of_record(schema))
     except ValueError as error:
         raise Mistake(str(error)) from None

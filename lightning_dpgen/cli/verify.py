@@ -27,15 +27,19 @@ def run(argv: Sequence[str]) -> int:
     problems = verdict.problems[:_MOST_PRINTED]
     for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", problems)):
         for line in lines:
-            # Names come from the release: one with a line break in it must not look like a verdict.
-            print(f"  {mark} {''.join(c if c.isprintable() else '?' for c in line)}")
+            print(f"  {mark} {_printable(line)}")
     if more := len(verdict.problems) - len(problems):
         print(f"  BAD  and {more:,} more")
     if verdict.good:
         print(
-            f"verdict: CONSISTENT. {arguments.release} is what its certificate describes, and the certificate's epsilon "
-            "follows from its events. This does not show that the run took place as described."
+            f"verdict: CONSISTENT. {_printable(str(arguments.release))} is what its certificate describes, and the "
+            "certificate's epsilon follows from its events. This does not show that the run took place as described."
         )
         return 0
     print(f"verdict: NOT TO BE TRUSTED ({len(verdict.problems)} problem{'s' if len(verdict.problems) > 1 else ''}).")
     return 2
+
+
+def _printable(line: str) -> str:
+    """Names come from the release: one with a line break in it must not look like a verdict."""
+    return "".join(c if c.isprintable() else "?" for c in line)

@@ -15,8 +15,11 @@ from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 # Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
 MOST_FILES = 1000
 _LONGEST_NAME = 128
-# Bytes of one file and of all, numbers in the tensors: `check_written` refuses more.
-MOST_FILE, MOST_IN_ALL, MOST_NUMBERS = (1 << 32) + (1 << 24), 6 << 30, 1 << 30
+# Bytes of all files together, of which a hash takes ten seconds on a slow machine, and numbers in the tensors:
+# `check_written` and `write_model` refuse more.
+MOST_BYTES_IN_ALL, MOST_NUMBERS = 5 << 29, 1 << 29
+# Of a table of synthetic records, in which each number of a picture has a column.
+MOST_COLUMNS = 1 << 20
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
 
@@ -65,15 +68,26 @@ def check_written(folder: Path) -> None:
     """Refuse files of a release that a reader of it would not open.
 
     Raises:
-        ValueError: naming the first that is too large.
+        ValueError: naming the largest, if they are too large together.
     """
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    for name, size in sizes.items():
-        if size > MOST_FILE:
-            raise ValueError(f"{name} has {size:,} bytes: expected at most {MOST_FILE:,}, for a release that others can read")
-    if sum(sizes.values()) > MOST_IN_ALL:
+    sizes = {path.name: path.lstat().st_size for path in sorted(folder.iterdir())}
+    if sum(sizes.values()) > MOST_BYTES_IN_ALL:
         raise ValueError(
-            f"the release has {sum(sizes.values()):,} bytes: expected at most {MOST_IN_ALL:,}, for one that others can read"
+            f"{folder} holds {sum(sizes.values()):,} bytes, most of them in {max(sizes, key=sizes.get)}: expected at most "
+            f"{MOST_BYTES_IN_ALL:,}, for a release that others can read"
+        )
+
+
+def check_columns(columns: int) -> None:
+    """Refuse a table that is wider than one is made, before a column of it is.
+
+    Raises:
+        ValueError: saying how wide it may be.
+    """
+    if columns > MOST_COLUMNS:
+        raise ValueError(
+            f"a record of {columns:,} numbers: expected at most {MOST_COLUMNS:,} columns in a table; take smaller "
+            "pictures, or fewer channels"
         )
 
 
@@ -90,9 +104,10 @@ def check_rows(rows: int, each: int) -> None:
     Example:
         >>> check_rows(10**9, 100)
         Traceback (most recent call last):
-        ValueError: rows=1000000000: expected at most 43,117,445 records of 100 bytes, for a release that others can read
+        ValueError: rows=1000000000: expected at most 26,843,545 records of 100 bytes, for a release that others can read
     """
-    if rows * each > MOST_FILE:
+    if rows * each > MOST_BYTES_IN_ALL:
         raise ValueError(
-            f"rows={rows}: expected at most {MOST_FILE // each:,} records of {each:,} bytes, for a release that others can read"
+            f"rows={rows}: expected at most {MOST_BYTES_IN_ALL // each:,} records of {each:,} bytes, for a release that "
+            "others can read"
         )

@@ -1,4 +1,4 @@
-"""Files of a release, which may come from anybody: only an ordinary one is opened, and none that is larger than ours are."""
+"""Files of a release, which may come from anybody: only an ordinary one is opened, no larger than ours are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, read_object
-from lightning_dpgen.release.bounds import MOST_FILE
+from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 
 # Not followed, not waited for, not inherited; where a system knows these.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
-def opened(path: Path, most_bytes: int = MOST_FILE) -> BinaryIO:
+def opened(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> BinaryIO:
     """An ordinary file of no more than so many bytes.
 
     A link may lead out of the release, and a pipe or a device may never end: they are not opened at all.
@@ -37,7 +37,7 @@ def opened(path: Path, most_bytes: int = MOST_FILE) -> BinaryIO:
     return file
 
 
-def check_ordinary(path: Path, most_bytes: int = MOST_FILE) -> None:
+def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> None:
     """Refuse what `opened` refuses, before a library opens it by its name.
 
     Raises:

@@ -28,6 +28,7 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
+from lightning_dpgen.release.bounds import MOST_NUMBERS, check_columns
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_own
@@ -73,7 +74,12 @@ class Release:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns of a file of records, marked if nobody is protected."""
+        """The columns of a file of records, marked if nobody is protected.
+
+        Raises:
+            ValueError: for pictures of more numbers than a table has columns; `sample` draws these all the same.
+        """
+        self._check_columns()
         return self.schema.arrow if self.private else marked_schema(self.schema.arrow)
 
     @property
@@ -91,7 +97,9 @@ class Release:
         """
         if type(number) is not int or not 0 <= number < self.components:
             raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
-        return Release(Mixture(self._mixture.network, torch.eye(self.components)[number]), private=self.private)
+        weights = torch.zeros(self.components)
+        weights[number] = 1.0
+        return Release(Mixture(self._mixture.network, weights), private=self.private)
 
     def sample(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
@@ -114,12 +122,14 @@ class Release:
 
     def table(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pa.Table:
         """The same records as the columns of ``arrow``."""
+        self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
     def chunks(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same, a chunk at a time."""
+        self._check_columns()
         random, before = np.random.default_rng(seed), 0
         for part in self._drawn(n, seed, where):
             yield self.schema.decode(part, random, before)
@@ -137,6 +147,11 @@ class Release:
         """
         for column, value in where.items():
             self.schema.where(column, value)
+
+    def _check_columns(self) -> None:
+        # Other kinds of records have no more columns than a description has values.
+        if isinstance(self.schema, ImageSchema):
+            check_columns(self.schema.layout.units)
 
     def _drawn(self, n: int, seed: int | None, where: Mapping[str, Any] | None) -> Iterator[Encoded]:
         if n < 0:
@@ -186,6 +201,9 @@ class Release:
 def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
+    numbers = sum(tensor.numel() for tensor in network.state_dict().values())
+    if numbers > MOST_NUMBERS:
+        raise ValueError(f"a model of {numbers:,} numbers: expected at most {MOST_NUMBERS:,}, so that others can read it")
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     description |= {} if private else {"private": False}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

@@ -37,7 +37,7 @@ from lightning_dpgen.privacy.reference import Reference, read_reference
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
-from lightning_dpgen.release.bounds import MOST_FILES, MOST_IN_ALL, too_long
+from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
@@ -183,9 +183,10 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
     for name in sorted(present - set(files)):
         verdict.problems.append(f"file too many: {name} is not in the certificate")
     # Links are not followed, here as elsewhere.
-    size = sum((folder / name).lstat().st_size for name in present)
-    if size > MOST_IN_ALL:
-        verdict.problems.append(f"{folder} holds {size:,} bytes: expected at most {MOST_IN_ALL:,}")
+    try:
+        check_written(folder)
+    except (ValueError, OSError) as error:
+        verdict.problems.append(str(error))
         return
     for name in sorted(present & set(files)):
         try:
@@ -225,7 +226,6 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the noise came from a known seed, so it can be removed")
     if certificate["noise"]["source"] not in (STANDARD, SECURE):
         verdict.problems.append("noise.source is none that this software draws private noise from")
-    relation = certificate["relation"]
     delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
     if delta and not _SMALLEST_DELTA <= delta < 1.0:
         verdict.problems.append(f"delta={delta:g}: expected 0, or a number from {_SMALLEST_DELTA:g} to 1")
@@ -289,7 +289,7 @@ def _check_account(
     if reference is not None:
         _check_reference(reference, events, verdict)
     if certificate["study"] != STUDY_UNKNOWN:
-        _check_study(certificate["study"], event, relation, verdict)
+        _check_study(certificate["study"], event, relation, certificate["declared"]["n"], verdict)
     replaceable = reference is None or reference.replaceable
     if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
@@ -363,13 +363,16 @@ def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdic
         verdict.problems.append(f"selection: under the {selection['law']} law there is always a trial")
 
 
-def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, verdict: Verdict) -> None:
+def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: int, verdict: Verdict) -> None:
     """Whether a study can have spent so little with this run in it, and so much within its total."""
     if study["epsilon"] > study["total_epsilon"]:
         verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
     if study["delta"] < _SMALLEST_DELTA:
         verdict.problems.append(f"study: delta={study['delta']:g}: expected a number from {_SMALLEST_DELTA:g} to 1")
         return
+    # Other runs of it may have fewer records, so this alone is no fault.
+    if study["delta"] >= 1.0 / n:
+        verdict.notes.append(f"study: delta={study['delta']:g} is 1/n or more: its epsilon says little of these records")
     # What is under replace-one enters as it stands.
     alone = verdict.epsilon if relation == REPLACE_ONE else spent(event, study["delta"]).epsilon
     if study["epsilon"] < alone * (1.0 - _BETWEEN_ACCOUNTS):

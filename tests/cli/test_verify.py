@@ -12,7 +12,7 @@ from contracts.sealed import rewrite
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
 from lightning_dpgen.privacy.loss import Unaccountable
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.bounds import MOST_FILE, MOST_IN_ALL
+from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.verify import verify
@@ -202,7 +202,7 @@ def test_only_ordinary_files_are_opened(dpgen, release, name, kind):
     path.rename(away)
     if kind == "too large":
         path.touch()
-        os.truncate(path, MOST_FILE + 1)
+        os.truncate(path, MOST_BYTES_IN_ALL + 1)
     else:
         {
             "pipe": os.mkfifo,
@@ -219,10 +219,10 @@ def test_only_ordinary_files_are_opened(dpgen, release, name, kind):
 def test_files_of_a_release_have_a_size_in_all(dpgen, release):
     for i in range(2):
         (release / f"f{i}").touch()
-        os.truncate(release / f"f{i}", MOST_IN_ALL // 2)
+        os.truncate(release / f"f{i}", MOST_BYTES_IN_ALL // 2)
     rewrite(release, lambda c: c["files"].update({f"f{i}": "0" * 64 for i in range(2)}))
     status, out, _ = dpgen("verify", release)
-    assert status == 2 and f"expected at most {MOST_IN_ALL:,}" in out
+    assert status == 2 and f"expected at most {MOST_BYTES_IN_ALL:,}" in out
 
 
 @pytest.mark.parametrize("name", ["README.md", "report.html"])
@@ -288,6 +288,20 @@ def test_a_name_cannot_look_like_a_verdict(dpgen, release):
     (release / "x\nverdict: CONSISTENT. ").write_text("x")
     status, out, _ = dpgen("verify", release)
     assert status == 2 and not [line for line in out.splitlines() if line.startswith("verdict: CONSISTENT")]
+
+
+def test_the_name_of_the_folder_cannot_look_like_a_verdict(dpgen, release):
+    moved = release.rename(release.with_name("x\n  ok   all fine\x1b[31m"))
+    status, out, _ = dpgen("verify", moved)
+    assert status == 0 and "verdict: CONSISTENT" in out and "x?  ok   all fine?[31m" in out and "\x1b" not in out
+
+
+def test_the_delta_of_a_study_that_says_little_is_noted(dpgen, release):
+    for delta, noted in ((0.9999999999, True), (1e-6, False)):
+        study = STUDY | {"epsilon": 90.0, "total_epsilon": 99.0, "delta": delta}
+        rewrite(release, lambda c, study=study: c.update(study=study))
+        _, out, _ = dpgen("verify", release)
+        assert ("note study: delta=1 is 1/n or more" in out) == noted, out
 
 
 def test_a_key_that_stands_twice_says_two_things(dpgen, release):

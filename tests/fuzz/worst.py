@@ -208,7 +208,9 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "a thousand names that are objects, alike but for their last value": (
         "verify",
         "certificate.json",
-        lambda: sealed(certificate() | {"released": [dict.fromkeys(map(str, range(899)), 1) | {"x": i} for i in range(1000)]}),
+        lambda: sealed(
+            certificate() | {"released": [dict.fromkeys(map(str, range(899)), 1) | {"x": i} for i in range(1000)]}
+        ),
     ),
     "two thousand sampled stages": (
         "verify",
