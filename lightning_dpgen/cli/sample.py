@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from lightning_dpgen.release.tables import FORMATS, csv_text, write_table
 
 # How many records, where nothing is said: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10
+_MOST = 10**9
 
 
 def run(argv: Sequence[str]) -> int:
@@ -30,7 +32,9 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
     parser.add_argument(
-        "-n", type=whole_number, help=f"how many records ({_WRITTEN} to a file, {_SHOWN} to the terminal)"
+        "-n",
+        type=whole_number,
+        help=f"how many records, at most {_MOST:,} ({_WRITTEN} to a file, {_SHOWN} to the terminal)",
     )
     parser.add_argument("-o", dest="output", help="a new .parquet or .csv file; without it, records are printed as CSV")
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
@@ -55,6 +59,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if arguments.seed is not None and arguments.seed >= 2**63:
         raise Mistake(f"--seed {arguments.seed}: expected a number below 2^63")
+    if arguments.n is not None and arguments.n > _MOST:
+        raise Mistake(f"-n {arguments.n}: expected a number of records up to {_MOST:,}")
     output = None if arguments.output is None else _place(arguments.output)
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
@@ -67,6 +73,10 @@ def run(argv: Sequence[str]) -> int:
             release = release.component(arguments.component)
         except ValueError as error:
             raise Mistake(f"--{error}") from None
+    try:
+        columns = release.arrow
+    except ValueError as error:
+        raise Mistake(f"{arguments.release}: {error}") from None
     where = _conditions(release, arguments.where)
     n = arguments.n
     if n is None:
@@ -78,7 +88,7 @@ def run(argv: Sequence[str]) -> int:
                 print(text, end="")
             print(f"{n:,} synthetic records; -n says how many, -o FILE.parquet or FILE.csv writes them", file=sys.stderr)
         else:
-            _write(output, chunks, release.arrow, escape=not arguments.no_escape)
+            _write(output, chunks, columns, escape=not arguments.no_escape)
             print(f"{n:,} synthetic records in {output}")
     except TooRare as error:
         raise Mistake(str(error)) from None
@@ -98,7 +108,7 @@ def _place(name: str) -> Path:
     output = Path(name)
     if output.suffix not in FORMATS:
         raise Mistake(f"-o {output}: expected a name that ends in {' or '.join(FORMATS)}")
-    if output.exists():
+    if os.path.lexists(output):
         raise Mistake(f"-o {output}: exists already; choose another name")
     if not output.parent.is_dir():
         raise Mistake(f"-o {output}: there is no folder {output.parent}")
@@ -107,7 +117,8 @@ def _place(name: str) -> Path:
 
 def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *, escape: bool) -> None:
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
-    part = output.with_name(f".{output.stem}.part{output.suffix}")
+    # A name of its own: what stands there, such as a link, may be somebody else's.
+    part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part{output.suffix}")
     try:
         write_table(part, chunks, schema, escape=escape)
         os.replace(part, output)

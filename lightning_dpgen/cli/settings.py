@@ -19,8 +19,10 @@ from lightning_dpgen.cli.measured import complete_measured, measured_drafts, mea
 from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.public_centres import ENDING, read_centres
 from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
 from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.layout import smallest_integer
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -33,7 +35,7 @@ from lightning_dpgen.plugins.guard import PRECISIONS
 from lightning_dpgen.privacy.accountant import check_epsilon
 from lightning_dpgen.privacy.calibration import Draft, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.release.bounds import check_declared
+from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
@@ -353,7 +355,22 @@ def fill(conf: Conf) -> Settings:
         check_declared(settings.declared())
     except ValueError as error:
         raise Mistake(f"data: {error}") from None
+    try:
+        if isinstance(schema, ImageSchema):
+            check_columns(schema.layout.units)
+        check_rows(settings.rows, _bytes_of_record(schema))
+    except ValueError as error:
+        raise Mistake(str(error)) from None
     return settings
+
+
+def _bytes_of_record(schema: Schema) -> int:
+    """What a synthetic record takes in a file at most, but for long texts."""
+    if isinstance(schema, BasketSchema):
+        return 8 * (schema.max_items + 1)
+    layout = schema.layout
+    pixel = smallest_integer(layout.levels).itemsize if isinstance(schema, ImageSchema) else 8
+    return pixel * layout.units + 8 * len(layout.groups)
 
 
 def _chosen(conf: Conf, schema: Schema) -> Settings:

@@ -8,6 +8,9 @@ from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.verify import verify
 
+# Lines of problems that are printed: one is enough to trust nothing.
+_MOST_PRINTED = 20
+
 
 def run(argv: Sequence[str]) -> int:
     parser = Parser(
@@ -21,15 +24,22 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit:
         return 0
     verdict = verify(arguments.release)
-    for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", verdict.problems)):
+    problems = verdict.problems[:_MOST_PRINTED]
+    for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", problems)):
         for line in lines:
-            # Names come from the release: one with a line break in it must not look like a verdict.
-            print(f"  {mark} {''.join(c if c.isprintable() else '?' for c in line)}")
+            print(f"  {mark} {_printable(line)}")
+    if more := len(verdict.problems) - len(problems):
+        print(f"  BAD  and {more:,} more")
     if verdict.good:
         print(
-            f"verdict: CONSISTENT. {arguments.release} is what its certificate describes, and the certificate's epsilon "
-            "follows from its events. This does not show that the run took place as described."
+            f"verdict: CONSISTENT. {_printable(str(arguments.release))} is what its certificate describes, and the "
+            "certificate's epsilon follows from its events. This does not show that the run took place as described."
         )
         return 0
     print(f"verdict: NOT TO BE TRUSTED ({len(verdict.problems)} problem{'s' if len(verdict.problems) > 1 else ''}).")
     return 2
+
+
+def _printable(line: str) -> str:
+    """Names come from the release: one with a line break in it must not look like a verdict."""
+    return "".join(c if c.isprintable() else "?" for c in line)

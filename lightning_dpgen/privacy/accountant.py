@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import attrs
@@ -62,6 +62,7 @@ def spent(
     *,
     relation: str = ADD_OR_REMOVE_ONE,
     interval: float | None = None,
+    beside: dp_accounting.DpEvent | None = None,
 ) -> Spent:
     """Epsilon of `event` at `delta`, by privacy loss distributions.
 
@@ -77,6 +78,8 @@ def spent(
         delta: in (0, 1); or 0, for a tree of Laplace events alone, whose multipliers are those of `relation`.
         relation: ``add_or_remove_one`` or ``replace_one``.
         interval: use this discretisation alone (quick looks); None applies the rule.
+        beside: the composition of which `event` is a stage, if accounts of all stages are made: the rule takes no interval
+            at which these are too dear together.
 
     Raises:
         ValueError: if delta is outside [0, 1), or 0 for an event that is not pure, or the relation is unknown.
@@ -118,11 +121,8 @@ def spent(
         return Spent(_by_rdp(leaves, delta, quick=False), 0.0, "rdp")
     if interval is not None:
         return Spent(_by_pld(leaves, delta, interval, relation), interval)
-    best = Spent(_by_pld(leaves, delta, INTERVALS[0], relation), INTERVALS[0])
-    # Where a finer interval would be too dear to verify, the coarser one answers: it gives an upper bound, too.
-    for finer in INTERVALS[1:]:
-        if not affordable(event, finer) or bound > 0.5 * MOST_POINTS * finer:
-            return best
+    best = Spent(math.inf, INTERVALS[0])
+    for finer in intervals_for(event if beside is None else beside, bound):
         epsilon = _by_pld(leaves, delta, finer, relation)
         if epsilon > best.epsilon:
             return best
@@ -131,6 +131,27 @@ def spent(
         if moved <= _SETTLED:
             return best
     return best
+
+
+def intervals_for(event: dp_accounting.DpEvent, bound: float) -> Iterator[float]:
+    """The intervals that an account may take, coarsest first.
+
+    Where a finer one would be too dear to verify, the coarser one answers: it gives an upper bound, too.
+
+    Args:
+        event: of whose parts accounts are made.
+        bound: of an epsilon, by Renyi moments.
+
+    Example:
+        >>> lot = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))
+        >>> list(intervals_for(lot, bound=300.0))
+        [0.001]
+    """
+    yield INTERVALS[0]
+    for finer in INTERVALS[1:]:
+        if not affordable(event, finer) or bound > 0.5 * MOST_POINTS * finer:
+            return
+        yield finer
 
 
 def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
@@ -281,8 +302,12 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         3.73
     """
     check_delta(delta)
-    # The shift is below eps for small eps and near sqrt(2 eps) above.
+    if math.isinf(epsilon):
+        return math.inf
+    # The shift is below eps for small eps and near sqrt(2 eps) above, but for a delta near 1.
     high = 10.0 + 2.0 * math.sqrt(2.0 * epsilon)
+    while _log_delta(high, epsilon) < math.log(delta):
+        high *= 2.0
     return brentq(lambda mu: _log_delta(mu, epsilon) - math.log(delta), 1e-6 * epsilon, high, xtol=1e-12)
 
 

@@ -13,7 +13,7 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 MOST_POINTS = 1 << 20
 # The fixed cost of a noise in points: its Renyi moments, and the fixed part of each composition.
 _EACH = 8000
-# The cost of a selection: its trials have Renyi moments alone.
+# The cost of a selection, and of each noise in its trials: these have Renyi moments alone.
 _OF_TRIAL = 2000
 
 
@@ -35,9 +35,10 @@ def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
     stages = event.events if isinstance(event, dp_accounting.ComposedDpEvent) else [event]
     left = MOST_POINTS
     for stage in stages:
-        left -= sum(_points(leaf, interval) for leaf in set(_noises(stage)))
-        if left < 0:
-            return False
+        for leaf in set(_noises(stage)):
+            left -= _points(leaf, interval)
+            if left < 0:
+                return False
     return True
 
 
@@ -46,6 +47,7 @@ def _noises(event: dp_accounting.DpEvent) -> Iterator[tuple[str, float, float]]:
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from _noises(event.event)
     elif isinstance(event, dp_event.RepeatAndSelectDpEvent):
+        yield "trial", event.mean, event.shape
         for _, multiplier, rate in _noises(event.event):
             yield "trial", multiplier, rate
     elif isinstance(event, dp_accounting.PoissonSampledDpEvent):

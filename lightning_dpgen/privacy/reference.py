@@ -18,7 +18,7 @@ import dp_accounting
 import numpy as np
 from scipy.special import log_ndtr
 
-from lightning_dpgen.privacy.accountant import INTERVALS, gaussian_shift, hashable, profile, spent
+from lightning_dpgen.privacy.accountant import gaussian_shift, hashable, intervals_for, profile, spent, spent_by_rdp
 from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
@@ -166,7 +166,7 @@ def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: st
     if interval is not None:
         return Shift(_shift_at(event, failure, relation, interval), interval)
     best = Shift(math.inf, 0.0)
-    for finer in INTERVALS:
+    for finer in intervals_for(event, spent_by_rdp(event, failure / 2)):
         found = Shift(_shift_at(event, failure, relation, finer), finer)
         settled = found.shift >= best.shift * (1.0 - _SETTLED)
         best = best if found.shift >= best.shift else found

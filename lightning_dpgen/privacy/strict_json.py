@@ -6,7 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jsonschema
 import numpy as np
@@ -72,15 +72,25 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
         OSError: if it cannot be read.
     """
     with open(path, "rb") as file:
-        content = file.read(most_bytes + 1)
+        return read_object(file, path.name, most_bytes=most_bytes)
+
+
+def read_object(file: BinaryIO, name: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+    """The object in a file that is open.
+
+    Raises:
+        ValueError: as `read_json`.
+        OSError: if it cannot be read.
+    """
+    content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise ValueError(f"{path.name} is larger than {most_bytes} bytes")
+        raise ValueError(f"{name} is larger than {most_bytes} bytes")
     try:
         value = parse_json(content)
     except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        raise ValueError(f"{name}: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path.name}: expected a JSON object")
+        raise ValueError(f"{name}: expected a JSON object")
     return value
 
 

@@ -6,6 +6,7 @@ No release of this program has more: each bound says where it is kept when a rel
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.privacy.plan import MOST_STAGES
@@ -13,6 +14,12 @@ from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 
 # Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
 MOST_FILES = 1000
+_LONGEST_NAME = 128
+# Bytes of all files together, of which a hash takes ten seconds on a slow machine, and numbers in the tensors:
+# `check_written` and `write_model` refuse more.
+MOST_BYTES_IN_ALL, MOST_NUMBERS = 5 << 29, 1 << 29
+# Of a table of synthetic records, in which each number of a picture has a column.
+MOST_COLUMNS = 1 << 20
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
 
@@ -24,6 +31,11 @@ def too_long(certificate: dict[str, Any]) -> str | None:
         value = certificate.get(name)
         if isinstance(value, dict | list) and len(value) > most:
             return f"{name}: {len(value):,} entries, expected at most {most:,}"
+    released = certificate.get("released")
+    # Before they are compared with each other: what is large and no text takes long to compare.
+    for name in released if isinstance(released, list) else ():
+        if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+            return f"released: {str(name)[:40]!r}: expected names of at most {_LONGEST_NAME} characters"
     selection = certificate.get("selection")
     if isinstance(selection, dict):
         space = selection.get("space")
@@ -49,4 +61,53 @@ def check_declared(declared: dict[str, Any]) -> None:
         raise ValueError(
             f"what is declared takes {len(text):,} characters and {values:,} values: expected at most {MOST_BYTES // 2:,} "
             f"and {MOST_VALUES // 2:,}, for a release that others can read; declare fewer or shorter names"
+        )
+
+
+def check_written(folder: Path) -> None:
+    """Refuse files of a release that a reader of it would not open.
+
+    Raises:
+        ValueError: naming the largest, if they are too large together.
+    """
+    sizes = {path.name: path.lstat().st_size for path in sorted(folder.iterdir())}
+    if sum(sizes.values()) > MOST_BYTES_IN_ALL:
+        raise ValueError(
+            f"{folder} holds {sum(sizes.values()):,} bytes, most of them in {max(sizes, key=sizes.get)}: expected at most "
+            f"{MOST_BYTES_IN_ALL:,}, for a release that others can read"
+        )
+
+
+def check_columns(columns: int) -> None:
+    """Refuse a table that is wider than one is made, before a column of it is.
+
+    Raises:
+        ValueError: saying how wide it may be.
+    """
+    if columns > MOST_COLUMNS:
+        raise ValueError(
+            f"a record of {columns:,} numbers: expected at most {MOST_COLUMNS:,} columns in a table; take smaller "
+            "pictures, or fewer channels"
+        )
+
+
+def check_rows(rows: int, each: int) -> None:
+    """Refuse more rows than fit a release that others can read, before anything is spent on them.
+
+    Args:
+        rows: of synthetic records.
+        each: bytes that one takes, unpacked.
+
+    Raises:
+        ValueError: saying how many there may be.
+
+    Example:
+        >>> check_rows(10**9, 100)
+        Traceback (most recent call last):
+        ValueError: rows=1000000000: expected at most 26,843,545 records of 100 bytes, for a release that others can read
+    """
+    if rows * each > MOST_BYTES_IN_ALL:
+        raise ValueError(
+            f"rows={rows}: expected at most {MOST_BYTES_IN_ALL // each:,} records of {each:,} bytes, for a release that "
+            "others can read"
         )

@@ -13,7 +13,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.durable import sync_files
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.folders import FOLDER, make_folder, publish
-from lightning_dpgen.release.bounds import MOST_FILES, check_declared
+from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_written
 from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 
 
@@ -105,6 +105,7 @@ def write_release(
     """
     staging.mkdir(mode=FOLDER)
     content.write(staging, private=account.private)
+    check_written(staging)
 
     def certificate() -> dict[str, Any]:
         released = list(content.released)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -13,13 +14,15 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_mu, round_up, spent
-from lightning_dpgen.privacy.events import encode, stage_events
+from lightning_dpgen.privacy.accountant import INTERVALS, gaussian_mu, round_up, spent, spent_by_rdp
+from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.lettering import printable
+from lightning_dpgen.release.opened import file_hash
 
 FORMAT_VERSION = 1
 # Names of the files of a release.
@@ -56,12 +59,6 @@ def digest(certificate: dict[str, Any]) -> str:
     return hashlib.sha256(canonical({k: v for k, v in certificate.items() if k != "digest"})).hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """sha256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def make_certificate(
     account: Account,
     *,
@@ -89,12 +86,9 @@ def make_certificate(
     private = account.private
     accesses = plan.accesses if event == plan.event else account.accesses
     interval, reference = spending.interval or None, plan.reference if plan.private else None
-
-    def alone(stage: dp_accounting.DpEvent) -> float | None:
-        if not plan.private:
-            return None
-        return round_up(spent(stage, plan.delta, relation=plan.relation, interval=interval).epsilon)
-
+    named = stage_events(accesses, pure=plan.delta == 0.0)
+    stages = [stage for _, stage in named]
+    epsilons = alone(stages, plan.delta, interval, plan.relation) if plan.private else [None] * len(stages)
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,
@@ -113,9 +107,9 @@ def make_certificate(
             {
                 "name": name,
                 "event": encode(stage),
-                "epsilon": alone(stage),
+                "epsilon": None if epsilon is None else round_up(epsilon),
             }
-            for name, stage in stage_events(accesses, pure=plan.delta == 0.0)
+            for (name, stage), epsilon in zip(named, epsilons, strict=True)
         ],
         "also": (
             also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, _replaceable(reference))
@@ -138,6 +132,20 @@ def make_certificate(
 
 def _replaceable(reference: Reference | None) -> bool:
     return reference is None or reference.replaceable
+
+
+def alone(stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str) -> list[float]:
+    """Epsilon of each stage by itself, at the interval of the whole.
+
+    Stages that a reference stands for are no part of the whole, and may be too dear at its interval: the finest one answers
+    at which accounts of all stages are not, taken together.
+    """
+    together = composed(list(stages))
+    if interval is not None:
+        dearest = max(spent_by_rdp(stage, delta) for stage in stages)
+        finer = [at for at in INTERVALS if at >= interval and affordable(together, at) and dearest <= MOST_POINTS * at]
+        interval = finer[-1] if finer else INTERVALS[0]
+    return [spent(stage, delta, relation=relation, interval=interval, beside=together).epsilon for stage in stages]
 
 
 def also(

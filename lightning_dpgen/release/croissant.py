@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lightning_dpgen.release.certificate import CROISSANT, SYNTHETIC, file_hash
+from lightning_dpgen.release.certificate import CROISSANT, SYNTHETIC
+from lightning_dpgen.release.opened import file_hash
 
 _FORMAT = "http://mlcommons.org/croissant/1.0"
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")

@@ -14,7 +14,6 @@ import pyarrow.parquet
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.projection.matrices import MATRICES, check_matrix, distortion
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
@@ -22,6 +21,7 @@ from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
+from lightning_dpgen.release.opened import check_ordinary, read_own
 from lightning_dpgen.release.tensors import check_tensors
 
 KIND = "projection"
@@ -115,7 +115,7 @@ def load_projected(folder: Path) -> ProjectedRows:
         NotARelease: if it cannot be read, or its parts do not fit together.
     """
     try:
-        description = read_json(folder / MODEL)
+        description = read_own(folder / MODEL)
         d, k = (description[name] for name in ("d", "k"))
         check_matrix(description["matrix"], d, k)
         check_tensors(folder / WEIGHTS, {"matrix": (d, k), "centre": (d,)}, "F64")
@@ -133,6 +133,7 @@ def _check_rows(path: Path, k: int) -> None:
     Noise is as wide as many steps of the grid that rows are rounded to, so that no packing makes much less of it, and rows
     without noise are written unpacked (`write_projected`).
     """
+    check_ordinary(path)
     with pa.parquet.ParquetFile(path) as file:
         columns, rows = file.metadata.num_columns, file.metadata.num_rows
     if columns != k:

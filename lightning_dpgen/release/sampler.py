@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
-from lightning_dpgen.privacy.strict_json import read_json
+from lightning_dpgen.release.bounds import MOST_NUMBERS, check_columns
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
+from lightning_dpgen.release.opened import check_ordinary, read_own
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import check_rate
-from lightning_dpgen.release.tensors import check_tensors
+from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 # Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
@@ -72,7 +74,12 @@ class Release:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns of a file of records, marked if nobody is protected."""
+        """The columns of a file of records, marked if nobody is protected.
+
+        Raises:
+            ValueError: for pictures of more numbers than a table has columns; `sample` draws these all the same.
+        """
+        self._check_columns()
         return self.schema.arrow if self.private else marked_schema(self.schema.arrow)
 
     @property
@@ -90,7 +97,9 @@ class Release:
         """
         if type(number) is not int or not 0 <= number < self.components:
             raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
-        return Release(Mixture(self._mixture.network, torch.eye(self.components)[number]), private=self.private)
+        weights = torch.zeros(self.components)
+        weights[number] = 1.0
+        return Release(Mixture(self._mixture.network, weights), private=self.private)
 
     def sample(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
@@ -113,12 +122,14 @@ class Release:
 
     def table(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pa.Table:
         """The same records as the columns of ``arrow``."""
+        self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
     def chunks(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The same, a chunk at a time."""
+        self._check_columns()
         random, before = np.random.default_rng(seed), 0
         for part in self._drawn(n, seed, where):
             yield self.schema.decode(part, random, before)
@@ -136,6 +147,11 @@ class Release:
         """
         for column, value in where.items():
             self.schema.where(column, value)
+
+    def _check_columns(self) -> None:
+        # Other kinds of records have no more columns than a description has values.
+        if isinstance(self.schema, ImageSchema):
+            check_columns(self.schema.layout.units)
 
     def _drawn(self, n: int, seed: int | None, where: Mapping[str, Any] | None) -> Iterator[Encoded]:
         if n < 0:
@@ -185,6 +201,9 @@ class Release:
 def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
+    numbers = sum(tensor.numel() for tensor in network.state_dict().values())
+    if numbers > MOST_NUMBERS:
+        raise ValueError(f"a model of {numbers:,} numbers: expected at most {MOST_NUMBERS:,}, so that others can read it")
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     description |= {} if private else {"private": False}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -202,7 +221,11 @@ def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
     described = json.loads(json.dumps(_described(network), allow_nan=False))
     tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     weights = {"mixture_weights": [1.0] * network.k}
-    return _filled(_described_network(described | weights, {network.kind: type(network)})[0], tensors)
+    again = _filled(_described_network(described | weights, {network.kind: type(network)})[0], tensors)
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{name}: expected finite float32 numbers")
+    return again
 
 
 def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
@@ -221,10 +244,11 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
     if not folder.is_dir():
         raise NotARelease(f"{folder} is not a folder: expected a release")
     for name in (MODEL, WEIGHTS):
-        if not (folder / name).is_file():
+        if not os.path.lexists(folder / name):
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
-        description = read_json(folder / MODEL)
+        check_ordinary(folder / WEIGHTS)
+        description = read_own(folder / MODEL)
         if description["model"] == KIND:
             return load_projected(folder)
         private = description.pop("private", True)
@@ -292,10 +316,8 @@ def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> Gen
     """The same with these tensors in place of its own."""
     network.load_state_dict(tensors, assign=True)
     for name, tensor in network.state_dict().items():
-        # A part at a time: what is compared is as large as the tensor.
-        parts = tensor.flatten().split(_NUMBERS)
-        if tensor.dtype != torch.float32 or not all(torch.isfinite(part).all() for part in parts):
-            raise ValueError(f"{name}: expected finite float32 numbers")
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"{name}: expected float32 numbers")
     return network.eval()
 
 
@@ -306,4 +328,5 @@ def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[G
     if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
     check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")
+    check_finite(path)
     return Mixture(_filled(network, safetensors.torch.load_file(path)), weights)

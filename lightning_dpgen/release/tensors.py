@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from lightning_dpgen.privacy.strict_json import parse_json
+from lightning_dpgen.release.bounds import MOST_NUMBERS
+from lightning_dpgen.release.opened import opened
 
 # Bytes of the header that an entry takes beyond its name, and that other metadata take.
 _EACH, _BESIDES = 1024, 1 << 16
+# Bytes that are looked at in one go.
+_BLOCK = 1 << 24
 
 
 def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -> None:
@@ -24,7 +31,6 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
 
     Raises:
         ValueError: naming a tensor that is missing, too many, or of another shape or type.
-        OSError: if it cannot be read.
 
     Example:
         >>> import tempfile, torch, safetensors.torch
@@ -35,8 +41,11 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
         Traceback (most recent call last):
         ValueError: model.safetensors: 'weight' is [2, 3] of F32: expected [3, 3] of F32
     """
+    numbers = sum(math.prod(shape) for shape in shapes.values())
+    if numbers > MOST_NUMBERS:
+        raise ValueError(f"{path.name}: {numbers:,} numbers in all tensors: expected at most {MOST_NUMBERS:,}")
     most = _BESIDES + sum(_EACH + 6 * len(name) for name in shapes)
-    with open(path, "rb") as file:
+    with opened(path) as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= most:
@@ -56,3 +65,18 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
         found = (about.get("shape"), about.get("dtype")) if isinstance(about, dict) else (None, None)
         if found != (expected, dtype):
             raise ValueError(f"{path.name}: {name!r} is {str(found[0])[:80]} of {found[1]}: expected {expected} of {dtype}")
+
+
+def check_finite(path: Path) -> None:
+    """Refuse a file of float32 tensors (`check_tensors`) that holds another number than a finite one.
+
+    A block at a time, so that what is mapped afterwards takes no memory before it is used.
+
+    Raises:
+        ValueError: if it does.
+    """
+    with opened(path) as file:
+        file.seek(8 + struct.unpack("<Q", file.read(8))[0])
+        while block := file.read(_BLOCK):
+            if not np.isfinite(np.frombuffer(block, "<f4")).all():
+                raise ValueError(f"{path.name} holds NaN or infinity: expected finite float32 numbers")

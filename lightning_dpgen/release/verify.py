@@ -34,11 +34,10 @@ from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.reference import Reference, read_reference
-from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
-from lightning_dpgen.release.bounds import MOST_FILES, too_long
+from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
@@ -49,11 +48,12 @@ from lightning_dpgen.release.certificate import (
     SELECTION,
     STUDY_UNKNOWN,
     NotARelease,
+    alone,
     also,
     digest,
-    file_hash,
     statement,
 )
+from lightning_dpgen.release.opened import file_hash, opened, read_own
 from lightning_dpgen.release.projected import KIND, load_projected
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
@@ -98,11 +98,11 @@ def read_certificate(folder: Path) -> dict[str, Any]:
     path = folder / CERTIFICATE
     if not folder.is_dir():
         raise NotARelease(f"{folder} is not a folder: expected a release")
-    if path.is_symlink() or not path.is_file():
+    if not path.is_file() or path.is_symlink():
         raise NotARelease(f"{folder} is not a release: it holds no {CERTIFICATE} that is an ordinary file")
     try:
-        return read_json(path)
-    except ValueError as error:
+        return read_own(path)
+    except (ValueError, OSError) as error:
         raise NotARelease(f"{path} is no certificate: {error}") from None
 
 
@@ -182,16 +182,26 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"file missing: {name}")
     for name in sorted(present - set(files)):
         verdict.problems.append(f"file too many: {name} is not in the certificate")
+    # Links are not followed, here as elsewhere.
+    try:
+        check_written(folder)
+    except (ValueError, OSError) as error:
+        verdict.problems.append(str(error))
+        return
     for name in sorted(present & set(files)):
-        path = folder / name
-        if path.is_symlink() or not path.is_file():
-            verdict.problems.append(f"{name} is not an ordinary file")
-        elif file_hash(path) != files[name]:
-            verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
+        try:
+            if file_hash(folder / name) != files[name]:
+                verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
+        except (ValueError, OSError) as error:
+            verdict.problems.append(str(error))
     said = certificate["statement"]
     for name in sorted(set(ABOUT) & present & set(files)):
-        with open(folder / name, "rb") as file:
-            text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
+        try:
+            with opened(folder / name) as file:
+                text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
+        except (ValueError, OSError):
+            # Said above.
+            continue
         # As a page, a card and a file of JSON hold it.
         forms = (markupsafe.escape(said), html.escape(said, quote=False), json.dumps(said, ensure_ascii=False), said)
         if not any(str(form) in text for form in forms):
@@ -216,7 +226,6 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append("the noise came from a known seed, so it can be removed")
     if certificate["noise"]["source"] not in (STANDARD, SECURE):
         verdict.problems.append("noise.source is none that this software draws private noise from")
-    relation = certificate["relation"]
     delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
     if delta and not _SMALLEST_DELTA <= delta < 1.0:
         verdict.problems.append(f"delta={delta:g}: expected 0, or a number from {_SMALLEST_DELTA:g} to 1")
@@ -227,25 +236,41 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         verdict.problems.append(f"epsilon={epsilon:g} is above the budget that was set, target_epsilon={target:g}")
     if len({name for name, *_ in stages}) < len(stages):
         verdict.problems.append("two stages have one name")
-    reference = _reference(certificate, event, [stage for _, stage, _ in stages], verdict)
+    try:
+        _check_account(certificate, event, stages, verdict)
+    except (ValueError, ArithmeticError) as error:
+        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
+
+
+def _check_account(
+    certificate: dict,
+    event: dp_accounting.DpEvent,
+    stages: list[tuple[str, dp_accounting.DpEvent, float | None]],
+    verdict: Verdict,
+) -> None:
+    """Whether the numbers follow from the event tree; nothing of it is evaluated before all of that is affordable."""
+    relation, delta, epsilon = (certificate[name] for name in ("relation", "delta", "epsilon"))
+    before, events = len(verdict.problems), [stage for _, stage, _ in stages]
+    reference = _reference(certificate, event, events, verdict)
+    fit = len(verdict.problems) == before
     interval = certificate["accountant"]["value_discretization_interval"]
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
-    if interval and delta and spent_by_rdp(event, delta) > MOST_POINTS * interval:
-        verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
-        return
     # At delta 0 epsilon is a sum.
-    if delta and not affordable(event, interval or INTERVALS[0]):
-        verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
-        return
+    if delta:
+        finer = 0.0 < interval < INTERVALS[0]
+        if finer and not (affordable(event, interval) and spent_by_rdp(event, delta) <= MOST_POINTS * interval):
+            verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
+            return
+        # Stages that a reference stands for are no part of the event.
+        evaluated = [event, composed(events)] if fit and reference is not None else [event]
+        if not all(affordable(whole, INTERVALS[0]) for whole in evaluated):
+            verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
+            return
     _check_selection(certificate["selection"], event, verdict)
     before = len(verdict.problems)
-    try:
-        spending = spent(event, delta, relation=relation, interval=interval or None)
-    except ValueError as error:
-        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
-        return
+    spending = spent(event, delta, relation=relation, interval=interval or None)
     verdict.epsilon = spending.epsilon
     if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
         verdict.problems.append(
@@ -253,15 +278,18 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
             f"{spending.interval:g}"
         )
     _compare("epsilon", epsilon, verdict.epsilon, verdict)
-    for name, stage, stated in stages:
-        alone = spent(stage, delta, relation=relation, interval=interval or None).epsilon
-        _compare(f"epsilon of stage {name!r}", stated, alone, verdict)
+    # What stages cost says nothing of an event that is not made of them, or whose account is another one.
+    if not fit or len(verdict.problems) > before:
+        return
+    found = alone(events, delta, interval or None, relation)
+    for (name, _, stated), cost in zip(stages, found, strict=True):
+        _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:
         return
     if reference is not None:
-        _check_reference(reference, [stage for _, stage, _ in stages], verdict)
+        _check_reference(reference, events, verdict)
     if certificate["study"] != STUDY_UNKNOWN:
-        _check_study(certificate["study"], event, relation, verdict)
+        _check_study(certificate["study"], event, relation, certificate["declared"]["n"], verdict)
     replaceable = reference is None or reference.replaceable
     if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
@@ -335,13 +363,16 @@ def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdic
         verdict.problems.append(f"selection: under the {selection['law']} law there is always a trial")
 
 
-def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, verdict: Verdict) -> None:
+def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: int, verdict: Verdict) -> None:
     """Whether a study can have spent so little with this run in it, and so much within its total."""
     if study["epsilon"] > study["total_epsilon"]:
         verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
     if study["delta"] < _SMALLEST_DELTA:
         verdict.problems.append(f"study: delta={study['delta']:g}: expected a number from {_SMALLEST_DELTA:g} to 1")
         return
+    # Other runs of it may have fewer records, so this alone is no fault.
+    if study["delta"] >= 1.0 / n:
+        verdict.notes.append(f"study: delta={study['delta']:g} is 1/n or more: its epsilon says little of these records")
     # What is under replace-one enters as it stands.
     alone = verdict.epsilon if relation == REPLACE_ONE else spent(event, study["delta"]).epsilon
     if study["epsilon"] < alone * (1.0 - _BETWEEN_ACCOUNTS):
@@ -357,7 +388,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     """Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added."""
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
     try:
-        model = read_json(folder / MODEL) if MODEL in certificate["files"] else {}
+        model = read_own(folder / MODEL) if MODEL in certificate["files"] else {}
         described = model.get("model") == KIND
     except (ValueError, OSError) as error:
         verdict.problems.append(f"{MODEL} cannot be read: {error}")

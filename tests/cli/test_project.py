@@ -12,7 +12,7 @@ from contracts.sealed import rewrite
 
 from lightning_dpgen.cli import project
 from lightning_dpgen.data.rows import blobs
-from lightning_dpgen.release.certificate import file_hash
+from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import load_release
 
 SETTINGS = ["data.n=300", "data.d=12", "project.radius=6", "project.k=5"]

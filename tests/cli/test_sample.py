@@ -137,3 +137,19 @@ def test_formulas_are_escaped_unless_asked_for(dpgen, tmp_path):
     assert (found[0] == found[1]).all() and len(set(found[0].ravel().tolist())) == 3
     status, _, err = dpgen("evaluate", run, *table, f"data.path={tmp_path / 'escaped.csv'}", "--seconds", "1")
     assert status == 0, err
+
+
+def test_the_number_of_records_has_an_end_that_is_named(dpgen, trained):
+    status, _, err = dpgen("sample", trained, "-n", "9" * 20)
+    assert status == 2 and "-n 99999999999999999999: expected a number of records up to 1,000,000,000" in err
+
+
+def test_a_file_is_not_written_through_a_link(dpgen, trained, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".x.part.csv").symlink_to(victim)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere")
+    assert dpgen("sample", trained, "-o", tmp_path / "x.csv")[0] == 0
+    assert victim.read_text() == "mine" and (tmp_path / ".x.part.csv").is_symlink()
+    status, _, err = dpgen("sample", trained, "-o", tmp_path / "link.csv")
+    assert status == 2 and "exists already" in err

@@ -145,3 +145,14 @@ def test_mistakes(dpgen, tmp_path, monkeypatch, words, expected):
     status, out, err = dpgen("schema", *words)
     assert status == 2 and not out and err.count("\n") == 1 and err.startswith("dpgen: ") and re.search(expected, err), err
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents)
+
+
+def test_very_many_columns_are_counted_before_they_are_looked_at(dpgen, tmp_path):
+    (tmp_path / "wide.csv").write_text(",".join(f"c{i}" for i in range(20_001)) + "\n1\n")
+    status, _, err = dpgen("schema", tmp_path / "wide.csv")
+    assert status == 2 and "20,001 columns: expected at most 20,000" in err
+
+
+def test_more_records_than_a_release_holds(dpgen):
+    status, _, err = dpgen("budget", "data=digits", "rows=1000000000")
+    assert status == 2 and "rows=1000000000: expected at most" in err

@@ -2,14 +2,19 @@
 
 import copy
 import json
+import os
 import re
 import shutil
 
 import pytest
 from contracts.sealed import rewrite
 
+from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
+from lightning_dpgen.privacy.loss import Unaccountable
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.certificate import digest, file_hash
+from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
+from lightning_dpgen.release.certificate import digest
+from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -50,6 +55,18 @@ def _leaf(change):
 
 
 GAUSSIAN = {"type": "GaussianDpEvent", "noise_multiplier": 5.0}
+
+
+LAPLACE = {"type": "LaplaceDpEvent", "noise_multiplier": 2.0}
+SAMPLED = {"type": "PoissonSampledDpEvent", "sampling_probability": 0.01, "event": GAUSSIAN}
+
+
+def _stages(events):
+    return [{"name": f"s{i}", "event": event, "epsilon": 1.0} for i, event in enumerate(events)]
+
+
+def _different(count):
+    return [{**SAMPLED, "event": {**GAUSSIAN, "noise_multiplier": 1.0 + i / 1000}} for i in range(count)]
 
 
 def _sampled(inner):
@@ -108,6 +125,13 @@ SEALED = {
     "a foreign event": (_event({"type": "os.system", "command": "x"}), "os.system"),
     "huge count": (_event({"type": "SelfComposedDpEvent", "count": 10**15, "event": {}}), "accounted for"),
     "an interval at delta 0": (lambda c: c.update(delta=0.0), "cannot be accounted for"),
+    "a pure event of stages that are not": (
+        lambda c: c.update(event=LAPLACE, stages=_stages([GAUSSIAN]), delta=0), "composition of the stages"
+    ),
+    "stages that no replaced record is accounted for": (
+        lambda c: c.update(event=GAUSSIAN, stages=_stages([LAPLACE, SAMPLED]), relation="replace_one"),
+        "composition of the stages",
+    ),
     "a foreign field": (lambda c: c.update(extra=1), "'extra' was unexpected"),
     "another format": (lambda c: c.update(format_version=99), "format_version"),
 }
@@ -171,6 +195,36 @@ def test_files(dpgen, release, spoil, words):
     assert status == 2 and words in out
 
 
+@pytest.mark.parametrize("name", ["model.json", "report.html", "README.md", "synthetic.parquet", "privacy.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "loop", "device", "too large"])
+def test_only_ordinary_files_are_opened(dpgen, release, name, kind):
+    path, away = release / name, release.parent / "away"
+    path.rename(away)
+    if kind == "too large":
+        path.touch()
+        os.truncate(path, MOST_BYTES_IN_ALL + 1)
+    else:
+        {
+            "pipe": os.mkfifo,
+            "folder": os.mkdir,
+            "link": lambda path: path.symlink_to(away),
+            "loop": lambda path: path.symlink_to(path.name),
+            "device": lambda path: path.symlink_to("/dev/zero"),
+        }[kind](path)
+    for command in ("verify", "sample") if name == "model.json" else ("verify",):
+        status, out, err = dpgen(command, release)
+        assert status == 2 and "Traceback" not in err and (name in out or name in err), (out, err)
+
+
+def test_files_of_a_release_have_a_size_in_all(dpgen, release):
+    for i in range(2):
+        (release / f"f{i}").touch()
+        os.truncate(release / f"f{i}", MOST_BYTES_IN_ALL // 2)
+    rewrite(release, lambda c: c["files"].update({f"f{i}": "0" * 64 for i in range(2)}))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and f"expected at most {MOST_BYTES_IN_ALL:,}" in out
+
+
 @pytest.mark.parametrize("name", ["README.md", "report.html"])
 def test_a_page_that_says_something_else(dpgen, release, name):
     text = (release / name).read_text()
@@ -193,10 +247,61 @@ def test_what_would_take_forever_is_refused(dpgen, release):
     assert status == 2 and "too fine for an event" in out
 
 
+def test_stages_of_which_the_event_is_not_made_are_not_evaluated(dpgen, release):
+    rewrite(release, lambda c: c.update(event=GAUSSIAN, stages=_stages(_different(1000))))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "composition of the stages" in out and "epsilon of stage" not in out
+
+
+@pytest.mark.parametrize(("count", "words"), [(200, "more different noises"), (20, "is stated as 1.0")])
+def test_stages_behind_a_reference_are_bounded_too(dpgen, release, count, words):
+    """They are no part of the event, which costs little."""
+
+    def change(c):
+        stages, reference = _stages([GAUSSIAN, *_different(count)]), {**GAUSSIAN, "noise_multiplier": 1.0}
+        stages[0]["epsilon"] = round_up(gaussian_epsilon(0.2, c["delta"]))
+        c.update(event={"type": "ComposedDpEvent", "events": [GAUSSIAN, reference]}, stages=stages)
+        c.update(reference={"after": 1, "replaceable": False}, epsilon=round_up(gaussian_epsilon(1.04**0.5, c["delta"])))
+        c["accountant"].update(name="closed form", value_discretization_interval=0.0)
+
+    rewrite(release, change)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and words in out
+
+
+def test_few_problems_are_printed_of_many(dpgen, release):
+    rewrite(release, lambda c: c["files"].update({f"f{i}": "0" * 64 for i in range(60)}))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and out.count("BAD") == 21 and re.search(r"BAD  and \d+ more\n", out)
+
+
+def test_an_account_that_fails_is_a_problem(dpgen, release, monkeypatch):
+    def also(*_):
+        raise Unaccountable("no account of this")
+
+    monkeypatch.setattr("lightning_dpgen.release.verify.also", also)
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "BAD  the event tree cannot be accounted for: no account of this" in out
+
+
 def test_a_name_cannot_look_like_a_verdict(dpgen, release):
     (release / "x\nverdict: CONSISTENT. ").write_text("x")
     status, out, _ = dpgen("verify", release)
     assert status == 2 and not [line for line in out.splitlines() if line.startswith("verdict: CONSISTENT")]
+
+
+def test_the_name_of_the_folder_cannot_look_like_a_verdict(dpgen, release):
+    moved = release.rename(release.with_name("x\n  ok   all fine\x1b[31m"))
+    status, out, _ = dpgen("verify", moved)
+    assert status == 0 and "verdict: CONSISTENT" in out and "x?  ok   all fine?[31m" in out and "\x1b" not in out
+
+
+def test_the_delta_of_a_study_that_says_little_is_noted(dpgen, release):
+    for delta, noted in ((0.9999999999, True), (1e-6, False)):
+        study = STUDY | {"epsilon": 90.0, "total_epsilon": 99.0, "delta": delta}
+        rewrite(release, lambda c, study=study: c.update(study=study))
+        _, out, _ = dpgen("verify", release)
+        assert ("note study: delta=1 is 1/n or more" in out) == noted, out
 
 
 def test_a_key_that_stands_twice_says_two_things(dpgen, release):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from lightning_dpgen.privacy import accountant
+from lightning_dpgen.privacy import accountant, reference
 from lightning_dpgen.privacy.accountant import INTERVALS, round_up, spent
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.events import composed, encode
-from lightning_dpgen.release.certificate import also
+from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.release.certificate import ACCOUNTANTS, alone, also
 
 from .mutations import sealed
 from .runs import CORPUS
@@ -47,26 +49,62 @@ def _of_stages(events: list[Any], interval: float = 1e-3, **changes: Any) -> byt
     return sealed(found | changes)
 
 
-def _true(events: list[dp_accounting.DpEvent], interval: float) -> bytes:
+def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1e-5) -> bytes:
     """A certificate whose numbers follow from its events, so that all of it is checked."""
-    event, delta = composed(events), 1e-5
-    epsilon = round_up(spent(event, delta, interval=interval).epsilon)
-    alone = [round_up(spent(stage, delta, interval=interval).epsilon) for stage in events]
-    named = [{"name": f"s{i}", "event": encode(stage), "epsilon": alone[i]} for i, stage in enumerate(events)]
-    found = _of_stages(
-        events,
-        interval,
-        stages=named,
-        epsilon=epsilon,
-        delta=delta,
-        target_epsilon=epsilon,
-        also=also(event, epsilon, delta, interval, "add_or_remove_one"),
-    )
-    # What was computed here is not known to whoever verifies.
-    for function in vars(accountant).values():
+    event, relation = composed(events), "add_or_remove_one"
+    spending = spent(event, delta, interval=interval or None)
+    epsilon, numbers = round_up(spending.epsilon), alone(events, delta, interval or None, relation)
+    named = [
+        {"name": f"s{i}", "event": encode(stage), "epsilon": round_up(number)}
+        for i, (stage, number) in enumerate(zip(events, numbers, strict=True))
+    ]
+    found = json.loads(_of_stages(events, spending.interval)) | {
+        "stages": named,
+        "epsilon": epsilon,
+        "delta": delta,
+        "target_epsilon": epsilon,
+        "also": also(event, epsilon, delta, interval or None, relation),
+    }
+    found["accountant"]["name"] = ACCOUNTANTS[spending.method]
+    _forget()
+    return sealed(found)
+
+
+def _forget() -> None:
+    """What was computed here is not known to whoever verifies."""
+    for function in (*vars(accountant).values(), *vars(reference).values()):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
-    return found
+
+
+def _apart(events: list[dp_accounting.DpEvent], interval: float = 0.0) -> bytes:
+    """A certificate whose event costs little and is not made of its stages."""
+    found = json.loads(_of_stages(events, interval))
+    found["accountant"]["name"] = ACCOUNTANTS["closed form"]
+    return sealed(found | {"event": _GAUSSIAN})
+
+
+def _behind(rest: list[dp_accounting.DpEvent], multiplier: float = 0.05) -> bytes:
+    """A certificate of a full pass, and of stages for which a reference stands, whose numbers follow from them."""
+    first, stated = dp_accounting.GaussianDpEvent(5.0), Reference(multiplier, 1e-7, 1, replaceable=True)
+    event, delta, relation = composed([first, stated.event]), 1e-5, "add_or_remove_one"
+    epsilon = round_up(spent(event, delta).epsilon)
+    together = composed(rest)
+    dear = not affordable(together, INTERVALS[0])
+    numbers = [1.0] * (len(rest) + 1) if dear else map(round_up, alone([first, *rest], delta, None, relation))
+    found = json.loads(_of_stages([first, *rest], 0.0)) | {
+        "event": encode(event),
+        "reference": {"after": 1, "replaceable": True},
+        "epsilon": epsilon,
+        "target_epsilon": epsilon,
+        "delta": delta,
+        "also": also(event, epsilon, delta, None, relation),
+    }
+    found["accountant"]["name"] = ACCOUNTANTS["closed form"]
+    for stage, number in zip(found["stages"], numbers, strict=True):
+        stage["epsilon"] = number
+    _forget()
+    return sealed(found)
 
 
 def _as_many_as_allowed(
@@ -102,6 +140,23 @@ def _header(length: int, text: bytes = b"{}") -> bytes:
     return struct.pack("<Q", length) + text
 
 
+# As wide as pictures may be.
+_PICTURES = {
+    "kind": "images", "height": 4096, "width": 4096, "levels": 1, "classes": 0, "threshold": None, "channels": 4,
+    "names": [],
+}  # fmt: skip
+
+
+def _tensors(shapes: dict[str, tuple[int, ...]]) -> bytes:
+    """The header of such tensors, without their numbers."""
+    described, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        described[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(described).encode()
+    return _header(len(text), text)
+
+
 def _long_rows(rows: int) -> bytes:
     """Very many equal rows in a short file."""
     file = io.BytesIO()
@@ -128,6 +183,10 @@ def _page() -> bytes:
     return _zip(files)
 
 
+def _selected(mean: float) -> dp_accounting.DpEvent:
+    return dp_accounting.dp_event.RepeatAndSelectDpEvent(dp_accounting.GaussianDpEvent(5.0), mean, 0.0)
+
+
 def _selection(trials: int) -> bytes:
     events = [encode(_sampled(1.0 + i / 1000, 0.01, 100)) for i in range(trials)]
     tree = {
@@ -146,6 +205,13 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "certificate.json",
         lambda: sealed(certificate() | {"files": {f"../{i}": "0" for i in range(300_000)}}),
     ),
+    "a thousand names that are objects, alike but for their last value": (
+        "verify",
+        "certificate.json",
+        lambda: sealed(
+            certificate() | {"released": [dict.fromkeys(map(str, range(899)), 1) | {"x": i} for i in range(1000)]}
+        ),
+    ),
     "two thousand sampled stages": (
         "verify",
         "certificate.json",
@@ -160,6 +226,31 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "verify",
         "certificate.json",
         lambda: sealed(certificate() | {"event": {"type": "ComposedDpEvent", "events": [_GAUSSIAN] * 400_000}}),
+    ),
+    "a thousand sampled stages of which the event is not made": (
+        "verify",
+        "certificate.json",
+        lambda: _apart([_sampled(1.0 + i / 1000, 0.01) for i in range(1000)]),
+    ),
+    "a stage of five thousand noises of which the event is not made": (
+        "verify",
+        "certificate.json",
+        lambda: _apart([composed([_sampled(1.0 + i / 5000, 0.01, 1) for i in range(5000)])]),
+    ),
+    "a wide stage at the finest interval of which the event is not made": (
+        "verify",
+        "certificate.json",
+        lambda: _apart([_sampled(0.1, 0.9, 5)], INTERVALS[-1]),
+    ),
+    "nine hundred sampled stages behind a reference": (
+        "verify",
+        "certificate.json",
+        lambda: _behind([_sampled(1.0 + i / 1000, 0.01) for i in range(900)]),
+    ),
+    "four thousand selections": (
+        "verify",
+        "certificate.json",
+        lambda: _of_stages([composed([_selected(2.0 + i / 1000) for i in range(4000)])], 0.0),
     ),
     "a fine interval and a wide loss": ("verify", "certificate.json", lambda: _of_stages([_sampled(0.12, 1e-11, 1)], 5e-6)),
     "ten million layers": ("bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: model.update(layers=10**7))),
@@ -178,6 +269,15 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "bundle",
         "x.zip",
         lambda: _bundle("products", lambda model: model.update(k=500_000, mixture_weights=[1.0] * 500_000)),
+    ),
+    "weights of ten thousand million bytes": (
+        "bundle",
+        "x.zip",
+        lambda: _bundle(
+            "products",
+            lambda model: model.update(schema=_PICTURES, k=40, mixture_weights=[1.0] * 40),
+            _tensors({"means": (40, 4096 * 4096 * 4)}),
+        ),
     ),
     "rows that a short file cannot hold": (
         "bundle",
@@ -213,6 +313,27 @@ SLOW: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "certificate.json",
         lambda: _true([_widest(INTERVALS[-1])], INTERVALS[-1]),
     ),
+    "as many narrow stages behind a reference as allowed": (
+        "verify",
+        "certificate.json",
+        lambda: _behind(_as_many_as_allowed(lambda i: _sampled(6.0 + i / 100, 0.003, 100), INTERVALS[0], 1000)),
+    ),
+    "as many stages behind a reference as allowed, each with a small epsilon": (
+        "verify",
+        "certificate.json",
+        lambda: _behind(_as_many_as_allowed(lambda i: _sampled(1.0 + i / 1000, 1e-4, 1), INTERVALS[0], 1000)),
+    ),
+    "a few stages behind a reference at the finest interval": (
+        "verify",
+        "certificate.json",
+        lambda: _behind(_as_many_as_allowed(lambda i: _sampled(3.0 + i / 10, 1e-3, 5), INTERVALS[-1], 1000)),
+    ),
+    "one stage behind a reference as wide as allowed": (
+        "verify",
+        "certificate.json",
+        lambda: _behind([_widest(INTERVALS[-1])]),
+    ),
+    "a delta that rounding hides": ("verify", "certificate.json", lambda: _true([_widest(INTERVALS[-1])], 0.0, 1e-25)),
     "a billion lots": ("verify", "certificate.json", lambda: _of_stages([_sampled(60.0, 0.01, 10**9)], 1e-3)),
     "a thousand full passes": (
         "verify",

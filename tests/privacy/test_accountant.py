@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import gaussian_mu, round_down, round_up, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, round_down, round_up, spent, spent_by_rdp
 from lightning_dpgen.privacy.calibration import Draft, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 
@@ -43,6 +43,13 @@ def test_agrees_with_the_accountant_of_opacus(rate, multiplier, count, one_more)
     ours, theirs = spent(event, DELTA).epsilon, _prv([(one_more, 1.0, 1), (multiplier, rate, count)])
     assert theirs - 0.01 - 0.01 * theirs <= ours <= theirs + 0.002
     assert ours <= spent_by_rdp(event, DELTA)
+
+
+@pytest.mark.parametrize(("multiplier", "delta"), [(1 / 10.66, 0.9999999), (1 / 12, 0.99999999), (2.0, 1e-30), (1e-3, 0.5)])
+def test_the_shift_of_a_gaussian_is_found_at_any_delta(multiplier, delta):
+    epsilon = gaussian_epsilon(1.0 / multiplier, delta)
+    assert 1.0 / gaussian_mu(epsilon, delta) == pytest.approx(multiplier, rel=1e-6)
+    assert gaussian_mu(math.inf, delta) == math.inf
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0, 40.0])

@@ -16,12 +16,13 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.release import verify
+from lightning_dpgen.release import bounds, verify
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
+from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
-from lightning_dpgen.release.tensors import check_tensors
+from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.weights import WeightsContent
 
 
@@ -56,8 +57,14 @@ def test_a_pure_release_of_very_many_stages_is_verified(tmp_path):
 
 @pytest.mark.parametrize("name", ["stages", "files", "released", "versions"])
 def test_lists_of_a_certificate(name):
-    assert too_long({name: [0] * 1000}) is None and too_long({name: {}}) is None
-    assert "expected at most" in too_long({name: [0] * 1001})
+    assert too_long({name: ["a"] * 1000}) is None and too_long({name: {}}) is None
+    assert "expected at most" in too_long({name: ["a"] * 1001})
+
+
+@pytest.mark.parametrize("name", [{"a": 1}, ["a"], 1, None, "a" * 129])
+def test_what_is_no_name_of_a_file_is_found_before_names_are_compared(name):
+    assert too_long({"released": ["a" * 128, "b"]}) is None
+    assert "names of at most 128 characters" in too_long({"released": ["b", name]})
 
 
 def test_choices_of_a_selection():
@@ -119,6 +126,30 @@ def test_tensors_are_those_of_the_description(tmp_path, change, words):
     safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=words):
         check_tensors(tmp_path / "x.safetensors", shapes, "F32")
+
+
+def test_numbers_in_all_tensors(tmp_path):
+    with pytest.raises(ValueError, match="numbers in all tensors: expected at most"):
+        check_tensors(tmp_path / "x.safetensors", {"a": (MOST_TENSORS,), "b": (1,)}, "F32")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_are_finite(tmp_path, number):
+    tensors = {"a": np.zeros(7, np.float32), "b": np.zeros((2, 3), np.float32)}
+    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
+    check_finite(tmp_path / "x.safetensors")
+    tensors["b"][1, 2] = number
+    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="expected finite float32"):
+        check_finite(tmp_path / "x.safetensors")
+
+
+def test_what_no_reader_would_open_is_not_released(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "MOST_BYTES_IN_ALL", 200)
+    content = WeightsContent({"a": torch.zeros(90)}, "x")
+    with pytest.raises(ValueError, match=r"most of them in model\.safetensors: expected at most 200"):
+        release_from(content, account(), tmp_path / "r", data="table", n=90, unit=None, declared={})
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\2\0\0\0", b"\2\0\0\0\0\0\0\0[]", b"\2\0\0\0\0\0\0\0{", b"\377" * 8])

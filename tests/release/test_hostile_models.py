@@ -9,14 +9,16 @@ import torch
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import load_arrays, mapped
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
-from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.release.sampler import Release, load_release, write_model
 
 NETWORK = StackedVAE(BasketSchema(tuple("abc"), 2), 1, latent=2, hidden=3)
 WHOLE = {"model": NETWORK.kind, "schema": NETWORK.schema.as_json(), "k": 1, **NETWORK.settings, "mixture_weights": [1.0]}
@@ -40,6 +42,30 @@ def test_a_description_that_makes_no_model_is_one_line(tmp_path, changes):
     with pytest.raises(NotARelease) as said:
         load_release(tmp_path)
     assert "\n" not in str(said.value)
+
+
+def test_one_of_very_many_components_takes_little_memory():
+    k = 1_000_000
+    with torch.device("meta"):
+        network = StackedProducts(ImageSchema(1, 1, levels=1), k)
+    # A square of so many is four terabytes.
+    assert Release(Mixture(network, torch.ones(k))).component(3)._mixture.weights.nonzero().tolist() == [[3]]
+
+
+def test_pictures_wider_than_a_table_are_refused_before_a_column_is_made(tmp_path):
+    with torch.device("meta"):
+        release = Release(Mixture(StackedProducts(ImageSchema(1025, 1024, levels=1), 1), torch.ones(1, device="cpu")))
+    for make in (lambda: release.arrow, lambda: release.table(1), lambda: next(release.chunks(1))):
+        with pytest.raises(ValueError, match="a record of 1,049,600 numbers: expected at most 1,048,576 columns"):
+            make()
+
+
+def test_a_model_that_nobody_could_read_is_not_written(tmp_path):
+    with torch.device("meta"):
+        mixture = Mixture(StackedProducts(ImageSchema(4096, 4096, levels=1), 33), torch.ones(33, device="cpu"))
+    with pytest.raises(ValueError, match="numbers: expected at most 536,870,912"):
+        write_model(tmp_path, mixture)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [1.0, 1e99, 1e101, 1e154, 1e200, 1.7e308])

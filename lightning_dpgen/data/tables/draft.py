@@ -33,6 +33,8 @@ _FAKES = {
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ROWS = 1000
+# Whoever fills in a draft decides about each column.
+_MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
     "integer": Integers(),
     "number": Numbers(),
@@ -132,6 +134,7 @@ def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[Draft]
     path = Path(path)
     source = table_source(path, _ANY)
     if not isinstance(source, TextTable):
+        _refuse_many(source.columns(), path)
         _refuse_twice(source.columns(), path)
         return [_of_arrow(name, kind) for name, kind in zip(source.columns(), source.types(), strict=True)], {}
     about: dict[str, Any] = {}
@@ -141,6 +144,7 @@ def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[Draft]
         about["separator"] = others[0]
         source = replace(source, separator=others[0])
         found = source.columns()
+    _refuse_many(found, path)
     if header:
         _refuse_record(found, path)
         _refuse_twice(found, path)
@@ -193,6 +197,13 @@ def _of_arrow(name: str, kind: pa.DataType) -> Draft:
         if test(kind):
             return Draft.of_type(name, found)
     return Draft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
+
+
+def _refuse_many(names: list[str], path: Path) -> None:
+    if len(names) > _MOST_COLUMNS:
+        raise BadRecords(
+            f"{path}: {len(names):,} columns: expected at most {_MOST_COLUMNS:,}; keep those that are to be modelled"
+        )
 
 
 def _refuse_twice(names: list[str], path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Files of a release, which may come from anybody: only an ordinary one is opened, no larger than ours are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lightning_dpgen.privacy.strict_json import MOST_BYTES, read_object
+from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
+
+# Not followed, not waited for, not inherited; where a system knows these.
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+
+
+def opened(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> BinaryIO:
+    """An ordinary file of no more than so many bytes.
+
+    A link may lead out of the release, and a pipe or a device may never end: they are not opened at all.
+
+    Raises:
+        ValueError: naming what stands there in its place.
+    """
+    try:
+        _check(path, os.lstat(path), most_bytes)
+        file = os.fdopen(os.open(path, _FLAGS), "rb")
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be opened: {error.strerror}") from None
+    try:
+        # Something else may stand there by now.
+        _check(path, os.fstat(file.fileno()), most_bytes)
+    except ValueError:
+        file.close()
+        raise
+    return file
+
+
+def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> None:
+    """Refuse what `opened` refuses, before a library opens it by its name.
+
+    Raises:
+        ValueError: naming what stands there in its place.
+    """
+    opened(path, most_bytes).close()
+
+
+def read_own(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a release.
+
+    Raises:
+        ValueError: naming the file and what is wrong.
+    """
+    with opened(path, MOST_BYTES) as file:
+        return read_object(file, path.name)
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file, in hexadecimal.
+
+    Raises:
+        ValueError: as `opened`.
+    """
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check(path: Path, about: os.stat_result, most_bytes: int) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError(f"{path.name} is not an ordinary file")
+    if about.st_size > most_bytes:
+        raise ValueError(f"{path.name} has {about.st_size:,} bytes: expected at most {most_bytes:,}")
