@@ -20,6 +20,7 @@ from lightning_dpgen.plugins.vae import VAE, Divergence
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.release.bounds import check_numbers
 
 # What every family has that is trained.
 _ALWAYS = ("name", "bias", "lr", "rate", "steps", "noise")
@@ -161,14 +162,18 @@ def training_of(conf: Conf, clipping: ClippingRule) -> Draft:
 
 
 def make_module(conf: Conf, schema: Schema, clipping: ClippingRule, account: Account) -> PrivateMixture:
-    """The module that is trained."""
+    """Make the module that is trained; before anything is spent on it.
+
+    Raises:
+        Mistake: if it is larger than a release may be.
+    """
     model, family = conf.model, FAMILIES[conf.model.name]
     own = {name: getattr(model, name) for name in family.settings if not name.startswith("divergence")}
     if model.divergence is not None:
         numbers = {name: getattr(model, name) for name in ("groups", "features") if getattr(model, name) is not None}
         own["divergence"] = Divergence(model.divergence, weight=model.divergence_weight, **numbers)
     rules = rules_of(model, clipping)
-    return family.make(
+    module = family.make(
         schema,
         account,
         rules[0] if len(rules) == 1 else rules,
@@ -180,3 +185,8 @@ def make_module(conf: Conf, schema: Schema, clipping: ClippingRule, account: Acc
         log_every=conf.trainer.log_every,
         **own,
     )
+    try:
+        check_numbers(module.network)
+    except ValueError as error:
+        raise Mistake(f"model={model.name}: {error}; take fewer or narrower layers, or fewer components") from None
+    return module

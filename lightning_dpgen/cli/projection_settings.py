@@ -18,6 +18,7 @@ from lightning_dpgen.projection.matrices import MATRICES, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.release.bounds import check_rows
 
 _MOST, _WIDEST = 10**9, 2**20
 # Wider tables are not searched for the best k: that draws a matrix for each.
@@ -132,6 +133,10 @@ def fill_projection(conf: ProjectConf, d: int) -> ProjectionSettings:
         projection = Projection(matrix, neighbourhood, option.noise, _centre(project.centre, d))
     except ValueError as error:
         raise Mistake(f"project.{error}") from None
+    try:
+        check_rows(conf.data.n or 0, 8 * option.k)
+    except ValueError as error:
+        raise Mistake(f"data.n: {error}") from None
     return ProjectionSettings(conf, option, projection, typical)
 
 

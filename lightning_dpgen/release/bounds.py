@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from lightning_dpgen.privacy.plan import MOST_STAGES
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 
@@ -16,7 +18,7 @@ from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 MOST_FILES = 1000
 _LONGEST_NAME = 128
 # Bytes of all files together, of which a hash takes ten seconds on a slow machine, and numbers in the tensors:
-# `check_written` and `write_model` refuse more.
+# `check_written` and `check_numbers` refuse more.
 MOST_BYTES_IN_ALL, MOST_NUMBERS = 5 << 29, 1 << 29
 # Of a table of synthetic records, in which each number of a picture has a column.
 MOST_COLUMNS = 1 << 20
@@ -76,6 +78,17 @@ def check_written(folder: Path) -> None:
             f"{folder} holds {sum(sizes.values()):,} bytes, most of them in {max(sizes, key=sizes.get)}: expected at most "
             f"{MOST_BYTES_IN_ALL:,}, for a release that others can read"
         )
+
+
+def check_numbers(network: nn.Module) -> None:
+    """Refuse a network of more numbers than a reader of its release takes.
+
+    Raises:
+        ValueError: saying how many there may be.
+    """
+    numbers = sum(tensor.numel() for tensor in network.state_dict().values())
+    if numbers > MOST_NUMBERS:
+        raise ValueError(f"a model of {numbers:,} numbers: expected at most {MOST_NUMBERS:,}, so that others can read it")
 
 
 def check_columns(columns: int) -> None:

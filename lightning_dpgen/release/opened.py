@@ -11,21 +11,25 @@ from typing import Any, BinaryIO
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, read_object
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 
-# Not followed, not waited for, not inherited; where a system knows these.
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+# Not waited for, not inherited; where a system knows these.
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
-def opened(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> BinaryIO:
-    """An ordinary file of no more than so many bytes.
+def opened(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> BinaryIO:
+    """Open an ordinary file of no more than so many bytes; a pipe or a device may never end, and is not opened at all.
 
-    A link may lead out of the release, and a pipe or a device may never end: they are not opened at all.
+    Args:
+        path: of the file.
+        most_bytes: that it may have.
+        links: whether a link to such a file is followed. A cache of downloads is made of these; in a release that is
+            checked they may lead out of it.
 
     Raises:
         ValueError: naming what stands there in its place.
     """
     try:
-        _check(path, os.lstat(path), most_bytes)
-        file = os.fdopen(os.open(path, _FLAGS), "rb")
+        _check(path, os.stat(path) if links else os.lstat(path), most_bytes)
+        file = os.fdopen(os.open(path, _FLAGS | (0 if links else getattr(os, "O_NOFOLLOW", 0))), "rb")
     except OSError as error:
         raise ValueError(f"{path.name} cannot be opened: {error.strerror}") from None
     try:
@@ -37,22 +41,22 @@ def opened(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> BinaryIO:
     return file
 
 
-def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL) -> None:
+def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> None:
     """Refuse what `opened` refuses, before a library opens it by its name.
 
     Raises:
         ValueError: naming what stands there in its place.
     """
-    opened(path, most_bytes).close()
+    opened(path, most_bytes, links=links).close()
 
 
-def read_own(path: Path) -> dict[str, Any]:
+def read_own(path: Path, *, links: bool = False) -> dict[str, Any]:
     """The JSON object in a file of a release.
 
     Raises:
         ValueError: naming the file and what is wrong.
     """
-    with opened(path, MOST_BYTES) as file:
+    with opened(path, MOST_BYTES, links=links) as file:
         return read_object(file, path.name)
 
 

@@ -115,7 +115,7 @@ def load_projected(folder: Path) -> ProjectedRows:
         NotARelease: if it cannot be read, or its parts do not fit together.
     """
     try:
-        description = read_own(folder / MODEL)
+        description = read_own(folder / MODEL, links=True)
         d, k = (description[name] for name in ("d", "k"))
         check_matrix(description["matrix"], d, k)
         check_tensors(folder / WEIGHTS, {"matrix": (d, k), "centre": (d,)}, "F64")
@@ -133,7 +133,7 @@ def _check_rows(path: Path, k: int) -> None:
     Noise is as wide as many steps of the grid that rows are rounded to, so that no packing makes much less of it, and rows
     without noise are written unpacked (`write_projected`).
     """
-    check_ordinary(path)
+    check_ordinary(path, links=True)
     with pa.parquet.ParquetFile(path) as file:
         columns, rows = file.metadata.num_columns, file.metadata.num_rows
     if columns != k:

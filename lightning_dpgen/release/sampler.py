@@ -28,7 +28,7 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
-from lightning_dpgen.release.bounds import MOST_NUMBERS, check_columns
+from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_own
@@ -201,9 +201,7 @@ class Release:
 def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
-    numbers = sum(tensor.numel() for tensor in network.state_dict().values())
-    if numbers > MOST_NUMBERS:
-        raise ValueError(f"a model of {numbers:,} numbers: expected at most {MOST_NUMBERS:,}, so that others can read it")
+    check_numbers(network)
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     description |= {} if private else {"private": False}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -247,8 +245,8 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         if not os.path.lexists(folder / name):
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
-        check_ordinary(folder / WEIGHTS)
-        description = read_own(folder / MODEL)
+        check_ordinary(folder / WEIGHTS, links=True)
+        description = read_own(folder / MODEL, links=True)
         if description["model"] == KIND:
             return load_projected(folder)
         private = description.pop("private", True)

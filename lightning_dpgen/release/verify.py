@@ -264,8 +264,8 @@ def _check_account(
             verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
             return
         # Stages that a reference stands for are no part of the event.
-        evaluated = [event, composed(events)] if fit and reference is not None else [event]
-        if not all(affordable(whole, INTERVALS[0]) for whole in evaluated):
+        evaluated = composed([event, *events]) if fit and reference is not None else event
+        if not affordable(evaluated, INTERVALS[0]):
             verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
             return
     _check_selection(certificate["selection"], event, verdict)

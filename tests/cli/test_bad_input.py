@@ -10,6 +10,9 @@ import sys
 import numpy as np
 import pytest
 
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.release import bounds
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 MISTAKES = {
@@ -255,3 +258,13 @@ def test_it_also_runs_as_a_module(tmp_path):
 def test_a_budget_of_many_runs_is_asked_for_one_by_one(dpgen):
     status, _, err = dpgen("budget", "-m", "seed=0,1")
     assert status == 2 and one_line(err) and "-m: goes with dpgen train alone" in err
+
+
+def test_what_no_release_could_hold_is_refused_before_anything_is_spent(dpgen, tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "MOST_NUMBERS", 1000)
+    status, _, err = dpgen("train", "split.k=1", "model.steps=1", f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "model=vae: a model of" in err and "expected at most 1,000" in err
+    assert not Ledger.read(tmp_path / "run/private/ledger.jsonl").accesses
+    monkeypatch.setattr(bounds, "MOST_BYTES_IN_ALL", 1000)
+    status, _, err = dpgen("project", "data=blobs", "project.radius=1", f"run_dir={tmp_path / 'projected'}")
+    assert status == 2 and "data.n: rows=" in err and not (tmp_path / "projected").exists()

@@ -63,6 +63,7 @@ def _alike(found: list[Tensor], other: list[Tensor], i: int) -> bool:
     return all(
         x[i].shape == y[i].shape and torch.allclose(x[i].to(wide), y[i].to(wide), **TOLERANCE)
         for x, y in zip(found, other, strict=True)
+        if x.numel() or y.numel()
     )
 
 
