@@ -332,7 +332,7 @@ def _baskets(conf: DataConf) -> BasketSchema:
     _needed(conf, "max_items")
     if not isinstance(conf.classes, list | tuple | None):
         raise Mistake(f"data.classes={shown(conf.classes)}: expected names in a list, as in data.classes=[day,night]")
-    # Of what is found there may be fewer than a basket holds.
+    # Fewer may be found than a basket holds.
     most = min(conf.max_items, len(items)) if conf.items == PRIVATE else conf.max_items
     return BasketSchema(tuple(items), most, tuple(conf.classes or ()))
 

@@ -90,14 +90,14 @@ class RunFolder:
 
     @property
     def states(self) -> tuple[Path, ...]:
-        """What a run keeps to go on from."""
+        """Name the files that a run keeps to go on from."""
         return (
             self.split, self.checkpoint, self.measured, self.projected, self.bought, self.fidelity, self.selection
         )  # fmt: skip
 
     @property
     def finished(self) -> bool:
-        """Whether there is a release; it may have been moved, and a link left."""
+        """Return True where there is a release; it may have been moved, and a link left."""
         return (self.release / CERTIFICATE).is_file()
 
     @property
@@ -142,7 +142,7 @@ def take(folder: RunFolder) -> None:
     """Create the folder, of which its owner alone may read the private part. Of two runs that try, one creates the ledger.
 
     Raises:
-        Mistake: if the place cannot be written, or its private part is a link, or open to others and somebody else's; if
+        Mistake: if the place cannot be written, or its private part is a link, or open to others and another user's; if
             something stands where the run writes later, when it has spent.
     """
     try:
@@ -154,7 +154,7 @@ def take(folder: RunFolder) -> None:
 
 
 def _check_free(folder: RunFolder) -> None:
-    """That all names which a run gives to its files and folders are free, or its own kind of thing."""
+    """Check that all names which a run gives to its files and folders are free, or its own kind of thing."""
     parts = (folder.ledger.with_suffix(".part"), *map(durable.part_of, folder.states))
     files = (folder.ledger, heads_file(folder.ledger), *folder.states, *parts)
     for path in (*files, folder.staging, folder.trials, folder.tensorboard):

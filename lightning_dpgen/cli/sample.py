@@ -117,7 +117,7 @@ def _place(name: str) -> Path:
 
 def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *, escape: bool) -> None:
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
-    # A name of its own: what stands there, such as a link, may be somebody else's.
+    # A name of its own: what stands there, such as a link, may be another user's.
     part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part{output.suffix}")
     try:
         write_table(part, chunks, schema, escape=escape)

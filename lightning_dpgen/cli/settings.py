@@ -365,7 +365,7 @@ def fill(conf: Conf) -> Settings:
 
 
 def _bytes_of_record(schema: Schema) -> int:
-    """What a synthetic record takes in a file at most, but for long texts."""
+    """Return the bytes that a synthetic record takes in a file at most, but for long texts."""
     if isinstance(schema, BasketSchema):
         return 8 * (schema.max_items + 1)
     layout = schema.layout

@@ -21,7 +21,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
-# Of a loss and of a norm of its gradient, relative; the second where autocast computes in half precision.
+# Relative, for a loss and for a norm of its gradient; the second where autocast computes in half precision.
 _TOLERANCE, _MIXED = 1e-3, 0.1
 
 

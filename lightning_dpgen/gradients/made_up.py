@@ -16,7 +16,7 @@ from lightning_dpgen.gradients.groups import Groups
 
 # Errors of code that expects other records, such as words of a vocabulary.
 UNSUITED = (IndexError, TypeError, AssertionError, NotImplementedError, RuntimeError)
-# What is tried in turn: labels may begin at 0, or behind places for padding and the like.
+# Tried in turn: labels may begin at 0, or behind places for padding and the like.
 WHOLE = (0, 1, 2, 3)
 
 

@@ -36,7 +36,7 @@ def write(path: Path, content: bytes | memoryview) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Where a file is written before it has its name."""
+    """Return the place where a file is written before it has its name."""
     return path.with_name(f"{path.name}.part")
 
 

@@ -42,7 +42,7 @@ _PAIRS = 0.5
 _LARGEST_EXPONENT = 700.0
 KEY = "fingerprint.key"
 _KEY_BYTES = 16
-# Of a file that is read only to see whether it is a study.
+# For a file that is read only to see whether it is a study.
 _LARGEST_FILE = 2**26
 _TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
 _DELTA = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}

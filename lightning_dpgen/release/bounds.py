@@ -20,7 +20,7 @@ _LONGEST_NAME = 128
 # Bytes of all files together, of which a hash takes ten seconds on a slow machine, and numbers in the tensors:
 # `check_written` and `check_numbers` refuse more.
 MOST_BYTES_IN_ALL, MOST_NUMBERS = 5 << 29, 1 << 29
-# Of a table of synthetic records, in which each number of a picture has a column.
+# For a table of synthetic records, in which each number of a picture has a column.
 MOST_COLUMNS = 1 << 20
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000

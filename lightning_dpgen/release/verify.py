@@ -248,7 +248,7 @@ def _check_account(
     stages: list[tuple[str, dp_accounting.DpEvent, float | None]],
     verdict: Verdict,
 ) -> None:
-    """Whether the numbers follow from the event tree; nothing of it is evaluated before all of that is affordable."""
+    """Check that the numbers follow from the event tree; nothing of it is evaluated before all of that is affordable."""
     relation, delta, epsilon = (certificate[name] for name in ("relation", "delta", "epsilon"))
     before, events = len(verdict.problems), [stage for _, stage, _ in stages]
     reference = _reference(certificate, event, events, verdict)
@@ -278,7 +278,7 @@ def _check_account(
             f"{spending.interval:g}"
         )
     _compare("epsilon", epsilon, verdict.epsilon, verdict)
-    # What stages cost says nothing of an event that is not made of them, or whose account is another one.
+    # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
     if not fit or len(verdict.problems) > before:
         return
     found = alone(events, delta, interval or None, relation)

@@ -177,7 +177,7 @@ def test_what_a_run_has_left_is_not_in_its_way(tmp_path):
     for path in (*(folder.private / name for name in FOLDERS), folder.public):
         path.mkdir()
     run_folder.take(folder)
-    # Without its ledger nobody can tell whose that is.
+    # Without its ledger it belongs to no run.
     folder.ledger.unlink()
     with pytest.raises(Mistake, match="release-in-progress is a folder, of a run whose ledger is not there: remove it"):
         run_folder.take(folder)
@@ -189,7 +189,7 @@ def test_no_run_begins_where_it_could_not_end(dpgen, tmp_path, name, make):
     (tmp_path / "run/private").mkdir(parents=True, mode=0o700)
     make(tmp_path / "run" / name)
     if name == "public" and make is _make_a_link:
-        # What it would hold is public wherever it lies.
+        # Its content is public wherever it lies.
         run_folder.take(RunFolder(tmp_path / "run"))
         return
     for command in ("measured", "project", "train"):

@@ -82,7 +82,7 @@ def runs(tmp_path):
 
 
 def _taken(name, account, folder, head, monkeypatch):
-    """What is gone on with, from a state that was saved where the ledger had that head."""
+    """Return what a run goes on with, from a state that was saved where the ledger had that head."""
     fields, read = READERS[name]
     heads = {LEDGER: {"head": head, "done": {}}} if name == "checkpoint.ckpt" else {"head": head}
     durable.save(folder.private / name, heads | fields)

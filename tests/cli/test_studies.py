@@ -157,7 +157,7 @@ def _seen(folder):
 
 
 def _theirs(folder):
-    """What another program may have in a folder of that name."""
+    """Make what another program may have in a folder of that name."""
     folder.mkdir()
     (folder / "foo.jsonl").write_text('{"mine": 1}\n')
     (folder / "foo.jsonl.heads").write_text("mine")

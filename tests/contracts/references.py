@@ -24,7 +24,7 @@ from lightning_dpgen.release.verify import verify
 
 EPSILON, DELTA = 4.0, 1e-5
 COUNT = Draft("count", {"n": 1.0}, 1, largest=1e9, share=0.1, noise=3.0)
-# Why no account of a record replaced is known, and what follows: a number of lots that nobody knows yet, or a choice.
+# Why no account of a record replaced is known, and what follows: a number of lots that is not known yet, or a choice.
 FOLLOWING = {
     "lots": ({"sampled": None}, Draft("training", {"gradient": 1.0}, 20, largest=1e9, rate=0.1)),
     "a choice": ({"sampled": 0, "pure": True}, Draft("choice", {"best": 1.0}, 2, largest=1e9, kinds={"best": PURE})),
@@ -32,7 +32,7 @@ FOLLOWING = {
 
 
 def account_of_a_run(kind: str) -> Account:
-    """Of one that has ended: a count, and what was planned from it."""
+    """Return the plan of a run that has ended: a count, and what was planned from it."""
     promised, following = FOLLOWING[kind]
     first = make_first_plan(COUNT, epsilon=EPSILON, delta=DELTA, **promised)
     account = Account(first)

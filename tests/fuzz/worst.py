@@ -71,7 +71,7 @@ def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1
 
 
 def _forget() -> None:
-    """What was computed here is not known to whoever verifies."""
+    """Forget what was computed here, which a verifier does not have."""
     for function in (*vars(accountant).values(), *vars(reference).values()):
         if hasattr(function, "cache_clear"):
             function.cache_clear()

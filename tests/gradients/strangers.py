@@ -32,7 +32,7 @@ class Stranger(nn.Module):
     refused: str | None = None
     # What updates a tensor from parameters finds a copy of these for each record with the other engine.
     engines = "ghost", "func"
-    # Whether the loss draws, so that a lot with another record has other numbers.
+    # True for a loss that draws, so that a lot with another record has other numbers.
     draws = False
 
     def __init__(self):

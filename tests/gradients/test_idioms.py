@@ -184,7 +184,7 @@ def test_is_refused(make, size):
         term_gradients(net, _term(net), _lot(size), PrivateStream(1))
 
 
-# Of a record and a parameter that has the size of the lot, where torch takes the lot for a dimension of the record.
+# A parameter has the size of the lot, which torch takes for a dimension of the record.
 SIZE = 4
 TOO_FEW = {
     "linear": ((SIZE, SIZE), lambda x, w: F.linear(x.sum(), w)),

@@ -125,7 +125,7 @@ def test_what_torch_refuses_of_one_record_is_refused_of_each(function):
         Isolation(SIZE).run(function, x)
 
 
-# Tensors whose numbers nobody has set.
+# Tensors whose numbers were not set.
 UNSET = {
     "empty": lambda x: torch.empty(300),
     "empty_like": lambda x: torch.empty_like(x),

@@ -114,7 +114,7 @@ def test_the_dual_norm_is_exact_however_sign_vectors_are_cut(k):
 
 @pytest.mark.parametrize("k", [16, sensitivity.EXACT_UP_TO + 1])
 def test_no_sign_vector_passes_the_dual_norm_where_there_are_many(k):
-    """Of several chunks, and where they are no longer enumerated; the largest is the first one, or any."""
+    """Try several chunks, and sizes that are no longer enumerated; the largest is the first one, or any."""
     random = np.random.default_rng(k)
     for planted in (np.ones(k), np.where(random.random(k) < 0.5, -1.0, 1.0)):
         matrix = 0.1 * random.normal(size=(30, k)) + planted

@@ -60,7 +60,7 @@ def test_pictures_wider_than_a_table_are_refused_before_a_column_is_made(tmp_pat
             make()
 
 
-def test_a_model_that_nobody_could_read_is_not_written(tmp_path):
+def test_a_model_that_no_reader_takes_is_not_written(tmp_path):
     with torch.device("meta"):
         mixture = Mixture(StackedProducts(ImageSchema(4096, 4096, levels=1), 33), torch.ones(33, device="cpu"))
     with pytest.raises(ValueError, match="numbers: expected at most 536,870,912"):

@@ -47,7 +47,7 @@ def escaped_name(name: str) -> str:
 
 
 def begins_with_sign(texts: pa.Array) -> pa.Array:
-    """Which texts a spreadsheet would run: none that `escaped` has made."""
+    """Mark texts that a spreadsheet would run: none that `escaped` has made."""
     return pc.match_substring_regex(texts, f"^{_SIGNS}")
 
 
@@ -72,7 +72,7 @@ def known_again(texts: pa.Array, known: pa.Array, *, escaped: bool = True) -> pa
 
 
 def doubtful(known: pa.Array) -> pa.Array:
-    """Those of `known` texts that are also the escaped form of another one.
+    """Return those `known` texts that are also the escaped form of another one.
 
     Example:
         >>> doubtful(pa.array(["=a", "'=a", "'=b"])).to_pylist()

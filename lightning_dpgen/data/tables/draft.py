@@ -33,7 +33,7 @@ _FAKES = {
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ROWS = 1000
-# Whoever fills in a draft decides about each column.
+# A draft is filled in by deciding about each column.
 _MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
     "integer": Integers(),

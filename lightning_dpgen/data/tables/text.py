@@ -120,7 +120,7 @@ class TextTable:
             yield pa.record_batch(arrays, names=batch.schema.names)
 
     def _one_form(self, name: str, column: pa.Array, both: pa.Array, before: tuple[bool, bool]) -> tuple[bool, bool]:
-        """Whether texts that were not escaped were found so far, and texts that may have been: never both."""
+        """Note whether texts that were not escaped were found so far, and texts that may have been: never both."""
         now = (begins_with_sign(column), pc.is_in(column, both))
         plain, either = (old or bool(pc.any(texts).as_py()) for old, texts in zip(before, now, strict=True))
         if plain and either:
