@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.stores import randomness_of_their_own
@@ -58,6 +59,8 @@ def check_exact(
     # For the groups of a mixture there is no second opinion.
     if (groups is None or len(lot.offsets) == 2) and (enough or made is not None):
         _check(engine, network, term, *(few if enough else made))
+    if made is None and term.example is not None:
+        raise ValueError(f"the loss does not take its example ({type(error).__name__}: {error})") from error
     if made is None:
         raise ValueError(
             f"the loss takes no made-up record of numbers from {WHOLE[0]} to {WHOLE[-1]} ({type(error).__name__}: "
@@ -77,6 +80,7 @@ def _suited(
     count: int,
 ) -> tuple[tuple[Lot, Tensor, Groups | None] | None, Exception | None]:
     """Find made-up records that the loss takes, or the first error that it has with them."""
+    _check_example(term, lot)
     first = None
     for whole in WHOLE if term.example is None else WHOLE[:1]:
         made = made_up(lot, noise, count, groups, whole=whole, example=term.example)
@@ -89,6 +93,22 @@ def _suited(
     return None, first
 
 
+def _check_example(term: PerRecord | PerGroup, lot: Lot) -> None:
+    """Check that the example of a term is a record as those of a lot are.
+
+    Raises:
+        ValueError: naming the shape or type that differs.
+    """
+    if term.example is None:
+        return
+    own, given = (
+        [((1, *x.shape[1:]), "floating" if x.is_floating_point() else x.dtype) for x in tensors]
+        for tensors in (lot.tensors, [x[:1] for x in tree_leaves(term.example)])
+    )
+    if own != given or any(len(x) != 1 for x in tree_leaves(term.example)):
+        raise ValueError(f"example of {given}: expected one record as lots have them, {own}")
+
+
 def _check(
     engine: Callable, network: nn.Module, term: PerRecord | PerGroup, few: Lot, noise: Tensor, groups: Groups | None
 ) -> None:
@@ -98,13 +118,13 @@ def _check(
         with _Unchanged(network):
             found = engine(network, term, few, noise, groups)
         single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
-        if not torch.allclose(single, again, rtol=still.tolerance, equal_nan=True):
-            # It draws numbers that nothing here holds still, so there is nothing to compare.
-            return
-        _compare(found, single, parameters, still.tolerance)
+        # Otherwise it draws numbers that nothing here holds still, and there is nothing to compare. It is called as often.
+        is_still = torch.allclose(single, again, rtol=still.tolerance, equal_nan=True)
+        if is_still:
+            _compare(found, single, parameters, still.tolerance)
         if groups is None and len(few.offsets) == 2:
             with _Unchanged(network):
-                _compare_pairs(network, term, few, noise, found.losses, still.tolerance)
+                _compare_pairs(term, few, noise, found.losses, still.tolerance if is_still else math.inf)
 
 
 def _one_by_one(
@@ -178,9 +198,7 @@ class _Unchanged:
                 x.copy_(before)
 
 
-def _compare_pairs(
-    network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tolerance: float
-) -> None:
+def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tolerance: float) -> None:
     """Call the loss with lots of two records each: every record of a lot and the next one."""
 
     def paired(x: Tensor) -> Tensor:

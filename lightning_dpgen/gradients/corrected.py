@@ -8,6 +8,7 @@ records of a lot and with each of them alone (``tests/gradients/test_every_funct
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,12 @@ def correction(function: Callable) -> Callable | None:
     """
     if isinstance(function, OpOverload):
         function = function.overloadpacket
-    return _BY_NAME.get(function.__name__) if isinstance(function, OpOverloadPacket) else _CORRECTED.get(function)
+    is_operator = isinstance(function, OpOverloadPacket)
+    found = _BY_NAME.get(function.__name__) if is_operator else _CORRECTED.get(function)
+    if found is not None or not isinstance(function, OpOverloadPacket | BuiltinFunctionType | MethodDescriptorType):
+        return found
+    name = function.__name__
+    return _PRIVATE if name[0] == "_" and name[1] != "_" and name not in _KNOWN_PRIVATE else None
 
 
 def _any_hidden(*tensors: Any) -> bool:
@@ -89,8 +95,7 @@ def _shapes_first(watch: Watch, function: Callable, *args, **kwargs):
         shapes = tree_map_only(
             Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta"), (args, kwargs)
         )
-        with watch.isolation.outside():
-            function(*shapes[0], **shapes[1])
+        function(*shapes[0], **shapes[1])
     return NotImplemented
 
 
@@ -100,7 +105,9 @@ def _solve(watch: Watch, function: Callable, A, B, *, left=True, **options):
         return NotImplemented
     _shapes_first(watch, function, A, B, left=left)
     vector = B.dim() == 1 or B.shape == A.shape[:-1]
-    own = [x if is_hidden(x) else watch.for_each(x) for x in (A, B.unsqueeze(-1) if vector else B)]
+    # A record's own zeros make a tensor that all share one of each record's.
+    zero = sum(torch.zeros_like(x.detach()).sum() for x in (A, B) if is_hidden(x))
+    own = [x if is_hidden(x) else x + zero for x in (A, B.unsqueeze(-1) if vector else B)]
     most = max(x.dim() for x in own)
     found = function(*(x[(None,) * (most - x.dim())] for x in own), left=left, **options)
     if not vector:
@@ -159,14 +166,22 @@ def _empty(watch: Watch, function: Callable, *args, **kwargs):
 
 def _new(watch: Watch, function: Callable, x, *sizes, **kwargs):
     """Give zeros for sizes, alike."""
+    sizes = (kwargs["size"],) if "size" in kwargs else sizes
     if not sizes or not all(isinstance(size, int | tuple) for size in sizes):
         return NotImplemented
     return watch.remember(Tensor.new_zeros, x, torch.Size(sizes[0] if isinstance(sizes[0], tuple) else sizes))
 
 
+def _between(watch: Watch, function: Callable, *args, **kwargs):
+    """Refuse ends of a range that are no single numbers, as torch does of one record."""
+    if any(is_hidden(x) and x.dim() for x in tree_leaves((args, kwargs))):
+        raise ValueError(f"the loss calls {function.__name__} between vectors: give it single numbers of a record")
+    return NotImplemented
+
+
 def _dual(watch: Watch, function: Callable, *args, **kwargs):
     """Refuse a derivative in forward mode that is not one of torch.func: no record would have it."""
-    if watch.isolation.is_innermost and _any_hidden(args, kwargs):
+    if (watch.isolation is None or watch.isolation.is_innermost) and _any_hidden(args, kwargs):
         raise ValueError(
             "the loss takes a derivative in forward mode (forward_ad.make_dual), which is lost where each record is alone: "
             "use torch.func.jvp with engine='func'"
@@ -183,6 +198,11 @@ def _refused(reason: str) -> Callable:
     return refuse
 
 
+_PRIVATE = _refused("calls a function of torch that is not public (its name begins with _): call the public one")
+_KNOWN_PRIVATE = {
+    "_standard_gamma", "_standard_gamma_grad", "_sample_dirichlet", "_dirichlet_grad", "_weight_norm", "_unpack_dual",
+    "_shape_as_tensor", "_assert_async", "_is_view", "_softmax", "_log_softmax",
+}  # fmt: skip
 _BY_POSITION = _refused("reads a record by positions in memory (as_strided): use unfold, narrow or an index")
 _LEAST_SQUARES = _refused(
     "calls lstsq, whose residuals are empty for all records if one of them is short of rank: use torch.linalg.solve or "
@@ -212,8 +232,9 @@ _CORRECTED: dict[Callable, Callable] = {
         _named("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"), _empty
     ),
     Tensor.new: _new,
+    **dict.fromkeys(_named("linspace", "logspace"), _between),
     **dict.fromkeys(_named("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"), _BY_POSITION),
-    **dict.fromkeys(_named("resize_", "resize_as_", "set_"), _RESIZED),
+    **dict.fromkeys(_named("resize_", "resize_as_", "resize", "resize_as", "set_"), _RESIZED),
     **dict.fromkeys(_named("lstsq"), _LEAST_SQUARES),
     **dict.fromkeys(
         _named("batch_norm_update_stats"),
@@ -230,8 +251,10 @@ _CORRECTED: dict[Callable, Callable] = {
 }  # fmt: skip
 _BY_NAME = {function.__name__: instead for function, instead in _CORRECTED.items()} | {
     "embedding": _embedding_operator,
+    "embedding_bag": _refused("calls an operator behind F.embedding_bag: call that"),
+    "resize": _RESIZED,
+    "resize_as": _RESIZED,
     "linalg_solve": _solve,
     "linalg_solve_ex": _solve,
-    "_linalg_solve_ex": _refused("calls an operator behind torch.linalg.solve: call that"),
     "linalg_lstsq": _LEAST_SQUARES,
 }

@@ -67,7 +67,8 @@ def term_gradients(
     known, code = _checked.setdefault(network, {}), (engine, code_of(term.loss))
     if code not in known:
         known[code] = check_exact(compute, network, term, lot, noise, groups)
-    term = dataclasses.replace(term, example=known[code])
+    if term.example is None:
+        term = dataclasses.replace(term, example=known[code])
     with torch_draws_from(stream, some.device):
         if not len(lot):
             # A loss that counts its calls must not know that a lot is empty.

@@ -158,7 +158,7 @@ class Isolation:
 
     def outside(self) -> _Outside:
         """A context in which (B, ...) tensors are what they are, and autograd records what is done to them."""
-        return _Outside(len(self._levels))
+        return _Outside(self)
 
 
 def _eager() -> AbstractContextManager:
@@ -170,10 +170,12 @@ def _eager() -> AbstractContextManager:
 class _Outside:
     """Takes the levels of vmap off torch's stack, and puts them back."""
 
-    def __init__(self, levels: int) -> None:
-        self._count, self._taken = levels, []
+    def __init__(self, isolation: Isolation) -> None:
+        self._isolation, self._count, self._taken = isolation, len(isolation._levels), []
 
     def __enter__(self) -> None:
+        if not self._isolation.is_innermost:
+            raise ValueError("a function meets records inside another transform of torch.func: use engine='func' for it")
         self._taken = [_functorch.pop_dynamic_layer_stack() for _ in range(self._count)]
 
     def __exit__(self, *_) -> None:

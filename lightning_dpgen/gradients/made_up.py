@@ -52,7 +52,9 @@ def made_up(
     if example is None:
         records = tree_map(of, lot.records)
     else:
-        records = tree_map(lambda x: x.to(noise.device).repeat(count, *(1,) * (x.dim() - 1)), example)
+        records = tree_map(
+            lambda x: x.to(noise if x.is_floating_point() else noise.device).repeat(count, *(1,) * (x.dim() - 1)), example
+        )
     made = Lot(records, (0, *[count] * (len(lot.offsets) - 1)))
     if groups is not None:
         # The first group is larger than the others, so that a comparison of groups can tell sizes apart.

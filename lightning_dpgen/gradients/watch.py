@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
-from inspect import unwrap
 from pathlib import Path
-from types import FunctionType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 
 class Guard(TorchFunctionMode):
     """Sees each function of torch that a loss calls, and refuses those that could show it other records."""
+
+    # Where records are hidden; None in code of an `autograd.Function`, which torch hides them from.
+    isolation: Isolation | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +64,22 @@ class Guard(TorchFunctionMode):
             raise
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function that was not refused."""
+        """Call a function that was not refused, or what corrects it."""
+        result = self.corrected(function, args, kwargs)
+        return function(*args, **kwargs) if result is NotImplemented else result
+
+    def corrected(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of a function whose own rule for vmap is wrong; NotImplemented for all others."""
+        instead = correction(function)
+        return NotImplemented if instead is None else instead(self, function, *args, **kwargs)
+
+    def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Call a function that makes a tensor."""
         return function(*args, **kwargs)
+
+    def write(self, function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leave a tensor without a record as it is."""
+        return NotImplemented
 
     def _check(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
         if kwargs.get("generator") is not None:
@@ -65,10 +90,11 @@ class Guard(TorchFunctionMode):
             )
         self._check_seeds()
         self._check_modes()
-        if isinstance(function, FunctionType) and not unwrap(function).__code__.co_filename.startswith(_KNOWN):
+        if not _is_known(function):
             raise ValueError(
-                f"the loss calls {function.__name__}, a function of its own that takes part in torch's overrides "
-                "(wrap_torch_function), where nothing sees what it calls: call it as a plain function"
+                f"the loss calls {getattr(function, '__name__', function)}, a function of its own that takes part in "
+                "torch's overrides (wrap_torch_function, handle_torch_function), where nothing sees what it calls: call it "
+                "as a plain function"
             )
         if getattr(function, "__module__", None) == "torch.distributed.distributed_c10d":
             raise ValueError(
@@ -103,6 +129,11 @@ class Guard(TorchFunctionMode):
                 "the loss runs a profiler of its own, which is told the size of the lot: leave it out, or profile the "
                 "training from outside"
             )
+        if module._global_backward_hooks or module._global_backward_pre_hooks:
+            raise ValueError(
+                "there are backward hooks of all modules (register_module_full_backward_hook), which are never called "
+                "here: remove them, and change the loss"
+            )
 
     def _check_higher_order(self, function: HigherOrderOperator, args: tuple) -> None:
         if function is not custom_function_call:
@@ -130,16 +161,31 @@ class Guard(TorchFunctionMode):
         # The backward pass may draw from them, too.
         self._check_seeds()
         self._check_modes()
-        if module._global_backward_hooks or module._global_backward_pre_hooks:
-            raise ValueError(
-                "there are backward hooks of all modules (register_module_full_backward_hook), which are never called "
-                "here: remove them, and change the loss"
-            )
         if self.error is not None:
             raise ValueError(
                 "the loss goes on after an error of a function of torch (try, except), which may follow from "
                 "any record: let it pass, or use a function that gives a number (torch.linalg.cholesky_ex)"
             ) from self.error
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_known(function: Callable) -> bool:
+    """Return True for a function of torch or of this package, through all that it wraps."""
+    while not isinstance(function, _COMPILED) and function not in (torch.device, torch.Size, torch.Generator):
+        if isinstance(function, MethodWrapperType):
+            # The getter or setter of an attribute.
+            function = function.__self__
+        elif isinstance(function, property):
+            function = function.fget
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        elif not isinstance(function, FunctionType) or not function.__code__.co_filename.startswith(_KNOWN):
+            return False
+        elif not hasattr(function, "__wrapped__"):
+            return True
+        else:
+            function = function.__wrapped__
+    return True
 
 
 class Watch(Guard):
@@ -158,8 +204,9 @@ class Watch(Guard):
         self.has_own_backward = False
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        special = correction(function) or _SPECIAL.get(function)
-        result = NotImplemented if special is None else special(self, function, *args, **kwargs)
+        result = self.corrected(function, args, kwargs)
+        if result is NotImplemented and (special := _SPECIAL.get(function)) is not None:
+            result = special(self, function, *args, **kwargs)
         return call(function, args, kwargs) if result is NotImplemented else result
 
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
@@ -352,7 +399,11 @@ def _apart(watch, _, x):
 
 
 # Folders of functions that take part in torch's overrides and are known.
-_KNOWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_KNOWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parent}{os.sep}")
+_COMPILED = (
+    BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, OpOverload, OpOverloadPacket,
+    HigherOrderOperator,
+)  # fmt: skip
 # Namespaces of torch's own operators.
 _NAMESPACES = {"aten", "prims", "prim", "profiler"}
 # What is handed a function, and is refused or watched in a way of its own.

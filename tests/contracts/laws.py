@@ -1060,7 +1060,7 @@ def no_person_costs_a_discovery_more_than_its_access(most=3) -> None:
 
 
 def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
-    """Choose among tables, of which a person's records bring some nearer to what is expected, and others farther away: the worst."""
+    """Choose among tables, of which a person's records bring some nearer to what is expected and others farther away."""
     columns = {f"a{i}": {"type": "category", "values": ["x", "y", "z"]} for i in range(4)}
     schema = schema_of({"columns": columns}).completed(5)
     tables = Marginals(schema.layout, pairs_of(range(4), None))

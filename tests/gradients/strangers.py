@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import gc
 import math
 import multiprocessing.pool
@@ -13,9 +14,9 @@ import weakref
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 from torch.nn.utils import parametrizations
-from torch.overrides import wrap_torch_function
+from torch.overrides import handle_torch_function, wrap_torch_function
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import _python_dispatch
 from torchmetrics import MeanMetric
@@ -115,6 +116,17 @@ class DropsInAttention(Stranger):
     def loss(self, x, y):
         h = self.recurrent(self.layer(self.project(x[:, :, None])))[0].mean(dim=1)
         return F.cross_entropy(F.gumbel_softmax(self.decoder(h)[:, :3], hard=True), y, reduction="none")
+
+
+class Squares(Stranger):
+    """Powers as people write them, of records and of parameters."""
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        z = h * 1.0
+        z **= 2
+        weights = self.decoder.weight**2
+        return ((self.decoder(h) - x) ** 2).sum(dim=1) + z.sum(dim=1) ** 0.5 + 2**h[:, 0] + (h @ weights.mT).sum(dim=1)
 
 
 class KeptInForward(Stranger):
@@ -832,6 +844,72 @@ class Overridden(Stranger):
 
     def loss(self, x, y):
         return positive(self.errors(x))
+
+
+class Handled(Overridden):
+    """By the function behind torch's overrides, and an object that is called."""
+
+    class Positive:
+        def __call__(self, x):
+            return positive(x)
+
+    def loss(self, x, y):
+        return handle_torch_function(self.Positive(), (x,), self.errors(x))
+
+
+class InTheNameOfTorch(Overridden):
+    def loss(self, x, y):
+        return handle_torch_function(functools.wraps(F.relu)(lambda x: positive(x)), (x,), self.errors(x))
+
+
+class FilledWithin(Function):
+    """A straight-through estimator that leaves a reading out, by a number of the record that may be below 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(h, i):
+        return h.index_fill(0, i[None], 0.0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class LeavesOut(Stranger):
+    def loss(self, x, y):
+        return self.errors(torch.stack([FilledWithin.apply(row, i - 2) for row, i in zip(x, y, strict=True)]))
+
+
+class Strides(FilledWithin):
+    @staticmethod
+    def forward(h, i):
+        return h.as_strided((WIDTH,), (1,), WIDTH)
+
+
+class StridesWithin(Stranger):
+    refused = "as_strided"
+
+    def loss(self, x, y):
+        return self.errors(Strides.apply(x[0], y[0])[None])
+
+
+class ByAPrivateName(Stranger):
+    refused = "not public"
+
+    def loss(self, x, y):
+        return self.errors(torch._reshape_alias_copy(x, (1, WIDTH), (WIDTH, 1)))
+
+
+class BetweenVectors(Stranger):
+    refused = "between vectors"
+
+    def loss(self, x, y):
+        return self.errors(x) + torch.linspace(x[0, :3], 2 * x[0, :3], 3).sum()
 
 
 class ByAnOperator(Stranger):

@@ -132,6 +132,7 @@ UNSET = {
     "empty_strided": lambda x: torch.empty_strided((300,), (1,)),
     "empty_permuted": lambda x: torch.empty_permuted((300,), (0,)),
     "new": lambda x: x.new(300),
+    "new, by name": lambda x: x.new(size=(300,)),
     "new_empty": lambda x: x.new_empty(300),
     "new_empty_strided": lambda x: x.new_empty_strided((300,), (1,)),
     "by operator": lambda x: torch.ops.aten.empty_like(x),
@@ -327,6 +328,18 @@ def test_a_seed_is_noticed_where_no_other_function_follows():
 
     with torch.random.fork_rng(), pytest.raises(ValueError, match="torch was seeded"):
         Isolation(3).run(seeded, torch.ones(3, 1))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.linalg.solve(MATRIX + torch.eye(4), x), lambda x: torch.constant_pad_nd(x, (1, 1)),
+    lambda x: torch.outer(x, x).tril(),
+], ids=["solve", "pad", "tril"])  # fmt: skip
+def test_a_gradient_within_the_loss_is_that_of_each_record(function):
+    def slope(x):
+        return torch.func.grad(lambda x: function(x).square().sum())(x)
+
+    x = torch.rand(4, 4, generator=torch.Generator().manual_seed(12))
+    torch.testing.assert_close(Isolation(4).run(slope, x), torch.stack([slope(row) for row in x]), rtol=1e-5, atol=1e-6)
 
 
 def test_each_record_draws_numbers_of_its_own():

@@ -189,6 +189,30 @@ def test_words_need_not_begin_at_zero(first, engine):
     assert len({calls(one, other, **given) for one in lots for other in lots}) == 1
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_loss_that_is_no_function_of_its_records_is_called_as_often(engine):
+    def calls(records):
+        layer, found = nn.Linear(3, 2), []
+
+        def loss(lot, _):
+            found.append(None)
+            wild = torch.where(lot.records.sum(dim=1) > 100, float(len(found)), 1.0)
+            return layer(lot.records).square().sum(dim=1) * wild
+
+        term_gradients(layer, PerRecord(loss), Lot(records, (0, len(records))), PrivateStream(0), engine=engine)
+        return len(found)
+
+    assert calls(RECORDS) == calls(RECORDS + 1e3 * (torch.arange(len(RECORDS)) == 1)[:, None])
+
+
+def test_an_example_is_a_record_as_lots_have_them():
+    layer = nn.Linear(3, 2)
+    for example in (RECORDS[:1, :2], RECORDS[:2], RECORDS[:1].long()):
+        term = PerRecord(lambda lot, _: layer(lot.records).square().sum(dim=1), example=example)
+        with pytest.raises(ValueError, match="expected one record as lots have them"):
+            term_gradients(layer, term, Lot(RECORDS, (0, len(RECORDS))), PrivateStream(0))
+
+
 def test_each_loss_of_a_factory_is_looked_at():
     layer = nn.Linear(3, 2)
 
