@@ -1,6 +1,7 @@
 """One thread, so that tests which run beside others do not wait for each other."""
 
 import functools
+import gc
 import os
 import random
 
@@ -16,6 +17,12 @@ pytest.register_assert_rewrite("contracts")
 # A busy machine is no failure.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_collection_finish(session):
+    """Leave what is imported out of each collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", params=["standard", "secure"])

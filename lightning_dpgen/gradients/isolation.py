@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import operator
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -263,15 +264,6 @@ class OneGroup:
         return self._there[None]
 
 
-class _Collections:
-    """Counts collections of garbage that the loss asks for."""
-
-    count = 0
-
-    def __call__(self, phase: str, _) -> None:
-        self.count += phase == "start"
-
-
 class Kept(Tensor):
     """A tensor that was made of a record and outlived the call of the loss: it has no value any more."""
 
@@ -300,18 +292,19 @@ def _own_backward() -> Iterator[None]:
 @contextmanager
 def _burying() -> Iterator[None]:
     """Within it tensors may hide records; any that outlives it loses its value."""
-    collecting, collections, frozen = gc.isenabled(), _Collections(), gc.get_freeze_count()
+    collecting = gc.isenabled()
     # Without collections all that is made stays in the youngest generation, which alone is looked through.
     gc.disable()
-    gc.callbacks.append(collections)
+    first: list = []
     try:
         yield
     finally:
-        gc.callbacks.remove(collections)
-        if moved := gc.get_freeze_count() > frozen:
-            # The loss has frozen what there is, which no list holds until it is thawed.
+        objects = gc.get_objects(0)
+        if not any(map(functools.partial(operator.is_, first), objects)):
+            # The loss has collected or frozen what there was. No list holds what is frozen.
             gc.unfreeze()
-        _bury(gc.get_objects() if moved or collections.count else gc.get_objects(0))
+            objects = gc.get_objects()
+        _bury(objects)
         if collecting:
             gc.enable()
 
