@@ -87,6 +87,10 @@ class Mixture:
         """One record for each entry of `component` (n,), in that order."""
         order = torch.argsort(component, stable=True)
         counts = torch.bincount(component, minlength=self.network.k)
-        made = self.network.generate((0, *counts.cumsum(0).tolist()), generator)
+        made = self._generated((0, *counts.cumsum(0).tolist()), generator)
         drawn = draw(made, self.network.schema.layout, generator)
         return drawn[np.argsort(order.numpy())]
+
+    def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Let the network generate the means and shares of records, sorted by component."""
+        return self.network.generate(offsets, generator)

@@ -46,6 +46,16 @@ _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketS
 _LARGEST = 2**24
 
 
+class ReadMixture(Mixture):
+    """A mixture whose weights anybody may have written: finite, and perhaps so large that what they give is not."""
+
+    def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        made = super()._generated(offsets, generator)
+        if not torch.isfinite(made).all():
+            raise NotARelease("the model gives numbers that are not finite, so its weights are none that were trained")
+        return made
+
+
 class Release:
     """A released model: needs nothing but its folder.
 
@@ -99,7 +109,7 @@ class Release:
             raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
         weights = torch.zeros(self.components)
         weights[number] = 1.0
-        return Release(Mixture(self._mixture.network, weights), private=self.private)
+        return Release(type(self._mixture)(self._mixture.network, weights), private=self.private)
 
     def sample(
         self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
@@ -327,4 +337,4 @@ def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[G
         raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
     check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")
     check_finite(path)
-    return Mixture(_filled(network, safetensors.torch.load_file(path)), weights)
+    return ReadMixture(_filled(network, safetensors.torch.load_file(path)), weights)
