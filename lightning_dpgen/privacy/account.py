@@ -170,7 +170,7 @@ class Account:
         if reopened.noise != stream.source:
             reopened.close()
             raise LedgerError(
-                f"{ledger}: this run began with other noise ({reopened.noise}; now: {stream.source}): give the same "
+                f"{ledger}: this run began with other noise ({str(reopened.noise)[:40]!r}; now: {stream.source!r}): give the same "
                 "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
             )
         try:

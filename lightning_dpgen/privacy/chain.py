@@ -144,7 +144,7 @@ class Lines:
             stated = line.pop("check")
             if not self.head and line.get(self._kind) != self._version:
                 raise LedgerError(
-                    f"{self._path}: is a {self._kind} of format {str(line.get(self._kind))[:20]}; this version of the "
+                    f"{self._path}: is a {self._kind} of format {json.dumps(line.get(self._kind))[:20]}; this version of the "
                     f"software reads format {self._version}"
                 )
             if stated != check(self.head, line):
