@@ -170,8 +170,8 @@ class Account:
         if reopened.noise != stream.source:
             reopened.close()
             raise LedgerError(
-                f"{ledger}: this run began with other noise ({str(reopened.noise)[:40]!r}; now: {stream.source!r}): give the same "
-                "privacy.noise and debug.private_seed, or the same kind of stream, to go on"
+                f"{ledger}: this run began with other noise ({str(reopened.noise)[:40]!r}; now: {stream.source!r}): give "
+                "the same privacy.noise and debug.private_seed, or the same kind of stream, to go on"
             )
         try:
             plans = [Plan.from_json(fields) for fields in (reopened.plan, reopened.promise)]

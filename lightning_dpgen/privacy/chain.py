@@ -144,8 +144,8 @@ class Lines:
             stated = line.pop("check")
             if not self.head and line.get(self._kind) != self._version:
                 raise LedgerError(
-                    f"{self._path}: is a {self._kind} of format {json.dumps(line.get(self._kind))[:20]}; this version of the "
-                    f"software reads format {self._version}"
+                    f"{self._path}: is a {self._kind} of format {json.dumps(line.get(self._kind))[:20]}; this version of "
+                    f"the software reads format {self._version}"
                 )
             if stated != check(self.head, line):
                 raise self.damaged(number, "does not follow from the lines before it: one was changed, removed or added")
