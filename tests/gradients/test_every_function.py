@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 # At most of each function.
 SAMPLES = 40
 # Products round a row by how many rows there are.
-
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-4, "equal_nan": True}
 
 
