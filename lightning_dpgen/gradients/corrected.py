@@ -7,6 +7,7 @@ records of a lot and with each of them alone (``tests/gradients/test_every_funct
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lightning_dpgen.gradients.watch import Watch
 
 
+@functools.lru_cache(maxsize=4096)
 def correction(function: Callable) -> Callable | None:
     """Return what is called in place of a function, as ``f(watch, function, *args, **kwargs)``, or None.
 

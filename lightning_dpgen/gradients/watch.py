@@ -90,17 +90,8 @@ class Guard(TorchFunctionMode):
             )
         self._check_seeds()
         self._check_modes()
-        if not _is_known(function):
-            raise ValueError(
-                f"the loss calls {getattr(function, '__name__', function)}, a function of its own that takes part in "
-                "torch's overrides (wrap_torch_function, handle_torch_function), where nothing sees what it calls: call it "
-                "as a plain function"
-            )
-        if getattr(function, "__module__", None) == "torch.distributed.distributed_c10d":
-            raise ValueError(
-                f"the loss calls {function.__name__}, which joins processes: ranks hold other records, and sum gradients "
-                "after the loss. Leave it out"
-            )
+        if (refusal := _refusal(function)) is not None:
+            raise ValueError(refusal)
         if function not in _TAKE_FUNCTIONS and any(map(callable, (*args, *kwargs.values()))):
             raise ValueError(
                 f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would call it "
@@ -169,6 +160,22 @@ class Guard(TorchFunctionMode):
 
 
 @functools.lru_cache(maxsize=4096)
+def _refusal(function: Callable) -> str | None:
+    """Return why a function is refused whatever its arguments, or None."""
+    name = getattr(function, "__name__", function)
+    if not _is_known(function):
+        return (
+            f"the loss calls {name}, a function of its own that takes part in torch's overrides (wrap_torch_function, "
+            "handle_torch_function), where nothing sees what it calls: call it as a plain function"
+        )
+    if getattr(function, "__module__", None) == "torch.distributed.distributed_c10d":
+        return (
+            f"the loss calls {name}, which joins processes: ranks hold other records, and sum gradients after the loss. "
+            "Leave it out"
+        )
+    return None
+
+
 def _is_known(function: Callable) -> bool:
     """Return True for a function of torch or of this package, through all that it wraps."""
     while not isinstance(function, _COMPILED) and function not in (torch.device, torch.Size, torch.Generator):
