@@ -1,8 +1,8 @@
 """Functions of torch whose rule for `torch.vmap` lets records meet: computed in another way, or refused.
 
 Most of them take shapes that the function itself refuses: for a record that has one dimension too few, the rule takes the
-dimension of the lot for one of the record's. Each was found by calling the functions of torch's own test database with the
-records of a lot and with each of them alone (``tests/gradients/test_every_function.py``).
+dimension of the lot for one of the record's. Most were found by calling the functions of torch's own test database with
+other records beside one (``tests/gradients/test_every_function.py``), some by calls that the database does not hold.
 """
 
 from __future__ import annotations
