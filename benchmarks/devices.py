@@ -24,14 +24,14 @@ from interleaved import Line, Ratio, parser, start, table
 from steps import ADAPTIVE, FIXED, vae
 from torch import nn
 
-from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.training_stage import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.sampling.lots import PoissonLots
 
 RECORDS, LOT, RANKS = 60_000, 2048, 2
 FAMILIES = {
@@ -47,11 +47,11 @@ class Fit:
 
     def __init__(self, network: nn.Module, rule: ClippingRule, ranks: Ranks, ledger: Path, steps: int) -> None:
         records = torch.bernoulli(torch.full((RECORDS, 784), 0.13), generator=torch.Generator().manual_seed(0))
-        access = training_draft(rule, n=RECORDS, rate=LOT / RECORDS, steps=steps).access(1.0)
+        access = training_stage(rule, n=RECORDS, sample_rate=LOT / RECORDS, steps=steps).access(1.0)
         self.account = Account(Plan((Stage(access, steps, 1.0),), 8.0, 1e-6), ledger)
         self.account.join(ranks)
         inner = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
-        self._optimizer = PrivateOptimizer(inner, account=self.account, clipping=rule, expected_lot=LOT)
+        self._optimizer = PrivateOptimizer(inner, account=self.account, clipping=rule, expected_batch_size=LOT)
         k = network.k
         clusters = None if k == 1 else torch.arange(RECORDS) % k
         self._lots, self._network = PoissonLots(records, self.account, clusters=clusters, k=k), network
@@ -60,7 +60,7 @@ class Fit:
         begin = time.perf_counter()
         for _ in range(steps):
             lot = self._lots.draw()
-            self._optimizer.take(term_gradients(self._network, self._network.term, lot, self.account.stream))
+            self._optimizer.set_gradients(term_gradients(self._network, self._network.term, lot, self.account.stream))
             self._optimizer.step()
         return time.perf_counter() - begin
 

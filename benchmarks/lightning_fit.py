@@ -21,25 +21,25 @@ from interleaved import Line, Ratio, parser, start, table
 from steps import ADAPTIVE, Taped
 from torch import Tensor
 
-from lightning_dpgen.data.lots import PoissonLots, poisson_loader
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.training_stage import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.lots import PoissonLots, poisson_loader
 
 LOT = 100
 
 
 def parts(records: Tensor, steps: int) -> tuple[Account, Callable[[torch.nn.Module], PrivateOptimizer]]:
     """An account of so many steps, and what wraps the optimizer of a network."""
-    access = training_draft(ADAPTIVE, n=len(records), rate=LOT / len(records), steps=steps).access(1.0)
+    access = training_stage(ADAPTIVE, n=len(records), sample_rate=LOT / len(records), steps=steps).access(1.0)
     account = Account(Plan((Stage(access, steps, 1.0),), 8.0, 1e-6))
 
     def wrapped(network: torch.nn.Module) -> PrivateOptimizer:
         inner = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
-        return PrivateOptimizer(inner, account=account, clipping=ADAPTIVE, expected_lot=LOT)
+        return PrivateOptimizer(inner, account=account, clipping=ADAPTIVE, expected_batch_size=LOT)
 
     return account, wrapped
 
@@ -87,7 +87,7 @@ def loop(records: Tensor, steps: int) -> float:
     optimizer, lots = wrapped(network), PoissonLots(records, account)
     begun = None
     for i in range(steps):
-        optimizer.take(term_gradients(network, network.term, lots.draw(), account.stream))
+        optimizer.set_gradients(term_gradients(network, network.term, lots.draw(), account.stream))
         optimizer.step()
         if i == 0:
             begun = time.thread_time()
@@ -102,9 +102,7 @@ def measured(records: Tensor, quick: bool) -> dict[str, Ratio]:
         base = loop(records, steps)
         found["fifty"].append(fit(records, steps, 50) / base)
         found["one lot a batch"].append(fit(records, steps, 1) / base)
-    return {
-        name: Ratio(statistics.median(values), min(values), max(values)) for name, values in found.items()
-    }
+    return {name: Ratio(statistics.median(values), min(values), max(values)) for name, values in found.items()}
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ from lightning_dpgen.clustering.kmeans import lloyd, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.pictures.schema import ImageSchema, encode_images
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.stores import store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.stores import store_of
 
 ROWS, K, T, D, SIDE = 60_000, 10, 20, 200, 28
 COLUMNS = SIDE * SIDE
@@ -36,8 +36,7 @@ def a_split(records: Records, dimensions: int | None, features: int) -> None:
     settings = SplitSettings(k=K, iterations=T, features=features, dimensions=dimensions, gamma=0.005)
     n, mu = len(records), gaussian_mu(EPSILON, DELTA)
     stages = tuple(
-        Stage(draft.access((draft.count / draft.share) ** 0.5 / mu), draft.count, draft.share)
-        for draft in settings.drafts(n)
+        Stage(spec.access((spec.count / spec.share) ** 0.5 / mu), spec.count, spec.share) for spec in settings.specs(n)
     )
     account = Account(Plan(stages, EPSILON, DELTA), stream=PrivateStream())
     private_split(records, torch.ones(COLUMNS), settings, n, account, torch.Generator().manual_seed(0))
@@ -76,9 +75,7 @@ def main() -> None:
             warmup=size.warmup,
         )
     took = own.processor
-    each = [
-        a / ((b - c) / (MANY - FEW)) for a, b, c in zip(took["own"], took["many"], took["few"], strict=True) if b > c
-    ]
+    each = [a / ((b - c) / (MANY - FEW)) for a, b, c in zip(took["own"], took["many"], took["few"], strict=True) if b > c]
     low, median, high = statistics.quantiles(each, n=4, method="inclusive") if len(each) > 1 else each * 3
     must = {"16 directions of 200": (2.0, 1.0), "all 200": (2.0, 1.0)}
     lines = [

@@ -21,7 +21,6 @@ import torch
 from interleaved import Line, parser, peak_memory, ratios, start, table
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed
 from lightning_dpgen.gradients.engines import term_gradients
@@ -29,11 +28,12 @@ from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
-from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.training_stage import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 Step = Callable[[], object]
 PICTURE = ImageSchema(28, 28, levels=1)
@@ -68,19 +68,19 @@ class Private:
         """A step of `network`, of its own term or of what `gradients` gives."""
         n, rate = len(records), lot / len(records)
         # Not calibrated: no step is quicker or slower for it.
-        access = training_draft(rule, n=n, rate=rate, steps=_STEPS).access(1.0)
+        access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS).access(1.0)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
         self._made += 1
         account = Account(plan, self._folder / f"{self._made}.jsonl", stream)
         optimizer = PrivateOptimizer(
-            inner(network.parameters(), lr=1e-3, fused=True), account=account, clipping=rule, expected_lot=lot
+            inner(network.parameters(), lr=1e-3, fused=True), account=account, clipping=rule, expected_batch_size=lot
         )
         clusters = None if k == 1 else torch.arange(n) % k
         lots = PoissonLots(records, account, clusters=clusters, k=k)
         gradients = gradients or (lambda lot, stream: (term_gradients(network, network.term, lot, stream),))
 
         def step() -> None:
-            optimizer.take(*gradients(lots.draw(), stream))
+            optimizer.set_gradients(*gradients(lots.draw(), stream))
             optimizer.step()
             after()
 

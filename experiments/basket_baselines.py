@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from lightning_dpgen.data.baskets.sets import chosen
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.noise import PrivateStream
 
@@ -42,7 +42,7 @@ class Budget:
 
     def account(self, stage: str, weights: dict[str, float], n: int) -> Account:
         """One look at all n baskets, with these noises, for the whole budget."""
-        plan = make_plan([Draft(stage, weights, 1, largest=n)], epsilon=self.epsilon, delta=self.delta)
+        plan = make_plan([StageSpec(stage, weights, 1, max_noise=n)], epsilon=self.epsilon, delta=self.delta)
         return Account(plan, stream=PrivateStream(self.seed))
 
     @property
@@ -95,7 +95,7 @@ def cut_independent(real: scipy.sparse.csr_array, most: int, budget: Budget) -> 
     account = budget.account("items", {"counts": 1.0}, n)
     with account.open("items") as access:
         counts = gaussian(access, "counts", torch.from_numpy(_held(kept, real)), sensitivity=math.sqrt(most))
-    account.settle()
+    account.verify_complete()
     return independent(n, np.clip(counts.numpy() / n, 0.0, 1.0), budget.random)
 
 
@@ -116,7 +116,7 @@ def independent_by_size(real: scipy.sparse.csr_array, largest: int, budget: Budg
     with account.open("strata") as access:
         counts = noisy_histogram(access, "sizes", torch.from_numpy(stratum), len(ends)).numpy()
         noisy = gaussian(access, "items", torch.from_numpy(sums / scale), sensitivity=1.0).numpy() * scale
-    account.settle()
+    account.verify_complete()
     deviation = account.plan.stage("strata").access.multipliers["sizes"]
     # The largest is left, however few baskets there are.
     counts = np.where(counts < min(FEWEST_DEVIATIONS * deviation, counts.max()), 0.0, np.maximum(counts, 1.0))

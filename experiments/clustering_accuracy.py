@@ -65,9 +65,9 @@ def binary_digits() -> tuple[Records, torch.Tensor]:
 def plan_of(settings: SplitSettings, epsilon: float) -> Plan:
     """The split alone, with all of epsilon: full passes of Gaussians, so multipliers follow in closed form."""
     mu, stages = (0.0 if math.isinf(epsilon) else gaussian_mu(epsilon, DELTA)), []
-    for draft in settings.drafts(N, means=False):
-        multiplier = math.sqrt(draft.count / draft.share) / mu if mu else 0.0
-        stages.append(Stage(draft.access(multiplier), draft.count, draft.share))
+    for spec in settings.specs(N, means=False):
+        multiplier = math.sqrt(spec.count / spec.share) / mu if mu else 0.0
+        stages.append(Stage(spec.access(multiplier), spec.count, spec.share))
     return Plan(tuple(stages), epsilon, DELTA)
 
 

@@ -37,7 +37,6 @@ from torch import Tensor
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.settings import Settings, read_settings
 from lightning_dpgen.clustering.kmeans import Split
-from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.public_sets import load_public_set
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import PerComponent
@@ -47,6 +46,7 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 K, Q, EPOCH, EPOCHS, DRAWS = 10, 0.0017, 589, 20, 5
 
@@ -91,10 +91,10 @@ def trained(way: Way, settings: Settings, records: Records, seed: int) -> tuple[
     optimizer, lots = module.configure_optimizers(), PoissonLots(records, account, clusters=split.clusters, k=k)
     bounds = []
     for _ in range(account.remaining("training")):
-        optimizer.take(*module.gradients(lots.draw()))
+        optimizer.set_gradients(*module.gradients(lots.draw()))
         optimizer.step()
         bounds.append(np.mean(optimizer.last_bound))
-    account.settle()
+    account.verify_complete()
     return module.network, split, float(np.mean(bounds))
 
 
@@ -136,7 +136,8 @@ def costs(plan: Plan) -> str:
     training = plan.stage("training")
     noise = ", ".join(f"{name} {multiplier:.3g}" for name, multiplier in training.access.multipliers.items())
     return (
-        f"epsilon {plan.epsilon:.4f} at delta {plan.delta:g}; {training.count:,} steps at rate {training.access.rate:g}, "
+        f"epsilon {plan.epsilon:.4f} at delta {plan.delta:g}; {training.count:,} steps at rate "
+        f"{training.access.sample_rate:g}, "
         f"noise multipliers: {noise}"
     )
 

@@ -186,6 +186,7 @@ class Baskets(Task):
         found = {name: values.reshape(SETS + 1, QUERIES).mean(dim=1) for name, values in metric.errors().items()}
         return [float(found["any"][0]), float(found["any"][SETS - 1]), float(found["all"][SETS])]
 
+
 @lru_cache(maxsize=8)
 def _asked(data: Data, run: int) -> CountingQueryError:
     """The queries of a run, with the real answers."""

@@ -19,7 +19,7 @@ from papers.privae import needed_noise, privae_kappa, privae_noise, privae_table
 from scipy.optimize import brentq
 
 from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 DELTA = 1e-5
 # PriVAE, section 5.1: Fashion-MNIST, lots of 256 for 10 epochs, 16 groups; delta is not printed.

@@ -156,7 +156,8 @@ def recovery() -> None:
             means = error.mean(axis=1)
             print(
                 f"{unit:<8} {'ours ' if ours else 'paper'}: mean difference {means.mean():+.3f} "
-                f"+- {means.std() / math.sqrt(len(means)):.3f}, standard deviation {error.std():.1f}", end=""
+                f"+- {means.std() / math.sqrt(len(means)):.3f}, standard deviation {error.std():.1f}",
+                end="",
             )
             if ours:
                 print()

@@ -27,7 +27,7 @@ from lightning_dpgen import (
     PrivateOptimizer,
     make_plan,
     poisson_loader,
-    training_draft,
+    training_stage,
 )
 
 EPSILON, DELTA, RATE, STEPS, SEEDS, HELD_OUT = 8.0, 1e-5, 0.2, 200, 5, 297
@@ -73,9 +73,11 @@ class Criterion(nn.Module):
 
 def ours(train: Tensor) -> nn.Module:
     n = len(train)
-    draft = training_draft(ADAPTIVE, n=n, rate=RATE, steps=STEPS)
-    account = Account(make_plan([draft], epsilon=EPSILON, delta=DELTA))
-    module = Autoencoder(lambda inner: PrivateOptimizer(inner, account=account, clipping=ADAPTIVE, expected_lot=RATE * n))
+    spec = training_stage(ADAPTIVE, n=n, sample_rate=RATE, steps=STEPS)
+    account = Account(make_plan([spec], epsilon=EPSILON, delta=DELTA))
+    module = Autoencoder(
+        lambda inner: PrivateOptimizer(inner, account=account, clipping=ADAPTIVE, expected_batch_size=RATE * n)
+    )
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[MomentsAccountant(account)], **quiet)
     trainer.fit(module, poisson_loader(train, account))

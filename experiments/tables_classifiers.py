@@ -87,7 +87,7 @@ def released(train: Records, epsilon: float, label_share: float | None, seed: in
     share = chosen.label_share if label_share is None else label_share
     recipe = ProductRecipe(train.schema, chosen.components, n, seed=seed, label_share=share)
     began = time.perf_counter()
-    account = Account(make_plan(recipe.drafts(1.0), epsilon=epsilon, delta=DELTA))
+    account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=DELTA))
     mixture = recipe.measure(train, torch.zeros(n, dtype=torch.int64), account)
     return mixture, time.perf_counter() - began
 
@@ -143,9 +143,11 @@ def main() -> None:
                     rows.setdefault(name, []).append(values)
         for name, runs in rows.items():
             means, spread = np.mean(runs, axis=0), np.std(runs, axis=0)
-            print(f"epsilon {epsilon:g}, {name}: " + "  ".join(
-                f"{mean:.4f} ({deviation:.4f})" for mean, deviation in zip(means, spread, strict=True)
-            ), flush=True)
+            print(
+                f"epsilon {epsilon:g}, {name}: "
+                + "  ".join(f"{mean:.4f} ({deviation:.4f})" for mean, deviation in zip(means, spread, strict=True)),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def naive_bayes(real: Records, n: int, budget: Budget) -> Encoded:
     with account.open("tables") as access:
         counts = torch.from_numpy(np.concatenate(tables).astype(np.float64))
         noisy = gaussian(access, "tables", counts, sensitivity=math.sqrt(len(columns))).numpy()
-    account.settle()
+    account.verify_complete()
     ends = np.cumsum([len(table) for table in tables])[:-1]
     found = [part.reshape(-1, choices) for part in np.split(noisy, ends)]
     random, made = budget.random, np.zeros((n, len(layout.groups)), real.encoded.codes.dtype)
@@ -61,7 +61,7 @@ def class_means(real: Records, n: int, budget: Budget) -> Encoded:
     with account.open("means") as access:
         counts = noisy_histogram(access, "counts", torch.from_numpy(labels), classes).numpy()
         noisy = gaussian(access, "sums", torch.from_numpy(sums), sensitivity=RADIUS).numpy()
-    account.settle()
+    account.verify_complete()
     means = np.clip(noisy / np.maximum(counts, 1.0)[:, None], 0.0, 1.0)
     random = budget.random
     drawn = random.choice(classes, n, p=_shares(counts))

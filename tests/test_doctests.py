@@ -8,11 +8,7 @@ import pytest
 
 import lightning_dpgen
 
-MODULES = [
-    info.name
-    for info in pkgutil.walk_packages(lightning_dpgen.__path__, "lightning_dpgen.")
-    if not info.ispkg
-]
+MODULES = [info.name for info in pkgutil.walk_packages(lightning_dpgen.__path__, "lightning_dpgen.") if not info.ispkg]
 
 
 @pytest.mark.parametrize("name", MODULES)

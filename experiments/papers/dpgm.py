@@ -56,9 +56,7 @@ def dpgm_equation4(
     return T_K * 2 * dpgm_lemma1(lam, sigma_K) + (T_K if norms_each_iteration else 1) * norms
 
 
-def dpgm_theorem3(
-    lam: float, q: float, sigma_C: float, sigma_G: float, shares: tuple[float, ...] = TEN_SHARES
-) -> float:
+def dpgm_theorem3(lam: float, q: float, sigma_C: float, sigma_G: float, shares: tuple[float, ...] = TEN_SHARES) -> float:
     """Theorem 3 for the histogram and the gradient of one lot: min over j of j alpha_C(l/j) + (1-j) alpha_G(l/(1-j)).
 
     NOT a bound: Hoelder's inequality needs the moments of the gradient given the histogram, where the record is in the

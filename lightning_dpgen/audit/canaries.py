@@ -25,9 +25,9 @@ def canaries_of(schema: Schema, count: int, seed: int = 0) -> Records:
         5
     """
     layout, random = schema.layout, np.random.default_rng(seed)
-    codes = np.stack(
-        [random.integers(choices, size=count) for choices in layout.groups] or [np.empty(count)], axis=1
-    )[:, : len(layout.groups)].astype(smallest_integer(max(layout.groups, default=1)))
+    codes = np.stack([random.integers(choices, size=count) for choices in layout.groups] or [np.empty(count)], axis=1)[
+        :, : len(layout.groups)
+    ].astype(smallest_integer(max(layout.groups, default=1)))
     if layout.most is not None:
         sizes = [_held(layout, code[-1:], random) for code in codes]
         held = [np.sort(random.choice(layout.units, size=size, replace=False)) for size in sizes]

@@ -64,7 +64,7 @@ class StepScores:
         # In units in which a canary that takes part adds a vector of length 1, if it is clipped.
         scale = optimizer.expected_batch_size / _largest(optimizer.last_bound)
         released = {p: p.grad.detach() * scale for p in optimizer.params}
-        chance = 0.5 * access.rate
+        chance = 0.5 * access.sample_rate
 
         def added(weights: Tensor) -> dict[nn.Parameter, Tensor]:
             total = {p: torch.zeros_like(p) for p in released}
@@ -109,7 +109,7 @@ def measured_scores(
         recipe: what is measured.
         records: of the run.
         component: (N,) to which component each belongs.
-        account: its plan holds the recipe's drafts.
+        account: its plan holds the recipe's specs.
         canaries: all of them.
         of_canaries: (m,) to which component each belongs.
     """

@@ -11,7 +11,6 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from lightning_dpgen.audit.bound import Finding, gaussian_shift
-from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
@@ -20,6 +19,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 TRAINING = "training"
 # Of which lots are drawn to see how often one of them is there.
@@ -29,11 +29,11 @@ _RECORDS = 50
 def plan_of_many(access: Access, count: int, like: Plan) -> Plan:
     """So many accesses like this one, of every record, with noise of multiplier 1: so little that one tells something."""
     multipliers = {name: multiplier / access.multiplier for name, multiplier in access.multipliers.items()}
-    whole = dataclasses.replace(access, rate=1.0, multipliers=multipliers)
+    whole = dataclasses.replace(access, sample_rate=1.0, multipliers=multipliers)
     return Plan((Stage(whole, count, 1.0),), math.inf, like.delta, max_rows=like.max_rows)
 
 
-def audit_lots(rate: float, draws: int, confidence: float) -> Finding:
+def audit_lots(sample_rate: float, draws: int, confidence: float) -> Finding:
     """Whether a record is in a lot as rarely as the plan says: how often it is, at least, in `draws` of them.
 
     Args:
@@ -41,11 +41,11 @@ def audit_lots(rate: float, draws: int, confidence: float) -> Finding:
         draws: of lots of a few records.
         confidence: of the bound.
     """
-    plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, rate), draws, 1.0),), math.inf, 0.5)
+    plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, sample_rate), draws, 1.0),), math.inf, 0.5)
     lots = PoissonLots(torch.arange(_RECORDS, dtype=torch.float32)[:, None], Account(plan))
     held = sum(int((lots.draw().records == 0.0).sum()) for _ in range(draws))
     bound = float(beta.ppf(1.0 - confidence, held, draws - held + 1)) if held else 0.0
-    return Finding("how often a lot holds a record (its rate)", rate, bound, 0.0, f"{draws:,} lots")
+    return Finding("how often a lot holds a record (its rate)", sample_rate, bound, 0.0, f"{draws:,} lots")
 
 
 def longest_gradient(module: PrivateMixture, canaries: Records) -> tuple[int, float]:
@@ -90,7 +90,7 @@ def audit_step(
             direction = _direction(canary_gradients(module, record, one) if seen is None else seen, parameters)
             # A new one each time: rules that go on from the last bound would carry one draw into the next.
             optimizer = module.private_optimizer(torch.optim.SGD(parameters, lr=0.0))
-            optimizer.take(*gradients)
+            optimizer.set_gradients(*gradients)
             optimizer.step()
             released = zip(parameters, direction, strict=True)
             found[int(present), i] = float(sum((p.grad.double() * along).sum() for p, along in released))

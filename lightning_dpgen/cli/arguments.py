@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises `Mistake` instead of exiting."""
+    """An argument parser that raises `UsageError` instead of exiting."""
 
     def error(self, message: str) -> None:
-        raise Mistake(f"{message} ({self.format_usage().strip()})")
+        raise UsageError(f"{message} ({self.format_usage().strip()})")
 
 
 def whole_number(text: str) -> int:

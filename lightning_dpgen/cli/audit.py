@@ -23,11 +23,11 @@ from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.measured import recipe_of
 from lightning_dpgen.cli.measured_run import split_module
-from lightning_dpgen.cli.mistake import FAULT, OK, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings, fill
 from lightning_dpgen.cli.table import aligned
 from lightning_dpgen.cli.trained_run import fit, quiet_lightning
+from lightning_dpgen.cli.usage_error import FAULT, OK, UsageError
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
@@ -105,21 +105,21 @@ def _settled(conf: AuditConf) -> Settings:
     options, ranks = conf.audit, conf.trainer.devices * conf.trainer.num_nodes
     for name, least, most in (("canaries", 20, 10**5), ("draws", 100, 10**7)):
         if not least <= getattr(options, name) <= most:
-            raise Mistake(f"audit.{name}={getattr(options, name)}: expected a whole number from {least} to {most:,}")
+            raise UsageError(f"audit.{name}={getattr(options, name)}: expected a whole number from {least} to {most:,}")
     if not 0.5 <= options.confidence < 1.0:
-        raise Mistake(f"audit.confidence={options.confidence:g}: expected a number from 0.5, below 1")
+        raise UsageError(f"audit.confidence={options.confidence:g}: expected a number from 0.5, below 1")
     if conf.privacy.noise == "off":
-        raise Mistake("privacy=off: claims nothing that could be audited")
+        raise UsageError("privacy=off: claims nothing that could be audited")
     if conf.debug.private_seed is not None:
-        raise Mistake(f"debug.private_seed={conf.debug.private_seed}: says itself that it is not private; leave it out")
+        raise UsageError(f"debug.private_seed={conf.debug.private_seed}: says itself that it is not private; leave it out")
     if launch.started() or ranks != 1:
-        raise Mistake(f"trainer.devices={conf.trainer.devices}: an audit is one process on one device")
+        raise UsageError(f"trainer.devices={conf.trainer.devices}: an audit is one process on one device")
     if conf.privacy.study is not None or conf.privacy.selection is not None:
-        raise Mistake("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
+        raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
     if conf.split.k not in (None, 1):
-        raise Mistake(f"split.k={conf.split.k}: canaries belong to one component in an audit; leave it out")
+        raise UsageError(f"split.k={conf.split.k}: canaries belong to one component in an audit; leave it out")
     if conf.model.measured_share is not None:
-        raise Mistake(
+        raise UsageError(
             f"model.measured_share={conf.model.measured_share:g}: audit the two parts by themselves, model=measured and "
             "the network without it"
         )
@@ -141,7 +141,7 @@ def _audits(conf: AuditConf, settings: Settings) -> Iterator[Callable[[float], l
             recipe, plan, canaries, component, options.draws, 1.0 - (1.0 - confidence) / count
         )
     else:
-        yield lambda confidence: [audit_lots(plan.stage(TRAINING).access.rate, options.draws, confidence)]
+        yield lambda confidence: [audit_lots(plan.stage(TRAINING).access.sample_rate, options.draws, confidence)]
         yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence)]
         yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence, far_below=True)]
     yield lambda confidence: [_whole(conf, settings, plan, canaries, confidence)]
@@ -162,8 +162,8 @@ def _step(
     place, norm = longest_gradient(made, few)
     what = "the private step, at noise multiplier 1"
     if far_below:
-        others = {name: value for name, value in access.multipliers.items() if name not in settings.clipping.weights}
-        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.rate))
+        others = {name: value for name, value in access.multipliers.items() if name not in settings.clipping.noise_shares}
+        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.sample_rate))
         what = "the same, of a record far beyond the bound"
     return audit_step(made, few, place, draws, confidence, what=what)
 

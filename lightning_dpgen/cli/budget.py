@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.candidates import asks_for_selection, read_candidates
 from lightning_dpgen.cli.configuration import Conf, ProjectConf
-from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.projection_table import planned_projection, projection_table
+from lightning_dpgen.cli.reporter import TerminalReporter
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.cli.studies import check_study, said, study_of
 from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.telling import Terminal
 from lightning_dpgen.cli.warn import warn
+from lightning_dpgen.cli.warnings import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.privacy.plan import Plan
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
         _tell_study(projection.conf, projection.plan())
         return 0
     if asks_for_selection(argv):
-        candidates = read_candidates(argv, Terminal())
+        candidates = read_candidates(argv, TerminalReporter())
         print(candidates.table())
         _tell_study(candidates.settings[0].conf, candidates.plan)
         return 0

@@ -14,17 +14,17 @@ from scipy.optimize import brentq
 
 from lightning_dpgen.cli import kinds, launch
 from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.cli.settings import Settings, fill, first_draft, has_first_pass
+from lightning_dpgen.cli.reporter import Reporter
+from lightning_dpgen.cli.settings import Settings, fill, first_stage, has_first_pass
 from lightning_dpgen.cli.sweep import expanded
 from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.target import named
-from lightning_dpgen.cli.telling import Telling
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, none_drawn
+from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
 
 STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"
@@ -81,7 +81,7 @@ class Candidates:
             f"the best of them, by {self.score}: epsilon {round_up(self.plan.epsilon):g} of {self.plan.target_epsilon:g} "
             f"at delta {self.plan.delta:g} (Renyi moments); how many there are and how others fare must stay secret",
         ]
-        if none := none_drawn(self.law, self.mean):
+        if none := probability_of_none(self.law, self.mean):
             lines.append(f"with probability {none:.2g} there is none at all, and an untrained network is released")
         return "\n".join(lines)
 
@@ -92,7 +92,7 @@ def asks_for_selection(argv: Sequence[str]) -> bool:
     return bool(values) and values[-1] != "null"
 
 
-def read_candidates(argv: Sequence[str], telling: Telling) -> Candidates:
+def read_candidates(argv: Sequence[str], telling: Reporter) -> Candidates:
     """All that a selection may try, checked, with the budget of a trial such that the whole stays within the epsilon given.
 
     Args:
@@ -100,15 +100,17 @@ def read_candidates(argv: Sequence[str], telling: Telling) -> Candidates:
         telling: hears how many candidates there are, since many take a while.
 
     Raises:
-        Mistake: naming argument, value and what was expected.
+        UsageError: naming argument, value and what was expected.
         BudgetTooSmall: if a trial cannot be paid for.
     """
     jobs, varied = expanded(list(argv))
     for name in varied:
         if not _MAY_DIFFER.fullmatch(name):
-            raise Mistake(f"{name}: trials of a selection may differ in settings of model, clipping and split, and in seed")
+            raise UsageError(
+                f"{name}: trials of a selection may differ in settings of model, clipping and split, and in seed"
+            )
     if len(jobs) > _MOST:
-        raise Mistake(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
+        raise UsageError(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
     telling.say(f"planning {len(jobs)} candidate{'s' * (len(jobs) > 1)}")
     confs = [read_conf(job) for job in jobs]
     privacy = confs[0].privacy
@@ -117,7 +119,7 @@ def read_candidates(argv: Sequence[str], telling: Telling) -> Candidates:
     if privacy.selection_score != FIDELITY_SCORE:
         scorer = named("privacy.selection_score", privacy.selection_score)
     if scorer is not None and not callable(scorer):
-        raise Mistake(f"privacy.selection_score={privacy.selection_score}: expected a function of a release")
+        raise UsageError(f"privacy.selection_score={privacy.selection_score}: expected a function of a release")
     mean = _MEAN if privacy.selection_mean is None else privacy.selection_mean
     chosen = tuple({name: _value(job, name) for name in varied} for job in jobs)
     largest, delta = privacy.epsilon, privacy.delta
@@ -130,9 +132,9 @@ def read_candidates(argv: Sequence[str], telling: Telling) -> Candidates:
             conf.privacy.epsilon = epsilon
             try:
                 settings.append(fill(conf))
-            except Mistake as mistake:
+            except UsageError as mistake:
                 words = " ".join(f"{name}={value}" for name, value in own.items())
-                raise Mistake(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None
+                raise UsageError(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None
         trials = tuple(dict.fromkeys(map(_Event, settings)))
         access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(own.event for own in trials))
         max_rows = confs[0].data.max_rows or 1
@@ -159,37 +161,37 @@ class _Event:
 def _check(conf: Conf) -> None:
     privacy = conf.privacy
     if privacy.selection not in SHAPES:
-        raise Mistake(f"privacy.selection={privacy.selection}: expected {', '.join(SHAPES)}, or null")
+        raise UsageError(f"privacy.selection={privacy.selection}: expected {', '.join(SHAPES)}, or null")
     if privacy.selection_mean is not None and not SMALLEST_MEAN <= privacy.selection_mean <= LARGEST_MEAN:
-        raise Mistake(
+        raise UsageError(
             f"privacy.selection_mean={privacy.selection_mean:g}: expected a mean number of trials from "
             f"{SMALLEST_MEAN:g} to {LARGEST_MEAN:g}"
         )
     if privacy.selection_score is None:
-        raise Mistake(
+        raise UsageError(
             f"privacy.selection={privacy.selection}: expected a score by which one is best, such as "
             "privacy.selection_score=fidelity with privacy.fidelity_share=0.1, which is paid for in each trial, or "
             "privacy.selection_score=package.function, which sees nothing but the release"
         )
     if privacy.noise == "off" or privacy.epsilon is None:
-        raise Mistake(
+        raise UsageError(
             f"privacy.selection={privacy.selection}: expected a privacy.epsilon, of which the trials are paid; without "
             "privacy, dpgen train -m compares as many runs as you like"
         )
     if privacy.selection_score == FIDELITY_SCORE and privacy.fidelity_share is None:
-        raise Mistake(
+        raise UsageError(
             "privacy.selection_score=fidelity: expected the share of a trial's budget that it may use, as in "
             "privacy.fidelity_share=0.1"
         )
     if conf.data.n is None or has_first_pass(conf) or kinds.open_parts(conf.data):
         if has_first_pass(conf):
-            first_draft(conf)
-        raise Mistake(
+            first_stage(conf)
+        raise UsageError(
             f"privacy.selection={privacy.selection}: expected data.n and a complete schema: what is bought before the run "
             "is planned cannot be bought by each trial; declare it, or buy it in a run of its own"
         )
     if launch.started() or conf.trainer.devices != 1 or conf.trainer.num_nodes != 1:
-        raise Mistake(
+        raise UsageError(
             f"trainer.devices={conf.trainer.devices}, trainer.num_nodes={conf.trainer.num_nodes}: trials of a selection "
             "are made one after the other by one process, on one device"
         )

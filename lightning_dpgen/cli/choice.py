@@ -25,7 +25,7 @@ _KINDS = {"images": "pictures", "table": "tables", "baskets": "baskets", "series
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """A model, and why it.
 
     Args:
@@ -45,7 +45,7 @@ class Choice:
         return own
 
 
-def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | None = None) -> list[Choice]:
+def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | None = None) -> list[ModelChoice]:
     """The candidates, best first.
 
     The rule is handed what is public: the kind of the schema, whether it has a label, how many numbers a record is, and the
@@ -80,4 +80,4 @@ def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | Non
         f"in the nearest trial ({_KINDS[schema.kind]} {'with' if label else 'without'} a label, {nearest['strength']:,} "
         f"records over their noise; here {strength:,.0f}) scores from 0 to 1 were {said}"
     )
-    return [Choice(name, f"model=auto took {name}: {where}") for name in scores]
+    return [ModelChoice(name, f"model=auto took {name}: {where}") for name in scores]

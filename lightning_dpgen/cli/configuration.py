@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 import lightning_dpgen
 from lightning_dpgen.cli.defaults import default_delta
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 
 _NOT_OF_TYPE = r"Value '(?P<value>.*)' of type '\w+' could not be converted to (?P<type>Integer|Float)"
 _TYPES = {"Integer": "a whole number", "Float": "a number"}
@@ -279,7 +279,7 @@ def read_conf(overrides: Sequence[str]) -> Conf:
     """Compose the configuration of a training; its values are not checked yet.
 
     Raises:
-        Mistake: naming the argument, its value and what was expected.
+        UsageError: naming the argument, its value and what was expected.
     """
     return _completed(_compose(overrides, "config", Conf, RECORDS, "dpgen project", ROWS))
 
@@ -298,7 +298,7 @@ def read_audit_conf(overrides: Sequence[str]) -> AuditConf:
 def _completed(conf: Conf):
     _refuse_memory(conf.data)
     if conf.data.n is not None and conf.data.n_share is not None:
-        raise Mistake(
+        raise UsageError(
             f"data.n={conf.data.n} and data.n_share={conf.data.n_share:g}: declare the number of records, or buy it with "
             "data.n=null"
         )
@@ -311,12 +311,12 @@ def read_data_conf(overrides: Sequence[str]) -> DataConf:
     """Compose the settings of records alone, for a release whose schema is known: what is left out is None.
 
     Raises:
-        Mistake: as `read_conf`, and for any setting that is not of the data.
+        UsageError: as `read_conf`, and for any setting that is not of the data.
     """
     for override in overrides:
         name = override.partition("=")[0].lstrip("+~")
         if name != "data" and not name.startswith("data.") and "=" in override:
-            raise Mistake(f"{override}: expected settings of the data alone, as in data=table data.path=FILE")
+            raise UsageError(f"{override}: expected settings of the data alone, as in data=table data.path=FILE")
     with _composed(overrides, "config", RECORDS, "dpgen project", ROWS) as composed:
         given = {name: None if OmegaConf.is_missing(composed.data, name) else composed.data[name] for name in composed.data}
         # Below its group, so that an error names it as the command line does.
@@ -336,17 +336,17 @@ def refuse_interpolations(words: Sequence[str]) -> None:
     """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets.
 
     Raises:
-        Mistake: naming the word.
+        UsageError: naming the word.
     """
     for word in words:
         # Hydra takes a backslash away.
         if "${" in word.replace("\\", ""):
-            raise Mistake(f"argument {word!r}: expected the value itself; nothing of the form ${{...}} is looked up")
+            raise UsageError(f"argument {word!r}: expected the value itself; nothing of the form ${{...}} is looked up")
 
 
 def _refuse_memory(conf: DataConf) -> DataConf:
     if conf.memory is not None:
-        raise Mistake(f"there is no setting 'data.memory'; all are listed in {conf_dir()}")
+        raise UsageError(f"there is no setting 'data.memory'; all are listed in {conf_dir()}")
     return conf
 
 
@@ -358,26 +358,26 @@ def _compose(overrides: Sequence[str], name: str, schema: type, sources, other: 
 
 @contextmanager
 def _composed(overrides: Sequence[str], name: str, sources, other: str, others) -> Iterator[DictConfig]:
-    """The same before it has a type; within it, whatever Hydra and OmegaConf find wrong becomes a Mistake."""
+    """The same before it has a type; within it, whatever Hydra and OmegaConf find wrong becomes a UsageError."""
     refuse_interpolations(overrides)
     for override in overrides:
         if override in ("-m", "--multirun"):
-            raise Mistake(f"{override}: goes with dpgen train alone")
+            raise UsageError(f"{override}: goes with dpgen train alone")
         if override.startswith("-"):
-            raise Mistake(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
+            raise UsageError(f"unknown option {override!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
         setting, equals, value = override.partition("=")
         if not setting.lstrip("+~") or not (equals or override.startswith("~")):
-            raise Mistake(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
+            raise UsageError(f"argument {override!r}: expected NAME=VALUE, as in privacy.epsilon=2")
         if setting in _GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
-            raise Mistake(f"{override}: expected one name, as in data=digits")
+            raise UsageError(f"{override}: expected one name, as in data=digits")
         group, at, _ = setting.lstrip("+~").partition("@")
         if at:
-            raise Mistake(f"argument {override!r}: expected a name without @, as in {group or 'data'}={value}")
+            raise UsageError(f"argument {override!r}: expected a name without @, as in {group or 'data'}={value}")
         # Hydra reads inf, nan and 12 as numbers, of which it makes no name.
         if group in _GROUPS and equals:
             known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
             if value not in known:
-                raise Mistake(f"{override}: there is none; expected one of {', '.join(known)}")
+                raise UsageError(f"{override}: there is none; expected one of {', '.join(known)}")
     # Within a sweep, Hydra has another configuration at hand.
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
@@ -386,12 +386,12 @@ def _composed(overrides: Sequence[str], name: str, sources, other: str, others) 
             composed = compose(name, overrides=list(overrides))
         source = OmegaConf.select(composed, "data.source")
         if source in others:
-            raise Mistake(f"data={source}: is for {other}; expected one of {', '.join(sources)}")
+            raise UsageError(f"data={source}: is for {other}; expected one of {', '.join(sources)}")
         if source is not None and source not in sources:
-            raise Mistake(f"data.source={source}: there is none; expected one of {', '.join(sources)}")
+            raise UsageError(f"data.source={source}: there is none; expected one of {', '.join(sources)}")
         yield composed
     except (HydraException, OmegaConfBaseException) as error:
-        raise Mistake(_explain(error)) from None
+        raise UsageError(_explain(error)) from None
     finally:
         GlobalHydra.instance().clear()
         if outer is not None:

@@ -12,8 +12,8 @@ from typing import Any
 from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.configuration import DataConf, read_data_conf
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.table import aligned
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import NotARelease
@@ -47,13 +47,13 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit:
         return 0
     if arguments.rows == 0:
-        raise Mistake("--rows 0: expected 1 or more, or nothing can be compared")
+        raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")
     # The seed of classifiers has 32 bits.
     if arguments.seed >= 2**32:
-        raise Mistake(f"--seed {arguments.seed}: expected a number below 2^32")
+        raise UsageError(f"--seed {arguments.seed}: expected a number below 2^32")
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
-        raise Mistake(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
+        raise UsageError(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
     certificate = _certificate(arguments.release)
     conf = _data(arguments.data, certificate, release.schema.kind)
     real, counted = kinds.records_of(conf, release.schema)
@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         write_evaluation(folder, evaluation, release.schema, data=conf.source, facts=facts)
     except OSError as error:
-        raise Mistake(f"{folder}: cannot be written ({error.strerror or error})") from None
+        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     print(table(evaluation))
     print(f"written to {folder}; open {folder / REPORT} in a browser")
     return 0
@@ -108,7 +108,7 @@ def _data(words: Sequence[str], certificate: dict[str, Any], of: str) -> DataCon
     """Where the real data are, and how they are read; `of` is the kind of the release's schema."""
     conf = read_data_conf(words)
     if kinds.KINDS[conf.source].of not in (None, of):
-        raise Mistake(
+        raise UsageError(
             f"data={conf.source}: the release is of {of}, and these are {kinds.KINDS[conf.source].of}: expected the data "
             f"that it was made from, as in data={of} data.path=FILE"
         )

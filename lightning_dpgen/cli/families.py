@@ -9,17 +9,17 @@ from typing import Any
 
 from lightning_dpgen.cli.configuration import Conf, ModelConf
 from lightning_dpgen.cli.defaults import Defaults
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.own_model import check_own, make_own
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
-from lightning_dpgen.optim.draft import training_draft
+from lightning_dpgen.optim.training_stage import training_stage
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.rbm import RBM
 from lightning_dpgen.plugins.vae import VAE, Divergence
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
 
 # What every family has that is trained.
@@ -94,25 +94,25 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open: set[str]) -> None:
+def complete(model: ModelConf, chosen: Defaults, expected_batch_size: float, left_open: set[str]) -> None:
     """Fill in what is left out, and refuse what the family does not have.
 
     Args:
         model: changed in place.
         chosen: defaults that follow from the data.
-        expected_lot: expected size of a lot.
+        expected_batch_size: expected size of a lot.
         left_open: settings that are solved for.
 
     Raises:
-        Mistake: naming the setting.
+        UsageError: naming the setting.
     """
     if model.name not in FAMILIES:
-        raise Mistake(f"model.name={model.name}: expected one of {', '.join(FAMILIES)}")
+        raise UsageError(f"model.name={model.name}: expected one of {', '.join(FAMILIES)}")
     family = FAMILIES[model.name]
     if model.name == "own":
         check_own(model)
     if model.divergence not in (None, *_DIVERGENCE):
-        raise Mistake(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
+        raise UsageError(f"model.divergence={model.divergence}: expected null, {' or '.join(_DIVERGENCE)}")
     has = {"name", "chosen", *(_ALWAYS if family.trained else ()), *family.settings, *_DIVERGENCE.get(model.divergence, ())}
     if family.trained and model.name != "own":
         has |= {"measured_share"}
@@ -125,13 +125,13 @@ def complete(model: ModelConf, chosen: Defaults, expected_lot: float, left_open:
             hint = f"with model.divergence={model.divergence} " if field.name in _ALL_OF_DIVERGENCES else ""
             if model.measured_share is None and field.name in _HYBRID:
                 hint = "without model.measured_share "
-            raise Mistake(f"model.{field.name}={value}: model={model.name} {hint}has no such setting")
+            raise UsageError(f"model.{field.name}={value}: model={model.name} {hint}has no such setting")
     values = dict(family.defaults(chosen)) | {"rate": chosen.rate, "steps": chosen.steps, "bias": "means"}
     values |= {"measured_steps": 1000, "measured_weight": 0.5}
     if model.divergence is not None:
         # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
         groups = 16 if model.groups is None else model.groups
-        bound = 0.1 * chosen.c_max * groups / expected_lot
+        bound = 0.1 * chosen.c_max * groups / expected_batch_size
         values |= {"divergence_weight": 10.0, "groups": 16, "group_c": bound, "features": 64, "divergence_share": 0.05}
     for name in has - left_open:
         if getattr(model, name) is None and name in values:
@@ -143,7 +143,7 @@ def rules_of(model: ModelConf, clipping: ClippingRule) -> tuple[ClippingRule, ..
     return (clipping, Fixed(model.group_c)) if model.divergence == "group" else (clipping,)
 
 
-def training_of(conf: Conf, clipping: ClippingRule) -> Draft:
+def training_of(conf: Conf, clipping: ClippingRule) -> StageSpec:
     """What the training of a model promises.
 
     Raises:
@@ -151,10 +151,10 @@ def training_of(conf: Conf, clipping: ClippingRule) -> Draft:
     """
     model = conf.model
     embeddings = {"embedding": model.divergence_share} if model.divergence == "embedding" else None
-    return training_draft(
+    return training_stage(
         rules_of(model, clipping),
         n=conf.data.n,
-        rate=model.rate,
+        sample_rate=model.rate,
         steps=model.steps,
         noise=model.noise,
         embeddings=embeddings,
@@ -165,7 +165,7 @@ def make_module(conf: Conf, schema: Schema, clipping: ClippingRule, account: Acc
     """Make the module that is trained; before anything is spent on it.
 
     Raises:
-        Mistake: if it is larger than a release may be.
+        UsageError: if it is larger than a release may be.
     """
     model, family = conf.model, FAMILIES[conf.model.name]
     own = {name: getattr(model, name) for name in family.settings if not name.startswith("divergence")}
@@ -188,5 +188,5 @@ def make_module(conf: Conf, schema: Schema, clipping: ClippingRule, account: Acc
     try:
         check_numbers(module.network)
     except ValueError as error:
-        raise Mistake(f"model={model.name}: {error}; take fewer or narrower layers, or fewer components") from None
+        raise UsageError(f"model={model.name}: {error}; take fewer or narrower layers, or fewer components") from None
     return module

@@ -15,9 +15,9 @@ from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.configuration import Conf, DataConf
 from lightning_dpgen.cli.defaults import MOST_STEPS
 from lightning_dpgen.cli.measured import measures
-from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_draft, make_schema
+from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_stage, make_schema
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
-from lightning_dpgen.data.held import Held
+from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_first_plan
@@ -47,21 +47,21 @@ def first_plan(conf: Conf) -> Plan:
     anything is paid for.
 
     Raises:
-        Mistake: as `settings.fill`.
+        UsageError: as `settings.fill`.
         BudgetTooSmall: if the first pass, or a plan that follows from settings alone, does not fit.
     """
     check_privacy(conf)
-    draft, delta, max_rows = first_draft(conf), conf.privacy.delta, conf.data.max_rows or 1
+    spec, delta, max_rows = first_stage(conf), conf.privacy.delta, conf.data.max_rows or 1
     settings = for_any_find(conf)
     if conf.privacy.noise == "off":
-        return Plan((Stage(draft.access(0.0), 1, draft.share),), math.inf, delta, max_rows=max_rows)
+        return Plan((Stage(spec.access(0.0), 1, spec.share),), math.inf, delta, max_rows=max_rows)
     if follows_from_settings(conf):
         return settings.plan()
     steps = MOST_STEPS if conf.model.steps is None else conf.model.steps
     if conf.model.noise is not None:
         steps = None
     return make_first_plan(
-        draft,
+        spec,
         epsilon=conf.privacy.epsilon,
         delta=delta,
         max_rows=max_rows,
@@ -97,7 +97,7 @@ def for_any_find(conf: Conf) -> Settings:
     """The settings for a number of records that delta allows, before what is found is known.
 
     Raises:
-        Mistake: as `settings.fill`.
+        UsageError: as `settings.fill`.
     """
     # Whatever is read for the schema is read once.
     make_schema(conf)
@@ -118,7 +118,7 @@ class Look:
     """
 
     n: int
-    parts: dict[str, np.ndarray | Held]
+    parts: dict[str, np.ndarray | KeyOwners]
     persons: np.ndarray | None
 
 
@@ -137,9 +137,9 @@ def look(conf: Conf) -> Look:
     parts = {}
     for name, values in raw.items():
         if isinstance(values, tuple):
-            parts[name] = Held.of_sets(*values)
+            parts[name] = KeyOwners.of_sets(*values)
         else:
-            parts[name] = values if isinstance(values, np.ndarray) else Held.of_column(values, persons)
+            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, persons)
     return Look(n, parts, persons)
 
 
@@ -177,7 +177,7 @@ def with_bought(conf: Conf, bought: Bought) -> Settings:
     """The settings of a run after its first pass.
 
     Raises:
-        Mistake: as `settings.fill`.
+        UsageError: as `settings.fill`.
     """
     # Records in memory are not copied.
     copied = copy.deepcopy(replace(conf, data=DataConf()))

@@ -17,9 +17,9 @@ from markupsafe import Markup
 from lightning_dpgen.cli import run_folder
 from lightning_dpgen.cli.configuration import read_conf
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.cli.telling import Program
+from lightning_dpgen.cli.reporter import LogReporter
 from lightning_dpgen.cli.train import train
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -62,9 +62,7 @@ class Fitted:
         """The page of the release, to be opened in a browser."""
         return self.folder / "release" / "report.html"
 
-    def sample(
-        self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
-    ) -> pd.DataFrame | np.ndarray:
+    def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
         """n synthetic records; see `Release.sample`."""
         return self.release.sample(n, seed, where)
 
@@ -182,8 +180,8 @@ def fit(
         conf.data.schema, conf.data.person, conf.data.outside = schema_of(schema), person, outside
         folder = run_folder.choose(None if run_dir is None else str(run_dir))
         with Interrupts().caught() as interrupts:
-            train(conf, folder, interrupts, Program(progress))
-    except Mistake as mistake:
+            train(conf, folder, interrupts, LogReporter(progress))
+    except UsageError as mistake:
         raise ValueError(str(mistake)) from None
     except KeyboardInterrupt:
         again = f"; to go on, call fit again with run_dir={str(folder.root)!r}" if folder.unfinished else ""

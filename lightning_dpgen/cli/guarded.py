@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
-from lightning_dpgen.cli.mistake import INTERRUPTED, RANK_LOST, Mistake, describe_os_error
 from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 from lightning_dpgen.privacy.errors import RankLost
 
 
@@ -40,21 +40,21 @@ def guarded(
         work: is handed what the user has asked for by signals.
 
     Raises:
-        Mistake: on an interrupt, an error of the system, or memory that there is not.
+        UsageError: on an interrupt, an error of the system, or memory that there is not.
     """
     interrupts = Interrupts()
     with interrupts.caught():
         try:
             return work(interrupts)
         except KeyboardInterrupt:
-            raise Mistake(f"interrupted{what_came_of(command, argv, folder)}", INTERRUPTED) from None
+            raise UsageError(f"interrupted{what_came_of(command, argv, folder)}", INTERRUPTED) from None
         except RankLost as error:
-            raise Mistake(f"{error}{what_came_of(command, argv, folder)}", RANK_LOST) from None
+            raise UsageError(f"{error}{what_came_of(command, argv, folder)}", RANK_LOST) from None
         except OSError as error:
             hint = f"; {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
-            raise Mistake(f"{describe_os_error(error)}{hint}") from None
+            raise UsageError(f"{describe_os_error(error)}{hint}") from None
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             hint = f". {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
-            raise Mistake(f"{ADVICE}{hint}") from None
+            raise UsageError(f"{ADVICE}{hint}") from None

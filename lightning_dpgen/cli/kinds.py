@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from lightning_dpgen.cli.configuration import DataConf
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.own_data import own_bytes, own_data, read_own
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.baskets.files import BasketForm
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.names import is_name, public_names, shown
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.form import MOST_CLASSES
@@ -36,6 +36,7 @@ from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.sampling.errors import BadRecords
 
 # What every kind has.
 _ALWAYS = ("source", "n", "n_share")
@@ -75,7 +76,7 @@ def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tup
     """The records of a kind of data, at most `max_rows` of a person, and what was changed or left out on the way.
 
     Raises:
-        Mistake: for a setting that makes no sense of how they are written.
+        UsageError: for a setting that makes no sense of how they are written.
         MissingData: if a file is not there.
         BadRecords: if there are no records, or they do not fit the schema.
     """
@@ -114,7 +115,7 @@ def _settings_refused() -> Iterator[None]:
     except (BadRecords, BadSchema):
         raise
     except ValueError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def contents(conf: DataConf) -> Iterator[np.ndarray]:
@@ -147,7 +148,7 @@ def open_parts(conf: DataConf) -> dict[str, Part]:
     if conf.source == "baskets" and conf.items == PRIVATE:
         _needed(conf, "max_items")
         if not 1 <= conf.max_items <= MOST_ITEMS:
-            raise Mistake(f"data.max_items={conf.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
+            raise UsageError(f"data.max_items={conf.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
         return {"items": Part(KEYS, rows * conf.max_items)}
     if conf.source != "table" or not conf.schema:
         return {}
@@ -158,10 +159,10 @@ def open_parts(conf: DataConf) -> dict[str, Part]:
 
 
 def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None]:
-    """What these are to be found in (numbers, categories, or sets as `Held.of_sets` takes them), and persons.
+    """What these are to be found in (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and persons.
 
     Raises:
-        Mistake, MissingData, BadRecords: as `records_of`.
+        UsageError, MissingData, BadRecords: as `records_of`.
     """
     with _settings_refused():
         if conf.source == "table":
@@ -189,46 +190,46 @@ def check_reading(conf: DataConf) -> None:
     """Refuse settings that a kind does not have, and persons without a bound: all that reading records goes by.
 
     Raises:
-        Mistake: naming the setting.
+        UsageError: naming the setting.
     """
     kind = KINDS[conf.source]
     has = {*_ALWAYS, *kind.settings}
     for field in dataclasses.fields(conf):
         value = None if field.name in ("found", "memory") else getattr(conf, field.name)
         if value is not None and field.name not in has:
-            raise Mistake(f"data.{field.name}={value}: data={conf.source} has no such setting")
+            raise UsageError(f"data.{field.name}={value}: data={conf.source} has no such setting")
     if (conf.person is None) != (conf.max_rows is None):
-        raise Mistake(
+        raise UsageError(
             f"data.person={conf.person} with data.max_rows={conf.max_rows}: expected both, the column that says whose a "
             "record is and how many records of a person take part at most, or neither"
         )
     if conf.max_rows is not None and not 1 <= conf.max_rows <= _MOST_ROWS:
-        raise Mistake(f"data.max_rows={conf.max_rows}: expected a whole number from 1 to {_MOST_ROWS:,}")
+        raise UsageError(f"data.max_rows={conf.max_rows}: expected a whole number from 1 to {_MOST_ROWS:,}")
     if conf.outside not in (None, "refuse", "clamp"):
-        raise Mistake(f"data.outside={conf.outside}: expected refuse or clamp")
+        raise UsageError(f"data.outside={conf.outside}: expected refuse or clamp")
 
 
 def check(conf: DataConf) -> None:
     """The same, and what a training needs besides: shares of the budget for what is to be found privately.
 
     Raises:
-        Mistake: naming the setting.
+        UsageError: naming the setting.
     """
     check_reading(conf)
     opened = open_parts(conf)
     if bool(opened) != (conf.discovery_share is not None):
-        raise Mistake(
+        raise UsageError(
             f"data.discovery_share={conf.discovery_share}: expected a share of the budget, as in "
             "data.discovery_share=0.05, exactly where something is to be found privately "
             f"({', '.join(opened) or 'nothing here'})"
         )
     if opened and conf.outside != "clamp":
-        raise Mistake(
+        raise UsageError(
             f"data.outside={conf.outside or 'refuse'}: what is found privately does not cover every record, and a refusal "
             "would tell: set data.outside=clamp"
         )
     if "items" in opened and conf.person is not None:
-        raise Mistake(f"data.items=private with data.person={conf.person}: declare the items where a person has several")
+        raise UsageError(f"data.items=private with data.person={conf.person}: declare the items where a person has several")
 
 
 def _given(conf: DataConf, *names: str) -> dict[str, Any]:
@@ -239,7 +240,7 @@ def _given(conf: DataConf, *names: str) -> dict[str, Any]:
 def _needed(conf: DataConf, *names: str) -> None:
     for name in names:
         if getattr(conf, name) is None:
-            raise Mistake(f"data.{name}: must be given, as in data.{name}=...")
+            raise UsageError(f"data.{name}: must be given, as in data.{name}=...")
 
 
 def _file(conf: DataConf, held_out: bool) -> list[Path]:
@@ -275,7 +276,7 @@ def _pictures(conf: DataConf) -> ImageSchema:
     _needed(conf, "height", "width")
     names = tuple(conf.classes) if isinstance(conf.classes, list) else ()
     if any(type(name) is int for name in names):
-        raise Mistake(
+        raise UsageError(
             f"data.classes={list(names[:5])}: expected names as text, as in data.classes=[cats,dogs], or data.classes="
             f"{len(names)} for labels that are the whole numbers from 0 to {len(names) - 1}"
         )
@@ -294,9 +295,9 @@ def _read_pictures(conf: DataConf, schema: ImageSchema, held_out: bool) -> Readi
 
 def _table(conf: DataConf) -> Schema:
     if not conf.schema:
-        raise Mistake(
+        raise UsageError(
             "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
-            "drafts one"
+            "specs one"
         )
     schema = _described(conf)
     # Before anything was found, any will do.
@@ -308,7 +309,7 @@ def _described(conf: DataConf) -> TableSchema:
         return conf.schema
     # Hydra reads 12 and [a] as a number and a list.
     if not isinstance(conf.schema, str | Path):
-        raise Mistake(
+        raise UsageError(
             f"data.schema={shown(conf.schema)}: expected the name of a file, as in data.schema=FILE.schema.yaml; a name "
             "that is a number needs its folder before it, as in data.schema=./12"
         )
@@ -331,7 +332,7 @@ def _baskets(conf: DataConf) -> BasketSchema:
         items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
     _needed(conf, "max_items")
     if not isinstance(conf.classes, list | tuple | None):
-        raise Mistake(f"data.classes={shown(conf.classes)}: expected names in a list, as in data.classes=[day,night]")
+        raise UsageError(f"data.classes={shown(conf.classes)}: expected names in a list, as in data.classes=[day,night]")
     # Fewer may be found than a basket holds.
     most = min(conf.max_items, len(items)) if conf.items == PRIVATE else conf.max_items
     return BasketSchema(tuple(items), most, tuple(conf.classes or ()))

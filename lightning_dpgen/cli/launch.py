@@ -24,8 +24,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.cli.configuration import TrainerConf
 from lightning_dpgen.cli.guarded import what_came_of
-from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 
 # In the environment of ranks beside which this program stays.
@@ -38,34 +38,34 @@ def to_launch(trainer: TrainerConf) -> bool:
     """Whether this process is to start others, and not one of them.
 
     Raises:
-        Mistake: for numbers of devices and nodes that are none, or not those that were started.
+        UsageError: for numbers of devices and nodes that are none, or not those that were started.
     """
     for name in ("devices", "num_nodes"):
         if getattr(trainer, name) < 1:
-            raise Mistake(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
+            raise UsageError(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
     wanted, environment = trainer.devices * trainer.num_nodes, _environment()
     if environment is not None:
         if environment.world_size() != wanted:
-            raise Mistake(
+            raise UsageError(
                 f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes}: torchrun or SLURM has started "
                 f"{environment.world_size()} processes; expected as many as devices times nodes"
             )
         return False
     if trainer.num_nodes > 1:
-        raise Mistake(
+        raise UsageError(
             f"trainer.num_nodes={trainer.num_nodes}: start this command on each node, with run_dir=... on a disk that all "
             f"nodes share: srun dpgen train ..., or torchrun --nnodes {trainer.num_nodes} --nproc-per-node "
             f"{trainer.devices} --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m lightning_dpgen train ..."
         )
     if trainer.devices > 1 and _on_gpus(trainer):
         if torch.cuda.device_count() < trainer.devices:
-            raise Mistake(
+            raise UsageError(
                 f"trainer.devices={trainer.devices}: this machine has {torch.cuda.device_count()} GPUs; expected at most "
                 "as many (trainer.accelerator=cpu takes processes on the CPU)"
             )
     # Two are allowed on any machine, to try a run of several; many more than there are cores take minutes to meet.
     elif trainer.devices > max(2, cores := os.cpu_count() or 1):
-        raise Mistake(
+        raise UsageError(
             f"trainer.devices={trainer.devices}: this machine has {cores} cores; expected at most as many processes"
         )
     return wanted > 1
@@ -75,7 +75,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
     """Run the command in a process for each device; gives its exit status.
 
     Raises:
-        Mistake: if a rank died, with the command that goes on.
+        UsageError: if a rank died, with the command that goes on.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     words = ["train", *(word for word in argv if not word.startswith("run_dir=")), f"run_dir={folder.root}"]
@@ -106,7 +106,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode
         text = f"rank {first} of {devices} {_ended(ranks[first])}{what_came_of('train', argv, folder)}"
-        raise Mistake(text, RANK_LOST) from None
+        raise UsageError(text, RANK_LOST) from None
     finally:
         del os.environ[_BESIDE]
     return OK
@@ -118,7 +118,7 @@ def together(trainer: TrainerConf) -> Iterator[Ranks]:
     environment = _environment()
     if environment is None or environment.world_size() == 1:
         if rank := launched_as():
-            raise Mistake(
+            raise UsageError(
                 f"this process says that it is rank {rank} of several (RANK, LOCAL_RANK or SLURM_PROCID), and it is alone"
                 ": start it by torchrun or srun with all of its ranks, or unset that variable"
             )

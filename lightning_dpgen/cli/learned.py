@@ -6,13 +6,13 @@ import torch
 
 from lightning_dpgen.cli import kinds, resume
 from lightning_dpgen.cli.families import FAMILIES
-from lightning_dpgen.cli.follow import nothing_to_follow
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.measured_run import measured_mixture
+from lightning_dpgen.cli.reporter import Reporter
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings
-from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.cli.trained_run import trained_mixture
+from lightning_dpgen.cli.worker import nothing_to_follow
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
@@ -27,7 +27,7 @@ from lightning_dpgen.release.synthetic import SyntheticContent
 _FAR = 1.5
 
 
-def read_records(settings: Settings, telling: Telling) -> Records:
+def read_records(settings: Settings, telling: Reporter) -> Records:
     """The private records of a run.
 
     Raises:
@@ -52,7 +52,7 @@ def learned(
     account: Account,
     folder: RunFolder,
     interrupts: Interrupts,
-    telling: Telling,
+    telling: Reporter,
     ranks: Ranks | None,
 ) -> SyntheticContent:
     """Learn from the records, or go on with that, in the folder of the run; nothing is released yet."""
@@ -76,7 +76,7 @@ def _fidelity(
     records: Records,
     account: Account,
     folder: RunFolder,
-    telling: Telling,
+    telling: Reporter,
 ) -> dict[str, float] | None:
     """The public figure that a share of the budget buys; None if nobody asked for one, or it was bought and lost."""
     if settings.conf.privacy.fidelity_share is None:
@@ -89,5 +89,5 @@ def _fidelity(
     synthetic = Release(mixture).encoded(min(settings.conf.data.n, ROWS), settings.conf.seed)
     figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
     durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
-    account.settle()
+    account.verify_complete()
     return figure

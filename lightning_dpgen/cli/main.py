@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.interrupts import leaving_at_once
-from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, Mistake, describe_os_error
+from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
 COMMANDS = {
     "train": "learn a generative model privately and release it",
@@ -66,12 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int:
-    from lightning_dpgen.data.errors import BadRecords, MissingData
+    from lightning_dpgen.data.errors import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
     from lightning_dpgen.release.verify import NotARelease
+    from lightning_dpgen.sampling.errors import BadRecords
 
-    if isinstance(error, Mistake):
+    if isinstance(error, UsageError):
         return error.status
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_dpgen.cli.configuration import Conf
 from lightning_dpgen.cli.defaults import Defaults
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.clustering.settings import SplitSettings, default_radius
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -20,7 +20,7 @@ from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.models.symmetries import SETS, Symmetries
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
 
 # What one kind of records has and another has not.
 _OF_KINDS = (
@@ -51,7 +51,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
         chosen: defaults that follow from the data.
 
     Raises:
-        Mistake: naming the setting.
+        UsageError: naming the setting.
     """
     model, layout = conf.model, schema.layout
     defaults: dict[str, Any]
@@ -68,58 +68,60 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     else:
         defaults = {"components": chosen.components, "pairs_share": 0.7}
     if schema.kind in _NAMES and conf.split.k not in (None, 1):
-        raise Mistake(
+        raise UsageError(
             f"split.k={conf.split.k}: model=measured does not split {_NAMES[schema.kind]}; model.components says how "
             "many components are fitted to what is measured"
         )
     if isinstance(schema, TableSchema):
         cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
         if cells > _MOST_CELLS:
-            raise Mistake(
+            raise UsageError(
                 f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
                 f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
             )
     if isinstance(schema, BasketSchema) and layout.units < 2:
-        raise Mistake("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
+        raise UsageError("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
     if isinstance(schema, TableSchema) and model.label_sharpness is not None and "label_sharpness" not in defaults:
-        raise Mistake(
+        raise UsageError(
             f"model.label_sharpness={model.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
             "0 here; give it a share, as in model.label_share=0.3, or leave this out"
         )
     for name in ("radius", "spread"):
         value = getattr(model, name)
         if value is not None and not 1e-6 <= value <= 1e6:
-            raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
+            raise UsageError(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
     model.symmetries = _symmetries(model.symmetries, schema)
     for name in _OF_KINDS:
         value = getattr(model, name)
         if value is not None and name not in defaults:
-            raise Mistake(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
+            raise UsageError(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
         if value is None and name in defaults:
             setattr(model, name, defaults[name])
     others = len(layout.groups) - (layout.label is not None)
     limits = {"waves": layout.units, "components": _MOST_COMPONENTS, "pairs": math.comb(others, 2)}
     if model.pairs is not None and not limits["pairs"]:
-        raise Mistake(f"model.pairs={model.pairs}: there are no two columns besides the label to look at; leave it out")
+        raise UsageError(f"model.pairs={model.pairs}: there are no two columns besides the label to look at; leave it out")
     for name, most in limits.items():
         value = getattr(model, name)
         if value is not None and not 1 <= value <= most:
-            raise Mistake(f"model.{name}={value}: expected a whole number from 1 to {most:,}")
+            raise UsageError(f"model.{name}={value}: expected a whole number from 1 to {most:,}")
     if model.waves is not None and (numbers := _components(conf, schema) * model.waves**2) > _MOST_CELLS:
-        raise Mistake(
+        raise UsageError(
             f"split.k={conf.split.k}, model.waves={model.waves}: the second moments of {_components(conf, schema):,} "
             f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
         )
     for name in ("means_share", "pairs_share"):
         value = getattr(model, name)
         if value is not None and not 0.0 < value < 1.0:
-            raise Mistake(f"model.{name}={value:g}: expected a number above 0, below 1")
+            raise UsageError(f"model.{name}={value:g}: expected a number above 0, below 1")
     if model.label_share is not None and not 0.0 <= model.label_share < 1.0:
-        raise Mistake(f"model.label_share={model.label_share:g}: expected a number from 0, below 1")
+        raise UsageError(f"model.label_share={model.label_share:g}: expected a number from 0, below 1")
     if model.label_sharpness is not None and not 0.1 <= model.label_sharpness <= 100.0:
-        raise Mistake(f"model.label_sharpness={model.label_sharpness:g}: expected a number from 0.1 to 100")
+        raise UsageError(f"model.label_sharpness={model.label_sharpness:g}: expected a number from 0.1 to 100")
     if model.label_share and not tells_of_labels(layout):
-        raise Mistake(f"model.label_share={model.label_share:g}: expected 0 where there is no label, or nothing besides it")
+        raise UsageError(
+            f"model.label_share={model.label_share:g}: expected 0 where there is no label, or nothing besides it"
+        )
 
 
 def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
@@ -128,15 +130,15 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     if asked is None:
         return None
     if asked == {}:
-        raise Mistake(f"model.symmetries={{}}: expected {expected}")
+        raise UsageError(f"model.symmetries={{}}: expected {expected}")
     if not isinstance(schema, ImageSchema):
-        raise Mistake(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
+        raise UsageError(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
     try:
         found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
     except (KeyError, TypeError):  # no such name, or no such number
-        raise Mistake(f"model.symmetries={asked}: expected {expected}") from None
+        raise UsageError(f"model.symmetries={asked}: expected {expected}") from None
     except ValueError as error:
-        raise Mistake(f"model.symmetries: {error}") from None
+        raise UsageError(f"model.symmetries: {error}") from None
     return asdict(found)
 
 
@@ -167,18 +169,18 @@ def _components(conf: Conf, schema: Schema) -> int:
     return conf.split.k * (1 if layout.label is None else layout.groups[layout.label])
 
 
-def measured_drafts(conf: Conf, schema: Schema, split: SplitSettings, left: float) -> list[Draft]:
+def measured_specs(conf: Conf, schema: Schema, split: SplitSettings, left: float) -> list[StageSpec]:
     """The accesses of the split, where there are several clusters, and of what is measured, for the budget that is left.
 
     Args:
         conf, schema, split: complete.
         left: share of the budget that other accesses leave.
     """
-    drafts = [] if split.k == 1 else split.drafts(conf.data.n, means=False)
-    rest = left - sum(draft.share for draft in drafts)
+    specs = [] if split.k == 1 else split.specs(conf.data.n, means=False)
+    rest = left - sum(spec.share for spec in specs)
     if rest <= 0.0:
-        raise Mistake(
+        raise UsageError(
             f"the shares of the budget that are given leave {rest:.2g} to measure with: set smaller ones (data.n_share, "
             "privacy.fidelity_share, split.moments_share, split.lloyd_share)"
         )
-    return drafts + recipe_of(conf, schema).drafts(rest)
+    return specs + recipe_of(conf, schema).specs(rest)

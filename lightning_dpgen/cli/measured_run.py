@@ -11,14 +11,14 @@ import torch
 
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.measured import recipe_of
+from lightning_dpgen.cli.reporter import Reporter
 from lightning_dpgen.cli.resume import paid_once
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings
 from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.recipe import Doubtful
+from lightning_dpgen.measure.recipe import MostlyNoise
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -45,7 +45,7 @@ def split_module(
 
 
 def measured_mixture(
-    settings: Settings, records: Records, account: Account, folder: RunFolder, interrupts: Interrupts, telling: Telling
+    settings: Settings, records: Records, account: Account, folder: RunFolder, interrupts: Interrupts, telling: Reporter
 ) -> Mixture:
     """The mixture that is fitted to what has been measured, where nothing else is learned."""
     data = split_module(settings, records, account, folder, interrupts) if settings.split.k > 1 else None
@@ -62,7 +62,7 @@ def measured_mixture(
         mixture = measure(settings, records, clusters, account, folder, interrupts, state)
     interrupts.stop_here()
     if account.finished:
-        account.settle()
+        account.verify_complete()
     return mixture
 
 
@@ -90,7 +90,7 @@ def measure(
 
     component = label_components(records, clusters, settings.split.k)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Doubtful)  # it was said with the plan
+        warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
         return recipe.measure(records, component, account, state=state, save=save)
 
 

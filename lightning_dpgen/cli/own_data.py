@@ -10,10 +10,9 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.cli.configuration import DataConf
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.target import named, options_of, said
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.reading import Reading
@@ -23,6 +22,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.reading import read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.sampling.errors import BadRecords
 
 _SCHEMAS = (ImageSchema, TableSchema, BasketSchema, SeriesSchema)
 
@@ -44,18 +44,18 @@ def own_data(conf: DataConf) -> OwnData:
     """What the function ``data.target`` gives, called once: (schema, `Encoded` or `Records`), or (frame, `TableSchema`).
 
     Raises:
-        Mistake: if there is no such function, it fails, or gives anything else.
+        UsageError: if there is no such function, it fails, or gives anything else.
     """
     if isinstance(conf.memory, OwnData):
         return conf.memory
     function, where = named("data.target", conf.target), f"data.target={conf.target}"
     if not callable(function):
-        raise Mistake(f"{where}: is a {type(function).__name__}; expected a function that gives schema and records")
+        raise UsageError(f"{where}: is a {type(function).__name__}; expected a function that gives schema and records")
     options = options_of("data.options", conf.options)
     try:
         given = function(**options)
     except Exception as error:
-        raise Mistake(f"{where}: it failed when it was called ({said(error)})") from None
+        raise UsageError(f"{where}: it failed when it was called ({said(error)})") from None
     schema = records = None
     if isinstance(given, tuple) and len(given) == 2:
         schema, records = given if isinstance(given[0], _SCHEMAS) else given[::-1]
@@ -66,13 +66,13 @@ def own_data(conf: DataConf) -> OwnData:
             if records.schema != schema:
                 raise BadRecords("the records are of another schema")
         except (BadRecords, BadSchema, ValueError) as error:
-            raise Mistake(f"{where}: {error}") from None
+            raise UsageError(f"{where}: {error}") from None
         conf.memory = OwnData(schema, records)
     elif isinstance(schema, TableSchema) and isinstance(records, pd.DataFrame | pa.Table):
         conf.memory = OwnData(schema, records)
     else:
         parts = ", ".join(type(part).__name__ for part in given) if isinstance(given, tuple) else type(given).__name__
-        raise Mistake(f"{where}: it gave ({parts}): expected (schema, Encoded or Records), or (frame, TableSchema)")
+        raise UsageError(f"{where}: it gave ({parts}): expected (schema, Encoded or Records), or (frame, TableSchema)")
     return conf.memory
 
 
@@ -80,7 +80,7 @@ def read_own(conf: DataConf, schema: Schema) -> Reading:
     """The records, by that schema.
 
     Raises:
-        Mistake: for settings that say of records of whom they are, when these do not, or the other way round.
+        UsageError: for settings that say of records of whom they are, when these do not, or the other way round.
         BadRecords: if the records are not of the schema.
     """
     own = own_data(conf)
@@ -91,7 +91,7 @@ def read_own(conf: DataConf, schema: Schema) -> Reading:
     if schema != own.schema:
         raise BadRecords(f"data.target={conf.target}: its records are encoded by another schema than the release's")
     if (own.records.persons is None) != (conf.max_rows is None):
-        raise Mistake(
+        raise UsageError(
             f"data.target={conf.target}: its records say{' not' if own.records.persons is None else ''} whose they are: "
             "expected data.person and data.max_rows exactly if they do"
         )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from lightning_dpgen.cli.configuration import ModelConf
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.target import named, options_of, said
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -25,19 +25,19 @@ def check_own(model: ModelConf) -> None:
     """Refuse a target that makes no module, or does not take the options.
 
     Raises:
-        Mistake: naming the setting.
+        UsageError: naming the setting.
     """
     made, where = named("model.target", model.target), f"model.target={model.target}"
     if not isinstance(made, type) or not issubclass(made, PrivateMixture):
-        raise Mistake(f"{where}: expected a class that derives from lightning_dpgen.PrivateMixture, as VAE does")
+        raise UsageError(f"{where}: expected a class that derives from lightning_dpgen.PrivateMixture, as VAE does")
     options = options_of("model.options", model.options)
     for name in options:
         if name in (*_KEYWORDS, "rate", "steps", "noise", "target", "name"):
-            raise Mistake(f"model.options.{name}: has a setting of its own, {'' if name == 'n' else 'model.'}{name}")
+            raise UsageError(f"model.options.{name}: has a setting of its own, {'' if name == 'n' else 'model.'}{name}")
     try:
         inspect.signature(made).bind(None, None, None, **dict.fromkeys([*_KEYWORDS, *options]))
     except TypeError as error:
-        raise Mistake(f"{where}: cannot be made from schema, account, clipping, {', '.join(_KEYWORDS)} and "
+        raise UsageError(f"{where}: cannot be made from schema, account, clipping, {', '.join(_KEYWORDS)} and "
                       f"model.options ({error})") from None  # fmt: skip
 
 
@@ -53,13 +53,13 @@ def make_own(
     """The module that ``model.target`` makes.
 
     Raises:
-        Mistake: if it fails.
+        UsageError: if it fails.
     """
     made = named("model.target", target)
     try:
         return made(schema, account, clipping, **keywords, **options_of("model.options", options))
     except Exception as error:
-        raise Mistake(f"model.target={target}: it cannot be made ({said(error)})") from None
+        raise UsageError(f"model.target={target}: it cannot be made ({said(error)})") from None
 
 
 def rehearse(module: PrivateMixture, target: str) -> None:
@@ -70,19 +70,21 @@ def rehearse(module: PrivateMixture, target: str) -> None:
         target: its name, for messages.
 
     Raises:
-        Mistake: saying what its network lacks.
+        UsageError: saying what its network lacks.
     """
     network, where = module.network, f"model.target={target}: its network"
     kind = f"{type(network).__module__}:{type(network).__qualname__}"
     if getattr(network, "kind", None) != kind:
-        raise Mistake(f"{where} has kind={getattr(network, 'kind', None)!r}: expected {kind!r}, by which it is found again")
+        raise UsageError(
+            f"{where} has kind={getattr(network, 'kind', None)!r}: expected {kind!r}, by which it is found again"
+        )
     try:
         again = rebuilt(network)
         offsets = [min(2, i) for i in range(network.k + 1)]
         made = again.generate(offsets, torch.Generator().manual_seed(0)).detach()
     except Exception as error:
-        raise Mistake(f"{where} cannot be released, read again and sampled from ({said(error)})") from None
+        raise UsageError(f"{where} cannot be released, read again and sampled from ({said(error)})") from None
     width = module.network.schema.layout.width
     if made.shape != (offsets[-1], width) or not torch.isfinite(made).all() or (made < 0).any() or (made > 1).any():
         shape = f"({offsets[-1]}, {width})"
-        raise Mistake(f"{where} generates numbers of shape {tuple(made.shape)}: expected {shape}, all in [0, 1]")
+        raise UsageError(f"{where} generates numbers of shape {tuple(made.shape)}: expected {shape}, all in [0, 1]")

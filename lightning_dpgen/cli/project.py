@@ -9,14 +9,14 @@ from typing import Any
 import scipy.sparse
 import torch
 
-from lightning_dpgen.cli import run_folder, same_run
+from lightning_dpgen.cli import run_folder, run_identity
 from lightning_dpgen.cli.configuration import ProjectConf
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.projection_settings import ProjectionSettings, fill_projection, read_projection_conf
 from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.table import budget_table
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
@@ -60,10 +60,10 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
     rows = check_rows(blobs(conf.data.n, conf.data.d, conf.seed)[0] if simulated else read_rows(conf.data.path))
     n, d = rows.shape
     if conf.data.source == "array" and conf.data.n not in (None, n):
-        raise Mistake(f"data.n={conf.data.n}: {conf.data.path} holds {n:,} rows")
+        raise UsageError(f"data.n={conf.data.n}: {conf.data.path} holds {n:,} rows")
     settings = fill_projection(conf, d)
     if settings.private and settings.projection.noise == "gaussian" and conf.privacy.delta >= 1.0 / n:
-        raise Mistake(f"privacy.delta={conf.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
+        raise UsageError(f"privacy.delta={conf.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
     _warn(settings)
     stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
     records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
@@ -78,14 +78,14 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
             print(text, flush=True)
         warn(mark(study, conf.privacy, [] if simulated else records))
         run_folder.take(folder)
-        about = same_run.about_records(records, {}) | same_run.about_settings(asked, n, None)
+        about = run_identity.about_records(records, {}) | run_identity.about_settings(asked, n, None)
         account = run_folder.open_account(plan, folder, stream, about, study)
     try:
         if account.resumed:
-            same_run.check_records(account.ledger.about, records, {}, folder)
-            same_run.check_settings(account.ledger.about, asked, folder)
+            run_identity.check_records(account.ledger.about, records, {}, folder)
+            run_identity.check_settings(account.ledger.about, asked, folder)
         projected = _released(settings, rows, account, folder, interrupts)
-        account.settle()
+        account.verify_complete()
         return write_release(
             folder.release,
             folder.staging,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from lightning_dpgen.cli.configuration import ProjectConf, read_project_conf
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.settings import check_budget
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import TRIED, Option, options, typical_distance
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
@@ -77,41 +77,43 @@ def read_projection_conf(overrides: Sequence[str]) -> ProjectConf:
     """Compose and check what can be checked before the number of columns is known.
 
     Raises:
-        Mistake: naming the argument, its value and what was expected.
+        UsageError: naming the argument, its value and what was expected.
     """
     conf = read_project_conf(overrides)
     privacy, project = conf.privacy, conf.project
     if privacy.noise not in ("standard", "secure", "off"):
-        raise Mistake(f"privacy.noise={privacy.noise}: expected standard, secure, or off by way of privacy=off")
+        raise UsageError(f"privacy.noise={privacy.noise}: expected standard, secure, or off by way of privacy=off")
     if privacy.noise == "off":
         if privacy.epsilon is not None:
-            raise Mistake(f"privacy.epsilon={privacy.epsilon}: privacy=off draws no noise, so it takes no epsilon")
+            raise UsageError(f"privacy.epsilon={privacy.epsilon}: privacy=off draws no noise, so it takes no epsilon")
     else:
         if privacy.unit is not None:
-            raise Mistake("privacy.unit: the unit of a projection follows from project.unit; leave it out")
+            raise UsageError("privacy.unit: the unit of a projection follows from project.unit; leave it out")
         check_budget(privacy.epsilon)
         if privacy.delta != 0.0 and not 1e-30 <= privacy.delta < 1.0:
-            raise Mistake(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
+            raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
     if privacy.noise == "secure" and conf.debug.private_seed is not None:
-        raise Mistake(f"debug.private_seed={conf.debug.private_seed}: secure noise takes no seed; leave out one of the two")
+        raise UsageError(
+            f"debug.private_seed={conf.debug.private_seed}: secure noise takes no seed; leave out one of the two"
+        )
     for name, value in (("seed", conf.seed), ("debug.private_seed", conf.debug.private_seed or 0)):
         if not 0 <= value < 2**62:
-            raise Mistake(f"{name}={value}: expected a whole number from 0 to 2^62")
+            raise UsageError(f"{name}={value}: expected a whole number from 0 to 2^62")
     if project.matrix not in (None, *MATRICES):
-        raise Mistake(f"project.matrix={project.matrix}: expected one of {', '.join(MATRICES)}")
+        raise UsageError(f"project.matrix={project.matrix}: expected one of {', '.join(MATRICES)}")
     if project.noise not in (None, *NOISES):
-        raise Mistake(f"project.noise={project.noise}: expected one of {', '.join(NOISES)}")
+        raise UsageError(f"project.noise={project.noise}: expected one of {', '.join(NOISES)}")
     if project.typical is not None and not 0.0 < project.typical < 1e12:
-        raise Mistake(f"project.typical={project.typical:g}: expected a positive finite distance")
+        raise UsageError(f"project.typical={project.typical:g}: expected a positive finite distance")
     _neighbourhood(conf)
     if conf.data.source == "blobs":
         for name, value, most in (("data.n", conf.data.n, _MOST), ("data.d", conf.data.d, _WIDEST)):
             if value is None or not 1 <= value <= most:
-                raise Mistake(f"{name}={value}: expected a whole number from 1 to {most:,}")
+                raise UsageError(f"{name}={value}: expected a whole number from 1 to {most:,}")
     elif conf.data.source != "array":
-        raise Mistake(f"data.source={conf.data.source}: expected blobs or array")
+        raise UsageError(f"data.source={conf.data.source}: expected blobs or array")
     elif not conf.data.path:
-        raise Mistake("data=array needs data.path=FILE (.npy, .npz or .parquet)")
+        raise UsageError("data=array needs data.path=FILE (.npy, .npz or .parquet)")
     return conf
 
 
@@ -119,24 +121,24 @@ def fill_projection(conf: ProjectConf, d: int) -> ProjectionSettings:
     """Choose what was left open, for rows of d columns.
 
     Raises:
-        Mistake: for a k, a centre or a budget that does not go with the rest.
+        UsageError: for a k, a centre or a budget that does not go with the rest.
     """
     project, neighbourhood = conf.project, _neighbourhood(conf)
     if project.k is not None and not 1 <= project.k <= d:
-        raise Mistake(f"project.k={project.k}: expected 1 to {d}, the number of columns")
+        raise UsageError(f"project.k={project.k}: expected 1 to {d}, the number of columns")
     if conf.data.d is not None and conf.data.d != d:
-        raise Mistake(f"data.d={conf.data.d}: the rows have {d} columns")
+        raise UsageError(f"data.d={conf.data.d}: the rows have {d} columns")
     typical = _typical(conf, neighbourhood, d)
     try:
         option = _options(conf, neighbourhood, d, typical)[0]
         matrix = make_matrix(option.matrix, d, option.k, conf.seed)
         projection = Projection(matrix, neighbourhood, option.noise, _centre(project.centre, d))
     except ValueError as error:
-        raise Mistake(f"project.{error}") from None
+        raise UsageError(f"project.{error}") from None
     try:
         check_rows(conf.data.n or 0, 8 * option.k)
     except ValueError as error:
-        raise Mistake(f"data.n: {error}") from None
+        raise UsageError(f"data.n: {error}") from None
     return ProjectionSettings(conf, option, projection, typical)
 
 
@@ -144,19 +146,19 @@ def all_options(conf: ProjectConf, d: int) -> list[Option]:
     """What could be released at this budget, the best first; whatever the configuration fixes stays fixed.
 
     Raises:
-        Mistake: as `fill_projection`.
+        UsageError: as `fill_projection`.
     """
     neighbourhood = _neighbourhood(conf)
     try:
         return _options(conf, neighbourhood, d, _typical(conf, neighbourhood, d))
     except ValueError as error:
-        raise Mistake(f"project.{error}") from None
+        raise UsageError(f"project.{error}") from None
 
 
 def _options(conf: ProjectConf, neighbourhood: Neighbourhood, d: int, typical: float) -> list[Option]:
     project, private = conf.project, conf.privacy.noise != "off"
     if d > _SEARCHED and project.k is None and project.matrix != "identity":
-        raise Mistake(f"project.k=null: is chosen for up to {_SEARCHED:,} columns, and there are {d:,}; give one")
+        raise UsageError(f"project.k=null: is chosen for up to {_SEARCHED:,} columns, and there are {d:,}; give one")
     return options(
         d,
         neighbourhood,
@@ -177,7 +179,7 @@ def _plan(projection: Projection, conf: ProjectConf, epsilon: float) -> Plan:
     try:
         return projection.plan(epsilon, delta, count_share=conf.project.count_share)
     except ValueError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def _neighbourhood(conf: ProjectConf) -> Neighbourhood:
@@ -185,7 +187,7 @@ def _neighbourhood(conf: ProjectConf) -> Neighbourhood:
     try:
         return Neighbourhood(project.unit, project.radius, project.distance)
     except ValueError as error:
-        raise Mistake(f"project.{error}") from None
+        raise UsageError(f"project.{error}") from None
 
 
 def _typical(conf: ProjectConf, neighbourhood: Neighbourhood, d: int) -> float:
@@ -193,7 +195,7 @@ def _typical(conf: ProjectConf, neighbourhood: Neighbourhood, d: int) -> float:
     if neighbourhood.enforced and asked is not None:
         most = 2.0 * neighbourhood.radius * (1.0 if neighbourhood.unit == "row" else math.sqrt(d))
         if asked > most:
-            raise Mistake(f"project.typical={asked:g}: within project.radius rows are at most {most:g} apart")
+            raise UsageError(f"project.typical={asked:g}: within project.radius rows are at most {most:g} apart")
     if asked is not None:
         return asked
     if conf.data.source != "blobs":
@@ -209,7 +211,7 @@ def _centre(centre: Any, d: int) -> np.ndarray | None:
     try:
         values = np.asarray(centre, dtype=np.float64)
     except (TypeError, ValueError):
-        raise Mistake(f"project.centre={centre}: expected a number, or a list of {d} numbers") from None
+        raise UsageError(f"project.centre={centre}: expected a number, or a list of {d} numbers") from None
     if values.ndim > 1 or values.size not in (1, d) or not np.isfinite(values).all():
-        raise Mistake(f"project.centre={centre}: expected a number, or a list of {d} numbers")
+        raise UsageError(f"project.centre={centre}: expected a number, or a list of {d} numbers")
     return np.broadcast_to(values, (d,)).copy() if values.any() else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.projection_settings import ProjectionSettings, all_options, fill_projection, read_projection_conf
 from lightning_dpgen.cli.table import aligned, budget_table
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.projection.choice import PAIRS, Option
 
 _HEADER = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
@@ -16,11 +16,11 @@ def planned_projection(argv: Sequence[str]) -> ProjectionSettings:
     """A projection as its settings have it.
 
     Raises:
-        Mistake: as `read_projection_conf` and `fill_projection`; and if the number of columns is not declared.
+        UsageError: as `read_projection_conf` and `fill_projection`; and if the number of columns is not declared.
     """
     conf = read_projection_conf(argv)
     if conf.data.d is None:
-        raise Mistake("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
+        raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
     return fill_projection(conf, conf.data.d)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning_dpgen.cli.configuration import Conf
 from lightning_dpgen.cli.first_pass import Bought, with_bought
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.reporter import Reporter
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings
 from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.telling import Telling
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -27,13 +27,13 @@ def bought(account: Account, folder: RunFolder) -> Bought:
     """What a run has bought first and not yet made its plan from.
 
     Raises:
-        Mistake: if the run ended before it was saved.
+        UsageError: if the run ended before it was saved.
     """
     if folder.bought.is_file():
         kept = durable.load(folder.bought, "head", "n", "parts")
         if account.ledger.knows(kept["head"]):
             return Bought(kept["n"], kept["parts"])
-    raise Mistake(
+    raise UsageError(
         f"run_dir={folder.root}: the run was interrupted in its first pass over the records; choose another run_dir (what "
         "that has cost adds to the cost of the new run)"
     )
@@ -52,7 +52,7 @@ def settings_of(conf: Conf, about: dict[str, Any]) -> Settings:
     """The settings of the run, with what it has bought first, if it did.
 
     Raises:
-        Mistake: as `settings.fill`.
+        UsageError: as `settings.fill`.
     """
     bought = Bought(about["n"] if conf.data.n is None else None, about.get("found") or {})
     return with_bought(conf, bought)
@@ -71,7 +71,7 @@ def restore(
     data: PrivateSplitDataModule,
     module: PrivateMixture,
     folder: RunFolder,
-    telling: Telling,
+    telling: Reporter,
     measured: Mapping[str, int],
 ) -> Path | None:
     """Say to the account from which state the run goes on, with what was measured, and tell the plan that follows.

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli.mistake import Mistake, describe_os_error
+from lightning_dpgen.cli.usage_error import UsageError, describe_os_error
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.chain import heads_file
@@ -114,21 +114,21 @@ def choose(run_dir: str | None) -> RunFolder:
     """The folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
 
     Raises:
-        Mistake: if it holds a release already or something in its place, or cannot be a folder.
+        UsageError: if it holds a release already or something in its place, or cannot be a folder.
     """
     root = Path(run_dir) if run_dir else _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     folder = RunFolder(root)
     if folder.finished:
-        raise Mistake(f"run_dir={root}: holds a finished release already; choose another run_dir")
+        raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")
     if os.path.lexists(folder.release):
-        raise Mistake(
+        raise UsageError(
             f"run_dir={root}: {RELEASE} is {_kind(folder.release)} and no finished release, where one is put when it is "
             "complete: remove it, or choose another run_dir"
         )
     there = next((path for path in (root, *root.parents) if os.path.lexists(path)), None)
     if there is not None and not os.path.isdir(there):
         which = "" if there == root else f"{there} "
-        raise Mistake(f"run_dir={root}: {which}is {_kind(there)}; expected a folder to be created")
+        raise UsageError(f"run_dir={root}: {which}is {_kind(there)}; expected a folder to be created")
     return folder
 
 
@@ -142,25 +142,25 @@ def take(folder: RunFolder) -> None:
     """Create the folder, of which its owner alone may read the private part. Of two runs that try, one creates the ledger.
 
     Raises:
-        Mistake: if the place cannot be written, or its private part is a link, or open to others and another user's; if
+        UsageError: if the place cannot be written, or its private part is a link, or open to others and another user's; if
             something stands where the run writes later, when it has spent.
     """
     try:
         make_folder(folder.root)
         make_private(folder.private, FILE_NAME, JOBS)
     except OSError as error:
-        raise Mistake(f"run_dir={folder.root}: {describe_os_error(error)}") from None
+        raise UsageError(f"run_dir={folder.root}: {describe_os_error(error)}") from None
     _check_free(folder)
 
 
 def _check_free(folder: RunFolder) -> None:
     """Check that all names which a run gives to its files and folders are free, or its own kind of thing."""
-    parts = (folder.ledger.with_suffix(".part"), *map(durable.part_of, folder.states))
+    parts = (folder.ledger.with_suffix(".part"), *map(durable.partial_path, folder.states))
     files = (folder.ledger, heads_file(folder.ledger), *folder.states, *parts)
     for path in (*files, folder.staging, folder.trials, folder.tensorboard):
         name, what = path.relative_to(folder.root), "file" if path in files else "folder"
         if path.is_symlink():
-            raise Mistake(
+            raise UsageError(
                 f"run_dir={folder.root}: {name} is a symbolic link, and a run follows none: put the {what} itself in its "
                 "place if it is the run's, or choose another run_dir"
             )
@@ -173,9 +173,9 @@ def _check_free(folder: RunFolder) -> None:
         raise _in_the_way(folder, folder.staging, "of a run whose ledger is not there")
 
 
-def _in_the_way(folder: RunFolder, path: Path, why: str) -> Mistake:
+def _in_the_way(folder: RunFolder, path: Path, why: str) -> UsageError:
     name = path.relative_to(folder.root)
-    return Mistake(f"run_dir={folder.root}: {name} is {_kind(path)}, {why}: remove it, or choose another run_dir")
+    return UsageError(f"run_dir={folder.root}: {name} is {_kind(path)}, {why}: remove it, or choose another run_dir")
 
 
 def _kind(path: Path) -> str:
@@ -184,13 +184,11 @@ def _kind(path: Path) -> str:
     return "a folder" if path.is_dir() else "a file" if path.is_file() else "neither a file nor a folder"
 
 
-def reopen_account(
-    folder: RunFolder, stream: PrivateStream, study: Study | None = None, *, exact: bool = False
-) -> Account:
+def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None = None, *, exact: bool = False) -> Account:
     """The account of a run that did not end, from its ledger; see `Account.resume`.
 
     Raises:
-        Mistake: as `take`.
+        UsageError: as `take`.
         LedgerError: as `Account.resume`.
     """
     take(folder)
@@ -203,16 +201,16 @@ def open_account(
     """The account of a new run.
 
     Raises:
-        Mistake: if another run has taken the folder, or was here and its ledger is gone.
+        UsageError: if another run has taken the folder, or was here and its ledger is gone.
         LedgerError: if another run is taking it.
     """
     for state in (*folder.states, folder.trials):
         if state.exists() and not folder.ledger.exists():
-            raise Mistake(
+            raise UsageError(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "
                 "known; choose another run_dir, and add what that run may have cost"
             )
     try:
         return Account(plan, folder.ledger, stream, about=about, study=study)
     except FileExistsError:
-        raise Mistake(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None
+        raise UsageError(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None

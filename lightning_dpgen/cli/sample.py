@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import NOT_PRIVATE
 from lightning_dpgen.release.projected import ProjectedRows
@@ -58,13 +58,13 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit:
         return 0
     if arguments.seed is not None and arguments.seed >= 2**63:
-        raise Mistake(f"--seed {arguments.seed}: expected a number below 2^63")
+        raise UsageError(f"--seed {arguments.seed}: expected a number below 2^63")
     if arguments.n is not None and arguments.n > _MOST:
-        raise Mistake(f"-n {arguments.n}: expected a number of records up to {_MOST:,}")
+        raise UsageError(f"-n {arguments.n}: expected a number of records up to {_MOST:,}")
     output = None if arguments.output is None else _place(arguments.output)
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
-        raise Mistake(
+        raise UsageError(
             f"{arguments.release} holds projected rows, one for each record, and no model to draw from: read "
             f"{arguments.release}/projected.parquet, or use load_release in Python"
         )
@@ -72,11 +72,11 @@ def run(argv: Sequence[str]) -> int:
         try:
             release = release.component(arguments.component)
         except ValueError as error:
-            raise Mistake(f"--{error}") from None
+            raise UsageError(f"--{error}") from None
     try:
         columns = release.arrow
     except ValueError as error:
-        raise Mistake(f"{arguments.release}: {error}") from None
+        raise UsageError(f"{arguments.release}: {error}") from None
     where = _conditions(release, arguments.where)
     n = arguments.n
     if n is None:
@@ -91,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
             _write(output, chunks, columns, escape=not arguments.no_escape)
             print(f"{n:,} synthetic records in {output}")
     except TooRare as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     if not release.private:
         marked = output is not None and output.suffix == ".parquet"
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"
@@ -103,15 +103,15 @@ def _place(name: str) -> Path:
     """Where a file may be written.
 
     Raises:
-        Mistake: if it may not.
+        UsageError: if it may not.
     """
     output = Path(name)
     if output.suffix not in FORMATS:
-        raise Mistake(f"-o {output}: expected a name that ends in {' or '.join(FORMATS)}")
+        raise UsageError(f"-o {output}: expected a name that ends in {' or '.join(FORMATS)}")
     if os.path.lexists(output):
-        raise Mistake(f"-o {output}: exists already; choose another name")
+        raise UsageError(f"-o {output}: exists already; choose another name")
     if not output.parent.is_dir():
-        raise Mistake(f"-o {output}: there is no folder {output.parent}")
+        raise UsageError(f"-o {output}: there is no folder {output.parent}")
     return output
 
 
@@ -123,7 +123,7 @@ def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *,
         write_table(part, chunks, schema, escape=escape)
         os.replace(part, output)
     except OSError as error:
-        raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None
+        raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -132,20 +132,20 @@ def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:
     """Columns and their values, as `Release.sample` takes them.
 
     Raises:
-        Mistake: naming the condition that makes no sense.
+        UsageError: naming the condition that makes no sense.
     """
     where: dict[str, Any] = {}
     for word in words:
         column, equals, text = _cut(release, word)
         if not equals:
-            raise Mistake(f"--where {word}: expected COLUMN=VALUE, as in --where label=3")
+            raise UsageError(f"--where {word}: expected COLUMN=VALUE, as in --where label=3")
         if column in where:
-            raise Mistake(f"--where {word}: there is a condition on {column} already; give one for each column")
+            raise UsageError(f"--where {word}: there is a condition on {column} already; give one for each column")
         where[column] = text or None
         try:
             release.check_conditions({column: where[column]})
         except ValueError as error:
-            raise Mistake(f"--where {word}: {error}") from None
+            raise UsageError(f"--where {word}: {error}") from None
     return where
 
 

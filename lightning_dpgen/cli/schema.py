@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.draft import OPEN, draft_of_file, draft_text
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
+from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
 
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
@@ -33,12 +33,12 @@ def run(argv: Sequence[str]) -> int:
         return 0
     path = Path(arguments.file)
     if not path.is_file():
-        raise Mistake(f"{path}: expected a file")
+        raise UsageError(f"{path}: expected a file")
     if arguments.origin and arguments.no_header:
-        raise Mistake("--no-header is about a file of records: leave it out with --from")
+        raise UsageError("--no-header is about a file of records: leave it out with --from")
     output = Path(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
-        raise Mistake(f"-o {output}: exists already; choose another name")
+        raise UsageError(f"-o {output}: exists already; choose another name")
     about = {}
     try:
         if arguments.origin:
@@ -46,13 +46,13 @@ def run(argv: Sequence[str]) -> int:
         else:
             columns, about = draft_of_file(path, header=not arguments.no_header)
     except BadSchema as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     text = draft_text(columns, " ".join(path.name.split()), about)
     try:
         with open(output, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise Mistake(f"-o {output}: cannot be written ({error.strerror or error})") from None
+        raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
     unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
     print(f"{output}: {len(columns)} columns, {unfilled} lines to fill in in place of {OPEN}")
     file = "FILE" if arguments.origin else str(path)

@@ -18,21 +18,21 @@ from typing import Any
 
 import torch
 
-from lightning_dpgen.cli import kinds, run_folder, same_run
+from lightning_dpgen.cli import kinds, run_folder, run_identity
 from lightning_dpgen.cli.candidates import NUMBER, STAGE, Candidates, read_candidates
 from lightning_dpgen.cli.configuration import read_conf, refuse_interpolations
-from lightning_dpgen.cli.doubts import delta_warning, seed_warning
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.learned import learned, read_records
 from lightning_dpgen.cli.memory import is_out_of_memory
-from lightning_dpgen.cli.mistake import OK, Mistake
+from lightning_dpgen.cli.reporter import SilentReporter, TerminalReporter
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings, fill, read_as
 from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.target import said
-from lightning_dpgen.cli.telling import Nobody, Terminal
+from lightning_dpgen.cli.usage_error import OK, UsageError
+from lightning_dpgen.cli.warnings import delta_warning, seed_warning
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import merit
 from lightning_dpgen.models.mixture import Mixture
@@ -55,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
     """Make the trials, and release the best.
 
     Raises:
-        Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
     """
     refuse_interpolations(argv)
     words = [word for word in argv if not word.startswith("run_dir=")]
@@ -63,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
     if run_dir is not None:
         _forget_what_is_left(RunFolder(Path(run_dir)))
     folder = run_folder.choose(run_dir)
-    candidates = read_candidates(words, Terminal())
+    candidates = read_candidates(words, TerminalReporter())
     certificate = guarded("train", argv, folder, lambda asked: _select(candidates, words, folder, asked))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")
@@ -73,7 +73,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts) -> dict[str, Any]:
-    telling, first = Terminal(), candidates.settings[0]
+    telling, first = TerminalReporter(), candidates.settings[0]
     conf = first.conf
     for text in (seed_warning(conf), delta_warning(conf)):
         telling.warn(text)
@@ -93,24 +93,24 @@ def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, int
         records = read_records(first, telling)
         telling.warn(mark(study, conf.privacy, kinds.contents(conf.data)))
         run_folder.take(folder)
-        about = same_run.about_records(kinds.contents(conf.data), _read_as(first))
-        about |= same_run.about_settings(asked, conf.data.n, None) | {"began": time.time()}
+        about = run_identity.about_records(kinds.contents(conf.data), _read_as(first))
+        about |= run_identity.about_settings(asked, conf.data.n, None) | {"began": time.time()}
         account = run_folder.open_account(candidates.plan, folder, stream, about, study)
     try:
         if account.resumed:
-            same_run.check_settings(account.ledger.about, asked, folder)
-            same_run.check_records(account.ledger.about, kinds.contents(conf.data), _read_as(first), folder)
+            run_identity.check_settings(account.ledger.about, asked, folder)
+            run_identity.check_records(account.ledger.about, kinds.contents(conf.data), _read_as(first), folder)
             if account.ledger.promise != candidates.plan.as_json():
-                raise Mistake(
+                raise UsageError(
                     f"run_dir={folder.root}: was begun when these settings meant another plan; go on with the version of "
                     "this software that began it"
                 )
             account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
-            records = read_records(first, Nobody())
+            records = read_records(first, SilentReporter())
         trials = _Trials(candidates, records, account, folder, interrupts, score)
         telling.say("selecting: trials are made, and nothing is said of them")
         content, winner = trials.best(default)
-        account.settle()
+        account.verify_complete()
         settings = plain if winner is None else candidates.settings[winner]
         # Of a writing that was killed.
         shutil.rmtree(folder.staging, ignore_errors=True)
@@ -151,7 +151,7 @@ class _Trials:
         """What is released, and which candidate it is; the default and None where no trial was drawn.
 
         Raises:
-            Mistake: if all trials failed.
+            UsageError: if all trials failed.
         """
         content = None
         for position in range(self._kept["done"], len(self._kept["drawn"])):
@@ -169,7 +169,7 @@ class _Trials:
         if not kept["drawn"]:
             return default, None
         if kept["best"] is None:
-            raise Mistake(
+            raise UsageError(
                 "all trials of the selection failed, and nothing can be released; one of them (private, stays here): "
                 f"{kept['error']}"
             )
@@ -232,7 +232,7 @@ class _Trials:
         try:
             if account.ledger.about != about or account.ledger.promise != plan.as_json():
                 raise LedgerError(f"{folder.ledger}: is of another selection or another trial")
-            return learned(settings, self._records, account, folder, self._interrupts, Nobody(), None)
+            return learned(settings, self._records, account, folder, self._interrupts, SilentReporter(), None)
         finally:
             account.ledger.close()
 
@@ -260,7 +260,7 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
     """The score, a number or the worst there is; a function is tried out on the example.
 
     Raises:
-        Mistake: if it fails there.
+        UsageError: if it fails there.
     """
     scorer = candidates.scorer
     if scorer is None:
@@ -268,7 +268,7 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
     try:
         float(scorer(Release(example.mixture)))
     except Exception as error:
-        raise Mistake(
+        raise UsageError(
             f"privacy.selection_score={candidates.score}: fails on the release of an untrained network ({said(error)}); "
             "expected a function of a Release that gives a number, larger for better ones"
         ) from None

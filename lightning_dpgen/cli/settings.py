@@ -15,13 +15,12 @@ from lightning_dpgen.cli.choice import ranked
 from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, ModelConf, read_conf
 from lightning_dpgen.cli.defaults import clusters_of_labels, default_bins, defaults, strength_of
 from lightning_dpgen.cli.families import FAMILIES, complete, training_of
-from lightning_dpgen.cli.measured import complete_measured, measured_drafts, measures, needs_clusters, recipe_of
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.measured import complete_measured, measured_specs, measures, needs_clusters, recipe_of
 from lightning_dpgen.cli.public_centres import ENDING, read_centres
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.discovery import bounds_of, discovery_draft, keys_of
-from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
 from lightning_dpgen.data.layout import smallest_integer
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
@@ -30,12 +29,13 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
-from lightning_dpgen.metrics.fidelity import fidelity_draft
-from lightning_dpgen.plugins.guard import PRECISIONS
+from lightning_dpgen.metrics.fidelity import fidelity_stage
+from lightning_dpgen.plugins.trainer_checks import PRECISIONS
 from lightning_dpgen.privacy.accountant import check_epsilon
-from lightning_dpgen.privacy.calibration import Draft, make_plan, make_rest
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
+from lightning_dpgen.sampling.errors import BadRecords
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30
@@ -98,36 +98,34 @@ class Settings:
         """
         epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
         try:
-            drafts = self.drafts()
+            specs = self.specs()
             if promise is not None:
-                return make_rest(promise, drafts)
-            return make_plan(
-                drafts, epsilon=epsilon, delta=self.conf.privacy.delta, max_rows=self.conf.data.max_rows or 1
-            )
+                return make_rest(promise, specs)
+            return make_plan(specs, epsilon=epsilon, delta=self.conf.privacy.delta, max_rows=self.conf.data.max_rows or 1)
         except ValueError as error:
-            raise Mistake(str(error)) from None
+            raise UsageError(str(error)) from None
 
-    def drafts(self) -> list[Draft]:
+    def specs(self) -> list[StageSpec]:
         """The stages of the run as they are asked for, in their order.
 
         Raises:
-            Mistake: if their shares leave nothing.
+            UsageError: if their shares leave nothing.
         """
         n, model = self.conf.data.n, self.conf.model
-        first = [first_draft(self.conf)] if has_first_pass(self.conf) else []
+        first = [first_stage(self.conf)] if has_first_pass(self.conf) else []
         share = self.conf.privacy.fidelity_share
-        last = [] if share is None else [fidelity_draft(self.schema.layout, n, share)]
-        share_left = 1.0 - sum(draft.share for draft in [*first, *last])
+        last = [] if share is None else [fidelity_stage(self.schema.layout, n, share)]
+        share_left = 1.0 - sum(spec.share for spec in [*first, *last])
         try:
             if self.clipping is None:
-                learning = measured_drafts(self.conf, self.schema, self.split, share_left)
+                learning = measured_specs(self.conf, self.schema, self.split, share_left)
             else:
                 measured = model.measured_share
-                besides = [] if measured is None else recipe_of(self.conf, self.schema).drafts(measured)
-                split = self.split.drafts(n, means=model.bias != "zero")
+                besides = [] if measured is None else recipe_of(self.conf, self.schema).specs(measured)
+                split = self.split.specs(n, means=model.bias != "zero")
                 learning = [*split, *besides, training_of(self.conf, self.clipping)]
         except ValueError as error:
-            raise Mistake(str(error)) from None
+            raise UsageError(str(error)) from None
         return [*first, *learning, *last]
 
     def declared(self) -> dict[str, Any]:
@@ -190,11 +188,11 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     """Compose and check the configuration, with a declared number of records.
 
     Raises:
-        Mistake: naming the argument, its value and what was expected.
+        UsageError: naming the argument, its value and what was expected.
     """
     conf = read_conf(overrides)
     if conf.data.n is None:
-        raise Mistake("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
+        raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
     return fill(conf)
 
 
@@ -203,11 +201,11 @@ def has_first_pass(conf: Conf) -> bool:
     return conf.data.n_share is not None or conf.data.discovery_share is not None
 
 
-def first_draft(conf: Conf) -> Draft:
+def first_stage(conf: Conf) -> StageSpec:
     """The access that buys what is not declared: one pass, with its share of the budget's mu^2.
 
     Raises:
-        Mistake: if it cannot be bought.
+        UsageError: if it cannot be bought.
     """
     data, epsilon, delta = conf.data, conf.privacy.epsilon, conf.privacy.delta
     uses = {
@@ -218,17 +216,19 @@ def first_draft(conf: Conf) -> Draft:
         share = getattr(data, name)
         if needed and share is None:
             missing = "data.n=null" if name == "n_share" else "not all is declared"
-            raise Mistake(
+            raise UsageError(
                 f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01"
             )
         if share is not None and not 0.0 < share < 0.5:
-            raise Mistake(
+            raise UsageError(
                 f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"
             )
     if conf.privacy.noise != "off" and epsilon is None:
-        raise Mistake("privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then")
+        raise UsageError(
+            "privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then"
+        )
     parts = kinds.open_parts(data)
-    draft = discovery_draft(
+    spec = discovery_stage(
         epsilon=math.inf if conf.privacy.noise == "off" else epsilon,
         delta=delta,
         share=data.discovery_share or 0.0,
@@ -236,34 +236,34 @@ def first_draft(conf: Conf) -> Draft:
         bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
         keys={name: part.most for name, part in parts.items() if part.find == KEYS},
     )
-    return dataclasses.replace(draft, stage=FIRST_PASS)
+    return dataclasses.replace(spec, stage=FIRST_PASS)
 
 
 def check_budget(epsilon: float | None) -> None:
     """Refuse an epsilon that no run can be planned for.
 
     Raises:
-        Mistake: saying the least and the largest.
+        UsageError: saying the least and the largest.
     """
     try:
         check_epsilon(epsilon)
     except ValueError as error:
-        raise Mistake(f"privacy.{error}, or privacy=off") from None
+        raise UsageError(f"privacy.{error}, or privacy=off") from None
 
 
 def make_schema(conf: Conf) -> Schema:
     """The declared description of a record.
 
     Raises:
-        Mistake: if it describes none.
+        UsageError: if it describes none.
     """
     kinds.check(conf.data)
     try:
         schema = kinds.KINDS[conf.data.source].declare(conf.data)
     except (BadSchema, BadRecords) as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     except ValueError as error:
-        raise Mistake(f"data.{error}") from None
+        raise UsageError(f"data.{error}") from None
     if not isinstance(schema, TableSchema):
         return schema
     bins, n = conf.data.bins, conf.data.n
@@ -299,7 +299,7 @@ def fill(conf: Conf) -> Settings:
         share, given = field.name.endswith("_share"), getattr(conf.split, field.name)
         if share and chosen.k == 1 and not trained:
             if given is not None:
-                raise Mistake(f"split.{field.name}={given:g}: there is one cluster, and nothing to split; leave it out")
+                raise UsageError(f"split.{field.name}={given:g}: there is one cluster, and nothing to split; leave it out")
         elif given is None and hasattr(chosen, field.name):
             value = getattr(chosen, field.name)
             setattr(conf.split, field.name, value * left if share else value)
@@ -312,20 +312,20 @@ def fill(conf: Conf) -> Settings:
     else:
         given = dataclasses.asdict(conf.clipping)
         if given != dataclasses.asdict(_NO_CLIPPING):
-            raise Mistake(
+            raise UsageError(
                 f"clipping={conf.clipping.rule}: model={conf.model.name} clips no gradient; leave settings of clipping out"
             )
     if conf.rows is not None:
         _within("rows", conf.rows, 0, _MOST)
     _check_accelerator(conf.trainer.accelerator)
     if conf.trainer.precision not in PRECISIONS:
-        raise Mistake(
+        raise UsageError(
             f"trainer.precision={conf.trainer.precision}: expected one of {', '.join(PRECISIONS)}, in which parameters and "
             "noise stay in full precision"
         )
     ranks = conf.trainer.devices * conf.trainer.num_nodes
     if ranks > 0 and (conf.model.groups or 0) % ranks:
-        raise Mistake(f"model.groups={conf.model.groups}: {ranks} devices share them; expected a multiple of {ranks}")
+        raise UsageError(f"model.groups={conf.model.groups}: {ranks} devices share them; expected a multiple of {ranks}")
     _check_seed("seed", conf.seed)
     if conf.debug.private_seed is not None:
         _check_seed("debug.private_seed", conf.debug.private_seed)
@@ -339,28 +339,28 @@ def fill(conf: Conf) -> Settings:
     try:
         asked = dataclasses.asdict(conf.split)
         if not 0.0 <= asked.pop("room") <= _MOST:
-            raise Mistake(f"split.room={conf.split.room:g}: expected GiB of memory, 0 or more")
+            raise UsageError(f"split.room={conf.split.room:g}: expected GiB of memory, 0 or more")
         if is_file := asked["start"].endswith(ENDING):
             asked["start"] = "public"
         elif asked["start"] not in ("mean", "random"):
-            raise Mistake(f"split.start={conf.split.start}: expected mean, random, or a FILE{ENDING} of public records")
+            raise UsageError(f"split.start={conf.split.start}: expected mean, random, or a FILE{ENDING} of public records")
         asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
         split = SplitSettings(**asked).fitted(schema.layout)
     except ValueError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
     clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n) if trained else None
     settings = Settings(conf, schema, split, clipping, centres)
     try:
         check_declared(settings.declared())
     except ValueError as error:
-        raise Mistake(f"data: {error}") from None
+        raise UsageError(f"data: {error}") from None
     try:
         if isinstance(schema, ImageSchema):
             check_columns(schema.layout.units)
         check_rows(settings.rows, _bytes_of_record(schema))
     except ValueError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     return settings
 
 
@@ -380,13 +380,13 @@ def _chosen(conf: Conf, schema: Schema) -> Settings:
         model = ModelConf(**choice.fields | {"chosen": choice.why + said})
         try:
             return fill(dataclasses.replace(conf, model=model, split=dataclasses.replace(conf.split)))
-        except Mistake as mistake:
+        except UsageError as mistake:
             said += f"; {choice.name} was passed over: {mistake}"
             mistakes.add(str(mistake))
     if len(mistakes) == 1:
         # It has nothing to do with the model.
-        raise Mistake(mistakes.pop())
-    raise Mistake(f"model=auto: no model is left{said}")
+        raise UsageError(mistakes.pop())
+    raise UsageError(f"model=auto: no model is left{said}")
 
 
 def check_privacy(conf: Conf) -> None:
@@ -395,28 +395,28 @@ def check_privacy(conf: Conf) -> None:
     if conf.data.n is not None:
         _within("data.n", conf.data.n, 1, _MOST)
     if conf.privacy.unit is not None and not conf.privacy.unit.strip():
-        raise Mistake("privacy.unit is empty: expected words that say whose presence is protected")
+        raise UsageError("privacy.unit is empty: expected words that say whose presence is protected")
     if conf.privacy.unit is not None and conf.data.person is not None:
-        raise Mistake(
+        raise UsageError(
             f"privacy.unit={conf.privacy.unit}: data.person={conf.data.person} says whose presence is protected; leave out "
             "one of the two"
         )
     for name in ("selection_mean", "selection_score"):
         value = getattr(conf.privacy, name)
         if value is not None and conf.privacy.selection is None:
-            raise Mistake(f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic")
+            raise UsageError(f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic")
     if conf.privacy.noise not in ("standard", "secure", "off"):
-        raise Mistake(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
+        raise UsageError(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
     if conf.privacy.noise == "secure" and conf.debug.private_seed is not None:
-        raise Mistake(
+        raise UsageError(
             f"debug.private_seed={conf.debug.private_seed}: secure noise takes no seed; leave out one of the two"
         )
     if conf.privacy.noise == "off":
         if epsilon is not None:
-            raise Mistake(f"privacy.epsilon={epsilon}: privacy=off draws no noise, so it takes no epsilon")
+            raise UsageError(f"privacy.epsilon={epsilon}: privacy=off draws no noise, so it takes no epsilon")
     elif epsilon is None:
         if conf.model.noise is None or conf.model.steps is None:
-            raise Mistake(
+            raise UsageError(
                 "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
                 "follows, or privacy=off"
             )
@@ -424,11 +424,11 @@ def check_privacy(conf: Conf) -> None:
         check_budget(epsilon)
     share = conf.privacy.fidelity_share
     if share is not None and not 0.0 < share < 0.5:
-        raise Mistake(f"privacy.fidelity_share={share:g}: expected a share of the budget, above 0 and below 0.5")
+        raise UsageError(f"privacy.fidelity_share={share:g}: expected a share of the budget, above 0 and below 0.5")
     if not _SMALLEST_DELTA <= delta < 1:
-        raise Mistake(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
+        raise UsageError(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
     if conf.privacy.noise != "off" and conf.data.n and delta >= 1.0 / conf.data.n:
-        raise Mistake(
+        raise UsageError(
             f"privacy.delta={delta:g}: expected less than 1/n = {1.0 / conf.data.n:.3g} for data.n={conf.data.n}, "
             "since publishing one record at random would satisfy a delta of 1/n"
         )
@@ -439,11 +439,11 @@ def _check_two_of_three(conf: Conf) -> None:
     if noise is None:
         return
     if conf.privacy.noise == "off":
-        raise Mistake(f"model.noise={noise:g}: privacy=off draws no noise")
+        raise UsageError(f"model.noise={noise:g}: privacy=off draws no noise")
     if not 0.0 < noise <= 1e9:
-        raise Mistake(f"model.noise={noise:g}: expected a positive noise multiplier")
+        raise UsageError(f"model.noise={noise:g}: expected a positive noise multiplier")
     if conf.privacy.epsilon is not None and conf.model.steps is not None:
-        raise Mistake(
+        raise UsageError(
             f"privacy.epsilon={conf.privacy.epsilon:g}, model.noise={noise:g}, model.steps={conf.model.steps}: give two of "
             "them, and the third is solved for (privacy.epsilon=null leaves it open)"
         )
@@ -463,46 +463,48 @@ def _check_model(conf: Conf, schema: Schema) -> None:
     if model.layers is not None:
         _within("model.layers", model.layers, 1, _DEEPEST)
     if model.network == "conv" and (model.layers not in (None, 1) or model.trunk):
-        raise Mistake(
+        raise UsageError(
             f"model.network=conv with model.layers={model.layers}, model.trunk={model.trunk}: are of dense networks; leave "
             "them out"
         )
     if model.measured_share is not None:
         if not 0.0 < model.measured_share < 1.0:
-            raise Mistake(
+            raise UsageError(
                 f"model.measured_share={model.measured_share:g}: expected the share of the budget that is measured with, "
                 "above 0 and below 1, or null for none"
             )
         _within("model.measured_steps", model.measured_steps, 0, _MOST)
         if not 0.0 <= model.measured_weight <= 1e6:
-            raise Mistake(f"model.measured_weight={model.measured_weight:g}: expected a number from 0 to 1e+06")
+            raise UsageError(f"model.measured_weight={model.measured_weight:g}: expected a number from 0 to 1e+06")
     for name in ("penalty", "divergence_weight", "group_c"):
         value = getattr(model, name)
         if value is not None and not 1e-6 <= value <= 1e6:
-            raise Mistake(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
+            raise UsageError(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
     if model.divergence_share is not None and not 0.0 < model.divergence_share < 0.9:
-        raise Mistake(f"model.divergence_share={model.divergence_share:g}: expected a number above 0, below 0.9")
+        raise UsageError(f"model.divergence_share={model.divergence_share:g}: expected a number above 0, below 0.9")
     if model.features is not None and model.features % 2:
-        raise Mistake(f"model.features={model.features}: expected an even number, pairs of a cosine and a sine")
+        raise UsageError(f"model.features={model.features}: expected an even number, pairs of a cosine and a sine")
     if model.network not in (None, "dense", "conv"):
-        raise Mistake(f"model.network={model.network}: expected dense or conv")
+        raise UsageError(f"model.network={model.network}: expected dense or conv")
     if model.network == "conv" and not isinstance(schema, ImageSchema):
-        raise Mistake(f"model.network=conv: is for pictures, and data={conf.data.source} is none; use model.network=dense")
+        raise UsageError(
+            f"model.network=conv: is for pictures, and data={conf.data.source} is none; use model.network=dense"
+        )
     if model.network == "conv" and (schema.height % 4 or schema.width % 4):
-        raise Mistake(
+        raise UsageError(
             f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
             "multiples of 4; model.network=dense takes any"
         )
     if not 0.0 < model.rate <= 1.0:
-        raise Mistake(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
+        raise UsageError(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
     if model.rate * conf.data.n < 1.0:
-        raise Mistake(
+        raise UsageError(
             f"model.rate={model.rate:g}: expected 1/n = {1.0 / conf.data.n:.3g} or more, or no lot holds a record"
         )
     if not 0.0 < model.lr <= 1e3:
-        raise Mistake(f"model.lr={model.lr:g}: expected a positive number, at most 1000")
+        raise UsageError(f"model.lr={model.lr:g}: expected a positive number, at most 1000")
     if model.bias not in ("means", "learned", "zero"):
-        raise Mistake(f"model.bias={model.bias}: expected means, learned or zero")
+        raise UsageError(f"model.bias={model.bias}: expected means, learned or zero")
 
 
 def _check_accelerator(name: str) -> None:
@@ -515,36 +517,36 @@ def _check_accelerator(name: str) -> None:
     }
     if not available.get(name):
         usable = ", ".join(key for key, there in available.items() if there)
-        raise Mistake(f"trainer.accelerator={name}: expected one that this machine has ({usable})")
+        raise UsageError(f"trainer.accelerator={name}: expected one that this machine has ({usable})")
 
 
-def _clipping(conf: ClippingConf, c_max: float, expected_lot: float) -> ClippingRule:
+def _clipping(conf: ClippingConf, c_max: float, expected_batch_size: float) -> ClippingRule:
     """The rule; what is left open is the rule's own default, or follows from `c_max`, the default largest bound."""
     if conf.rule not in _RULES:
-        raise Mistake(f"clipping.rule={conf.rule}: expected one of {', '.join(_RULES)}")
+        raise UsageError(f"clipping.rule={conf.rule}: expected one of {', '.join(_RULES)}")
     made = _RULES[conf.rule]
     names = [f.name for f in dataclasses.fields(made)]
     given = {name: value for name, value in dataclasses.asdict(conf).items() if value is not None}
     unused = sorted(given.keys() - {*names, "rule", "smooth"})
     if unused:
-        raise Mistake(
+        raise UsageError(
             f"clipping.{unused[0]}={given[unused[0]]}: clipping.rule={conf.rule} has no such setting; clipping={conf.rule} "
             "picks the file that goes with it"
         )
-    derived = {"c": 1.0, "c_max": c_max, "expected_lot": expected_lot}
+    derived = {"c": 1.0, "c_max": c_max, "expected_batch_size": expected_batch_size}
     try:
         rule = made(**{name: (derived | given)[name] for name in names if name in derived or name in given})
         return Smoothed(rule, conf.smooth) if conf.smooth else rule
     except ValueError as error:
-        raise Mistake(f"clipping.{error}") from None
+        raise UsageError(f"clipping.{error}") from None
 
 
 def _check_seed(name: str, value: int) -> None:
     # The sheet of samples adds the component's number to it.
     if not 0 <= value < 2**62:
-        raise Mistake(f"{name}={value}: expected a whole number from 0 to 2^62")
+        raise UsageError(f"{name}={value}: expected a whole number from 0 to 2^62")
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise Mistake(f"{name}={value}: expected a whole number from {least} to {most:,}")
+        raise UsageError(f"{name}={value}: expected a whole number from {least} to {most:,}")

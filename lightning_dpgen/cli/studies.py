@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from lightning_dpgen.cli.configuration import PrivacyConf, PurePrivacyConf
-from lightning_dpgen.cli.mistake import Mistake
-from lightning_dpgen.cli.same_run import fingerprint
+from lightning_dpgen.cli.run_identity import fingerprint
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.folders import make_private
-from lightning_dpgen.privacy.loss import REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key, known_key, recorded
 
 # Where studies are kept, unless privacy.study_folder says otherwise.
@@ -26,23 +26,23 @@ def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> S
     """The study that was asked for, begun with its total if it is new and `begin`; None where there is none.
 
     Raises:
-        Mistake: for a name or a total that is none, or a total where there is no study.
+        UsageError: for a name or a total that is none, or a total where there is no study.
         LedgerError: if the study is damaged, has another total, or is new and has none.
     """
     given = {name: getattr(privacy, f"study_{name}") for name in ("folder", "epsilon", "delta")}
     if privacy.study is None:
         for name, value in given.items():
             if value is not None:
-                raise Mistake(f"privacy.study_{name}={value}: of no study; give its name, as in privacy.study=census")
+                raise UsageError(f"privacy.study_{name}={value}: of no study; give its name, as in privacy.study=census")
         return None
     if not re.fullmatch(r"[\w-]{1,80}", privacy.study):
-        raise Mistake(f"privacy.study={privacy.study}: expected a name of letters, digits, - and _")
+        raise UsageError(f"privacy.study={privacy.study}: expected a name of letters, digits, - and _")
     folder = Path(given["folder"] or _FOLDER)
     path = folder / f"{privacy.study}.jsonl"
     if not begin and not path.exists():
         return None
     if not path.exists() and None in (given["epsilon"], given["delta"]):
-        raise Mistake(
+        raise UsageError(
             f"privacy.study={privacy.study}: {path} is not there yet; begin it with the total of all its runs, as in "
             "privacy.study_epsilon=10 privacy.study_delta=1e-6"
         )
@@ -50,7 +50,9 @@ def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> S
         make_private(folder, path.name, KEY)
         return Study(path, epsilon=given["epsilon"], delta=given["delta"])
     except ValueError as error:
-        raise Mistake(f"privacy.study_epsilon={given['epsilon']}, privacy.study_delta={given['delta']}: {error}") from None
+        raise UsageError(
+            f"privacy.study_epsilon={given['epsilon']}, privacy.study_delta={given['delta']}: {error}"
+        ) from None
 
 
 def mark(study: Study | None, privacy: PrivacyConf | PurePrivacyConf, records: Iterable[np.ndarray]) -> str | None:
@@ -96,7 +98,7 @@ def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
     if study is None:
         return None
     if not plan.private:
-        raise Mistake(f"privacy.study={study.name}: privacy=off costs more than any total; leave the study out")
+        raise UsageError(f"privacy.study={study.name}: privacy=off costs more than any total; leave the study out")
     return f"study {study.name}: with this run {said(study.check(plan.event, run=run, **study_entry(plan)), study)}"
 
 

@@ -32,9 +32,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch, run_folder
 from lightning_dpgen.cli.configuration import conf_dir, read_conf, refuse_interpolations
-from lightning_dpgen.cli.mistake import FAULT, INTERRUPTED, OK, Mistake
 from lightning_dpgen.cli.run_folder import JOBS, RunFolder
 from lightning_dpgen.cli.table import aligned
+from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, OK, UsageError
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.events import composed, decode
@@ -59,7 +59,7 @@ def run(argv: Sequence[str], check: Any) -> int:
         check: raises what is wrong with a configuration, before anything is spent.
 
     Raises:
-        Mistake: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
+        UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """
     words = [word for word in argv if word not in _FLAGS]
     own, hydras = [w for w in words if not _for_hydra(w)], [w for w in words if _for_hydra(w)]
@@ -71,8 +71,8 @@ def run(argv: Sequence[str], check: Any) -> int:
             conf = read_conf(job)
             launch.to_launch(conf.trainer)
             check(conf)
-        except Mistake as mistake:
-            raise Mistake(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
+        except UsageError as mistake:
+            raise UsageError(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
     with _explained(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
         compose("sweep", overrides=["root=.", *hydras], return_hydra_config=True)
     root = _root(run_dir, jobs)
@@ -82,7 +82,7 @@ def run(argv: Sequence[str], check: Any) -> int:
     except KeyboardInterrupt:
         rest = [word for word in words if not word.startswith("run_dir=")]
         again = shlex.join(["dpgen", "train", "-m", *rest, f"run_dir={root}"])
-        raise Mistake(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
+        raise UsageError(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
     return _tell(root, jobs, varied)
 
 
@@ -117,22 +117,22 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
     refuse_interpolations([*own, *hydras])
     for word in own:
         if word.startswith("-"):
-            raise Mistake(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=1,2,4")
+            raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=1,2,4")
     for word in hydras:
         if not word.lstrip("+~").startswith(("hydra/launcher", "hydra.launcher")):
-            raise Mistake(
+            raise UsageError(
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
                 "(hydra.launcher...) alone; a sweeper that chooses by results selects on the records, which nobody pays for"
             )
     if launch.started():
-        raise Mistake("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
+        raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 
 def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """All combinations, in Hydra's order, and the names of what differs between them.
 
     Raises:
-        Mistake: for a word that Hydra cannot read, or would look up.
+        UsageError: for a word that Hydra cannot read, or would look up.
     """
     refuse_interpolations(words)
     try:
@@ -144,7 +144,7 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             for own in parsed
         ]
     except OverrideParseException as error:
-        raise Mistake(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
+        raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
     varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
     return [list(combination) for combination in itertools.product(*choices)], varied
 
@@ -157,19 +157,19 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
     """The folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on.
 
     Raises:
-        Mistake: if it is something else's, or cannot be written.
+        UsageError: if it is something else's, or cannot be written.
     """
     root = run_folder.choose(run_dir).root
     kept = root / "private" / JOBS
     if kept.exists():
         if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
-            raise Mistake(
+            raise UsageError(
                 f"run_dir={root}: holds a sweep over other settings: give the same ones to go on, or choose another run_dir"
             )
         run_folder.take(RunFolder(root))
         return root.absolute()
     if RunFolder(root).unfinished or (root.exists() and any(root.iterdir())):
-        raise Mistake(f"run_dir={root}: is not empty, and holds no sweep; choose another run_dir")
+        raise UsageError(f"run_dir={root}: is not empty, and holds no sweep; choose another run_dir")
     run_folder.take(RunFolder(root))
     durable.write(kept, json.dumps([list(words) for words in jobs]).encode())
     return root.absolute()
@@ -189,13 +189,13 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
 
 @contextmanager
 def _explained(hydras: Sequence[str]) -> Iterator[None]:
-    """Within it, what Hydra does not like of the words for it is a Mistake."""
+    """Within it, what Hydra does not like of the words for it is a UsageError."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         # Behind the first sentences Hydra lists where it has looked.
         text = " ".join(str(error).partition("Config search path")[0].split())
-        raise Mistake(
+        raise UsageError(
             f"{' '.join(hydras)}: {text}; other launchers than Hydra's own are extras: pip install "
             "lightning_dpgen[joblib], lightning_dpgen[slurm]"
         ) from None

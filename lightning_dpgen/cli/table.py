@@ -29,7 +29,7 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
         access = stage.access
         noises = ", ".join(f"{name} {m:.3g}" for name, m in access.multipliers.items())
         kinds = "/".join(dict.fromkeys(_KINDS[access.kind(name)] for name in access.multipliers))
-        sampled = f"{kinds}, Poisson q = {access.rate:.3g}" if access.rate < 1 else f"{kinds}, full pass"
+        sampled = f"{kinds}, Poisson q = {access.sample_rate:.3g}" if access.sample_rate < 1 else f"{kinds}, full pass"
         epsilon = spent(events[stage.name], plan.delta, relation=plan.relation).epsilon if plan.private else 0.0
         alone = f"{round_up(epsilon, 4):g}" if plan.private else "none"
         rows.append(

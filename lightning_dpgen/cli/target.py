@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -22,16 +22,16 @@ def named(setting: str, target: str | None) -> Any:
         target: the name.
 
     Raises:
-        Mistake: if there is no such thing, or its module cannot be imported.
+        UsageError: if there is no such thing, or its module cannot be imported.
 
     Example:
         >>> named("data.target", "json.loads").__name__
         'loads'
     """
     if not target:
-        raise Mistake(f"{setting}: must be given, as in {setting}=package.name")
+        raise UsageError(f"{setting}: must be given, as in {setting}=package.name")
     if not _NAME.fullmatch(target):
-        raise Mistake(f"{setting}={target}: expected a module and a name in it, as in package.name")
+        raise UsageError(f"{setting}={target}: expected a module and a name in it, as in package.name")
     module, _, name = target.rpartition(".")
     # As `python -m` would find it; last, so that it hides nothing.
     if os.getcwd() not in sys.path:
@@ -39,9 +39,9 @@ def named(setting: str, target: str | None) -> Any:
     try:
         found = importlib.import_module(module)
     except Exception as error:
-        raise Mistake(f"{setting}={target}: {module} cannot be imported ({said(error)})") from None
+        raise UsageError(f"{setting}={target}: {module} cannot be imported ({said(error)})") from None
     if not hasattr(found, name):
-        raise Mistake(f"{setting}={target}: the module {module} has no {name}")
+        raise UsageError(f"{setting}={target}: the module {module} has no {name}")
     return getattr(found, name)
 
 
@@ -49,7 +49,7 @@ def options_of(setting: str, options: Any) -> dict[str, Any]:
     """Options as keyword arguments: plain values. They are public: the certificate of a release shows them as given.
 
     Raises:
-        Mistake: for anything else.
+        UsageError: for anything else.
 
     Example:
         >>> options_of("data.options", {"rows": 5})
@@ -57,10 +57,10 @@ def options_of(setting: str, options: Any) -> dict[str, Any]:
     """
     options = {} if options is None else options
     if not isinstance(options, Mapping) or not all(isinstance(name, str) and name.isidentifier() for name in options):
-        raise Mistake(f"{setting}={options}: expected names and values, as in {setting}='{{width: 3}}'")
+        raise UsageError(f"{setting}={options}: expected names and values, as in {setting}='{{width: 3}}'")
     for name, value in options.items():
         if not isinstance(value, str | bool | int | float | None):
-            raise Mistake(f"{setting}.{name}={value}: expected text, a number, true or false")
+            raise UsageError(f"{setting}.{name}={value}: expected text, a number, true or false")
     return dict(options)
 
 

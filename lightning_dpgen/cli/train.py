@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli import candidates, first_pass, kinds, launch, resume, run_folder, same_run, selection, sweep
+from lightning_dpgen.cli import candidates, first_pass, kinds, launch, resume, run_folder, run_identity, selection, sweep
 from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.doubts import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.follow import follow
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.learned import learned, read_records
-from lightning_dpgen.cli.mistake import INTERRUPTED, OK, RANK_LOST, Mistake
 from lightning_dpgen.cli.own_model import rehearse
+from lightning_dpgen.cli.reporter import Reporter, TerminalReporter
 from lightning_dpgen.cli.settings import FIRST_PASS, Settings, fill, read_as
 from lightning_dpgen.cli.studies import check_study, mark, study_of
 from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.telling import Telling, Terminal
+from lightning_dpgen.cli.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
+from lightning_dpgen.cli.warnings import cells_warning, delta_warning, seed_warning
+from lightning_dpgen.cli.worker import follow
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
@@ -71,8 +71,10 @@ def run(argv: Sequence[str]) -> int:
         if not ranks.leads:
             return follow(conf, folder, ranks)
         try:
-            certificate = guarded("train", argv, folder, lambda asked: train(conf, folder, asked, Terminal(), ranks))
-        except Mistake as mistake:
+            certificate = guarded(
+                "train", argv, folder, lambda asked: train(conf, folder, asked, TerminalReporter(), ranks)
+            )
+        except UsageError as mistake:
             if mistake.status == RANK_LOST and launch.watched():
                 return RANK_LOST
             raise
@@ -81,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def train(
-    conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Telling, ranks: Ranks | None = None
+    conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Reporter, ranks: Ranks | None = None
 ) -> dict:
     """Train, or go on with the training of that folder, and write its release; gives the certificate.
 
@@ -93,7 +95,7 @@ def train(
         ranks: those that train together with this one, which leads; None for this process alone.
 
     Raises:
-        Mistake, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
         OSError: from the disk.
     """
     settings, plan = _settled(conf)
@@ -113,9 +115,9 @@ def train(
     seen = first_pass.look(conf) if settings is None else read_records(settings, telling)
     telling.warn(mark(study, conf.privacy, kinds.contents(conf.data)))
     run_folder.take(folder)
-    about = same_run.about_records(kinds.contents(conf.data), read_as(conf))
+    about = run_identity.about_records(kinds.contents(conf.data), read_as(conf))
     if settings is not None:
-        about |= same_run.about_settings(settings.asked(), conf.data.n, None)
+        about |= run_identity.about_settings(settings.asked(), conf.data.n, None)
     account = run_folder.open_account(plan, folder, stream, about, study)
     try:
         if settings is None:
@@ -130,7 +132,7 @@ def train(
 def _settled(conf: Conf) -> tuple[Settings | None, Plan | None]:
     """The settings, checked; where something is to be bought first, the plan of that alone can be made."""
     if conf.privacy.selection is not None:
-        raise Mistake(
+        raise UsageError(
             f"privacy.selection={conf.privacy.selection}: goes with dpgen train on the command line, and not with -m, "
             "whose runs all leave and are all paid for"
         )
@@ -152,9 +154,9 @@ def _bought(
     except KeyboardInterrupt:
         try:
             resume.bought(account, folder)
-        except Mistake as lost:
+        except UsageError as lost:
             # Somebody did not wait.
-            raise Mistake(str(lost), INTERRUPTED) from None
+            raise UsageError(str(lost), INTERRUPTED) from None
         raise
     return bought
 
@@ -170,18 +172,18 @@ def _go_on(
     account: Account,
     folder: run_folder.RunFolder,
     interrupts: Interrupts,
-    telling: Telling,
+    telling: Reporter,
     ranks: Ranks | None,
 ) -> dict:
     try:
-        same_run.check_records(account.ledger.about, kinds.contents(conf.data), read_as(conf), folder)
+        run_identity.check_records(account.ledger.about, kinds.contents(conf.data), read_as(conf), folder)
         if "settings" not in account.ledger.about:
             _check_stages(account, [FIRST_PASS], folder)
             _extended(conf, resume.bought(account, folder), account, folder, telling)
-        same_run.check_about(account.ledger.about, same_run.SETTINGS, folder)
+        run_identity.check_about(account.ledger.about, run_identity.SETTINGS, folder)
         settings = resume.settings_of(conf, account.ledger.about)
-        same_run.check_settings(account.ledger.about, settings.asked(), folder)
-        _check_stages(account, [draft.stage for draft in settings.drafts()], folder)
+        run_identity.check_settings(account.ledger.about, settings.asked(), folder)
+        _check_stages(account, [spec.stage for spec in settings.specs()], folder)
         return _train(settings, read_records(settings, telling), account, folder, interrupts, telling, ranks)
     finally:
         account.ledger.close()
@@ -202,7 +204,7 @@ def _buys(conf: Conf) -> bool:
 
 
 def _extended(
-    conf: Conf, bought: first_pass.Bought, account: Account, folder: run_folder.RunFolder, telling: Telling
+    conf: Conf, bought: first_pass.Bought, account: Account, folder: run_folder.RunFolder, telling: Reporter
 ) -> Settings:
     """The settings that follow from what was bought, and the account with the rest of their plan."""
     if bought.n is not None:
@@ -212,16 +214,16 @@ def _extended(
     try:
         settings = first_pass.with_bought(conf, bought)
         plan = _planned(settings, telling, account.plan)
-    except (Mistake, BudgetTooSmall) as error:
-        raise Mistake(
+    except (UsageError, BudgetTooSmall) as error:
+        raise UsageError(
             f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
             f"run_dir={folder.root}; what the budget and the data are can no longer be changed"
         ) from None
-    account.extend(plan, same_run.about_settings(settings.asked(), settings.conf.data.n, bought.parts))
+    account.extend(plan, run_identity.about_settings(settings.asked(), settings.conf.data.n, bought.parts))
     return settings
 
 
-def _planned(settings: Settings, telling: Telling, promise: Plan | None = None) -> Plan:
+def _planned(settings: Settings, telling: Reporter, promise: Plan | None = None) -> Plan:
     plan = settings.plan(promise)
     doubt, cells = settings.split.doubt(plan, settings.conf.data.n), cells_warning(settings.conf, settings.schema, plan)
     for text in (delta_warning(settings.conf), doubt, cells):
@@ -238,13 +240,11 @@ def _train(
     account: Account,
     folder: run_folder.RunFolder,
     interrupts: Interrupts,
-    telling: Telling,
+    telling: Reporter,
     ranks: Ranks | None,
 ) -> dict:
     content = learned(settings, records, account, folder, interrupts, telling, ranks)
-    return write_release(
-        folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared()
-    )
+    return write_release(folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared())
 
 
 def _tell(certificate: dict, folder: run_folder.RunFolder) -> None:

@@ -18,21 +18,21 @@ from lightning_dpgen.cli import resume
 from lightning_dpgen.cli.families import make_module
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.measured_run import accesses, kept, measure, split_module
+from lightning_dpgen.cli.reporter import Reporter
 from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.cli.settings import Settings
-from lightning_dpgen.cli.telling import Telling
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.workload import State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
-from lightning_dpgen.plugins.made import MadeLots
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.private_events import PrivateEvents
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
 
@@ -59,7 +59,7 @@ def trained_mixture(
     account: Account,
     folder: RunFolder,
     interrupts: Interrupts,
-    telling: Telling,
+    telling: Reporter,
     ranks: Ranks,
 ) -> Mixture:
     """The mixture of networks that DP-SGD has trained; by all ranks, of which this one leads."""
@@ -71,15 +71,15 @@ def trained_mixture(
         state = kept(settings, account, folder) if hybrid else {}
         checkpoint = resume.restore(account, data, module, folder, telling, accesses(state))
     if account.remaining("training"):
-        ranks.told(Begun(account.ledger.promise, account.ledger.about))
+        ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about))
         with interrupts.patient(), quiet_lightning():
             made = _made(settings, records, data, account, folder, interrupts, state) if hybrid else None
             fit(settings, module, data, account, folder, interrupts, ranks, telling.bar, checkpoint, made)
         interrupts.stop_here()
     else:
-        ranks.told(None)
+        ranks.broadcast_object(None)
         if account.finished:
-            account.settle()
+            account.verify_complete()
     return module.mixture()
 
 
@@ -91,12 +91,12 @@ def _made(
     folder: RunFolder,
     interrupts: Interrupts,
     state: State,
-) -> MadeLots:
+) -> SyntheticBatches:
     """What a network learns from besides records: lots of what a model of measurements makes."""
     k, conf = settings.split.k, settings.conf
     mixture = measure(settings, records, data.make_split().clusters, account, folder, interrupts, state)
     size = min(_MADE, max(1, round(conf.model.rate * conf.data.n)))
-    return MadeLots(mixture, torch.arange(mixture.network.k) % k, k, size=size, seed=conf.seed)
+    return SyntheticBatches(mixture, torch.arange(mixture.network.k) % k, k, size=size, seed=conf.seed)
 
 
 def fit(
@@ -109,14 +109,14 @@ def fit(
     ranks: Ranks,
     bar: bool,
     checkpoint: Path | None = None,
-    made: MadeLots | None = None,
+    made: SyntheticBatches | None = None,
 ) -> None:
     """The private fit; all ranks come here, and `checkpoint` and `made` are what rank 0 says."""
-    checkpoint, made = ranks.told((checkpoint, made))
+    checkpoint, made = ranks.broadcast_object((checkpoint, made))
     if made is not None:
         # Its account is asked for: from here on all ranks know of the same run.
         account.join(ranks)
-        account.part()
+        account.leave()
         module.learn_from(made, steps=settings.conf.model.measured_steps, weight=settings.conf.model.measured_weight)
     options = settings.conf.trainer
     accountant = MomentsAccountant(account)
@@ -175,5 +175,3 @@ def quiet_lightning() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-

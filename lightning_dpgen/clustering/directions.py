@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.features import LARGEST, Features, KeptFeatures
-from lightning_dpgen.clustering.whole import DOUBLE, Rows, product
-from lightning_dpgen.data.stores import Store
+from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
+from lightning_dpgen.sampling.stores import Store
 
 # Features of 8 bits: a float32 sum of 2^8 products of two of them is exact.
 _COARSER, _ROWS = 2**5, 2**8

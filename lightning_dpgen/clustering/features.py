@@ -10,8 +10,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.whole import DOUBLE, SINGLE, Grid, Rows, lengths, product
-from lightning_dpgen.data.stores import Store, store_of
+from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
+from lightning_dpgen.sampling.stores import Store, store_of
 
 # No feature vector is longer, in float32 as computed.
 FEATURE_NORM = 1.0 + 1e-5
@@ -32,7 +32,7 @@ class Features(ABC):
     """A public map from records to vectors of norm `FEATURE_NORM` at most.
 
     Each number is a multiple of `unit`, cut towards 0, so that norms never grow by it. It is computed in whole numbers
-    (`clustering/whole.py`) and so of its own record alone: sums do not depend on the order of the records, and one more
+    (`clustering/fixed_point.py`) and so of its own record alone: sums do not depend on the order of records, and another
     record changes them by its own features and by no rounding of others.
 
     Attributes:

@@ -20,18 +20,18 @@ from lightning_dpgen.clustering.features import (
     IdentityFeatures,
     KeptFeatures,
 )
+from lightning_dpgen.clustering.fixed_point import Nearest
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
-from lightning_dpgen.clustering.whole import Nearest
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.data.lots import persons_of
-from lightning_dpgen.data.stores import Store, check_finite, store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.lots import persons_of
+from lightning_dpgen.sampling.stores import Store, check_finite, store_of
 
 _SPREAD = 0.1
 # A cluster of less than this part of the largest one starts again, in the first part of the iterations.
@@ -115,7 +115,7 @@ def private_split(
         scale: (m,) weight of each column in the kernel, finite.
         settings: public settings.
         n: the declared number of records, a public denominator.
-        account: its plan holds the drafts of `settings`.
+        account: its plan holds the specs of `settings`.
         generator: public generator of features and starting directions.
         centres: (k, m) public records at whose features the centres start, where `settings.start` is ``public``.
         room: GiB of memory in which features may be kept from one iteration to the next; what does not fit is computed
@@ -218,23 +218,23 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
     if state is None and any(account.remaining(name) != stage.count for name, stage in planned.items()):
         return
     state = state or SplitState()
-    drafts = {draft.stage: draft for draft in settings.drafts(n)}
-    same = "expected a plan made of the drafts(n) of the same settings"
+    specs = {spec.stage: spec for spec in settings.specs(n)}
+    same = "expected a plan made of the specs(n) of the same settings"
     begun = settings.k == 1 or state.iterations >= 0
     left = {MOMENTS: not begun, LLOYD: settings.iterations - max(state.iterations, 0), FINAL: not len(state.counts)}
-    for name in planned | drafts:
-        expected = left[name] if name in drafts else 0
+    for name in planned | specs:
+        expected = left[name] if name in specs else 0
         found = account.remaining(name) if name in planned else 0
         if found != expected:
             raise LedgerError(
                 f"the plan holds {found} accesses {name!r}, and these settings of the split need {int(expected)}: {same}"
             )
-        if name in drafts and name in planned:
+        if name in specs and name in planned:
             noises, optional = set(planned[name].access.multipliers), {"means"} if name == FINAL else set()
-            if noises | optional != set(drafts[name].weights) | optional:
+            if noises | optional != set(specs[name].noise_shares) | optional:
                 raise LedgerError(
                     f"access {name!r} of the plan has noise for {', '.join(sorted(noises))}, and these settings of the "
-                    f"split need {', '.join(sorted(drafts[name].weights))}: {same}"
+                    f"split need {', '.join(sorted(specs[name].noise_shares))}: {same}"
                 )
 
 

@@ -9,8 +9,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.whole import Grid, lengths
-from lightning_dpgen.data.stores import Store
+from lightning_dpgen.clustering.fixed_point import Grid, lengths
+from lightning_dpgen.sampling.stores import Store
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 18

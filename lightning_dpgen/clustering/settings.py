@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lightning_dpgen.clustering.features import KERNELS
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.plan import Plan
 
 MOMENTS, LLOYD, FINAL = "feature moments", "clustering", "final pass"
@@ -144,7 +144,7 @@ class SplitSettings:
             f"{apart:g} apart: expect clusters by chance; set a smaller split.k or {smaller}, or a larger split.lloyd_share"
         )
 
-    def drafts(self, n: int, *, means: bool = True) -> list[Draft]:
+    def specs(self, n: int, *, means: bool = True) -> list[StageSpec]:
         """The accesses of the split, for `n` declared records; what is not used gives its share back.
 
         A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
@@ -160,24 +160,26 @@ class SplitSettings:
         if self.kernel == "identity" and self.radius is None:
             raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
         counts = 1.0 / (1.0 + math.sqrt(self.space))
-        final = Draft(FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, largest=n / self.k, share=self.means_share)
+        final = StageSpec(
+            FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, max_noise=n / self.k, share=self.means_share
+        )
         if not means:
-            final = replace(final, weights={"counts": 1.0}, share=_COUNTS * self.means_share)
+            final = replace(final, noise_shares={"counts": 1.0}, share=_COUNTS * self.means_share)
         if self.k == 1:
             return [final]
         moments = []
         if self.projects or self.start == "mean":
             weights = {"sum": _MEAN, "moments": 1.0 - _MEAN} if self.projects else {"sum": 1.0}
-            moments = [Draft(MOMENTS, weights, 1, largest=n, share=self._moments_share)]
+            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=self._moments_share)]
         weights = {"counts": counts, "sums": 1.0 - counts}
-        lloyd = Draft(LLOYD, weights, self.iterations, largest=n / self.k, share=self.lloyd_share)
-        drafts = [*moments, lloyd, final]
-        if (together := math.fsum(draft.share for draft in drafts)) >= 1.0:
+        lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share)
+        specs = [*moments, lloyd, final]
+        if (together := math.fsum(spec.share for spec in specs)) >= 1.0:
             raise ValueError(
                 f"split.moments_share, split.lloyd_share and split.means_share use {together:.3g} of the budget: expected "
                 "less than 1, since what is learned takes what is left"
             )
-        return drafts
+        return specs
 
 
 def default_radius(layout: Layout) -> float:

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from lightning_dpgen.data.held import Held, held_at_most
+from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.accountant import check_delta, gaussian_mu
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.mechanisms import noisy_histogram, select_keys
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 DISCOVERY = "discovery"
 # The part of the plan's delta that goes to keys which one record alone holds.
@@ -39,7 +39,7 @@ def keys_of(column: str) -> str:
     return f"keys of {column}"
 
 
-def discovery_draft(
+def discovery_stage(
     *,
     epsilon: float,
     delta: float,
@@ -48,7 +48,7 @@ def discovery_draft(
     bounds: Mapping[str, int] | None = None,
     keys: Mapping[str, int] | None = None,
     delta_keys: float | None = None,
-) -> Draft:
+) -> StageSpec:
     """The one access that buys bounds, keys and the number of records, before the run can be planned.
 
     The noises are ``n`` (if it is bought), `bounds_of` and `keys_of` each column. The columns divide `share` in proportion
@@ -68,8 +68,8 @@ def discovery_draft(
         ValueError: for shares, numbers or deltas out of range, columns without a share, or a share without columns.
 
     Example:
-        >>> draft = discovery_draft(epsilon=2.0, delta=1e-5, share=0.04, bounds={"age": 1}, keys={"city": 1})
-        >>> {name: round(weight, 3) for name, weight in draft.weights.items()}
+        >>> spec = discovery_stage(epsilon=2.0, delta=1e-5, share=0.04, bounds={"age": 1}, keys={"city": 1})
+        >>> {name: round(weight, 3) for name, weight in spec.noise_shares.items()}
         {'bounds of age': 0.02, 'keys of city': 0.02}
     """
     check_delta(delta)
@@ -92,7 +92,7 @@ def discovery_draft(
     weights |= {"n": count_share} if count_share else {}
     total = share + count_share
     noise = None if math.isinf(epsilon) else 1.0 / (math.sqrt(total) * gaussian_mu(epsilon, left))
-    return Draft(DISCOVERY, weights, 1, largest=math.inf, share=total, noise=noise, deltas=deltas)
+    return StageSpec(DISCOVERY, weights, 1, max_noise=math.inf, share=total, noise=noise, deltas=deltas)
 
 
 def _divided(delta: float, delta_keys: float | None, names: list[str]) -> dict[str, float]:
@@ -163,7 +163,7 @@ def find_bounds(
     within a factor of 2 of values that are held by many; a few records far outside are not covered, and are clamped later.
 
     Args:
-        access, name: as for `mechanisms.gaussian`; the name is `bounds_of` the column in a `discovery_draft`.
+        access, name: as for `mechanisms.gaussian`; the name is `bounds_of` the column in a `discovery_stage`.
         values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
         owners: (N,) whole numbers, whose each row is, where the unit is a person; None where it is a record.
         most: in how many buckets a person counts, once in each; more of theirs are left out at random.
@@ -200,11 +200,11 @@ def find_bounds(
     return buckets.ends(int(above[0]))[0], buckets.ends(int(above[-1]))[1]
 
 
-def find_keys(access: OpenAccess, name: str, held: Held, *, most: int = 1) -> list[Any]:
+def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) -> list[Any]:
     """The categories of a column, or the items of sets, that enough records hold.
 
     Args:
-        access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_draft`.
+        access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_stage`.
         held: who holds which keys, private.
         most: for how many keys a record (or a person) counts, once for each; of more, some are left out at random.
 

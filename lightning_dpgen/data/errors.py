@@ -1,10 +1,6 @@
-"""What is wrong with data, for the person who handed them over."""
+"""The error about a data file that is not there."""
 
 from __future__ import annotations
-
-
-class BadRecords(ValueError):
-    """The records are not what the schema declares, or not kept in what lots can be drawn from."""
 
 
 class MissingData(FileNotFoundError):

@@ -48,7 +48,7 @@ class Layout:
         return self.units + sum(self.groups)
 
     @property
-    def ones(self) -> int | None:
+    def max_ones(self) -> int | None:
         """How many of a record's numbers are 1 at most, where all others are 0 and few are 1; None where they are not."""
         if self.most is None or _FEW * (self.most + len(self.groups)) > self.width:
             return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, smallest_integer
 from lightning_dpgen.data.names import Name, plain, positions, shown
+from lightning_dpgen.sampling.errors import BadRecords
 
 OUTSIDE = ("refuse", "clamp")
 
@@ -31,11 +31,11 @@ class Reading:
     counted: Mapping[str, int]
 
 
-class Numbers:
+class Numbering:
     """Numbers for values in the order in which they are met: basket ids, persons.
 
     Example:
-        >>> Numbers().of(pa.array(["x", "y", "x"]))
+        >>> Numbering().of(pa.array(["x", "y", "x"]))
         array([0, 1, 0])
     """
 
@@ -60,7 +60,7 @@ class Numbers:
         return np.array(numbers, np.int64)[values.indices.to_numpy()]
 
 
-class Own:
+class RecordValues:
     """One value for each of the records that rows make up, whatever row it stands in: a label, a person.
 
     Args:

@@ -11,11 +11,12 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.csr import check_csr
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.stores import ScaledStore, Steps, Store, store_of
+from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.multi_hot import MultiHotStore
+from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store, store_of
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 22
@@ -127,6 +128,14 @@ class Records(Store):
 
     def blocks(self) -> Iterator[Tensor]:
         yield from self._units.blocks()
+
+    def multi_hot(self) -> MultiHotStore | None:
+        """Return the same records as the places of their ones; None where they are not sparse, or hold many ones."""
+        layout, units = self.schema.layout, self.encoded.units
+        if not scipy.sparse.issparse(units) or layout.max_ones is None:
+            return None
+        starts = tuple(span.start for span in layout.spans)
+        return MultiHotStore(units, layout.most, self.encoded.codes, starts, layout.width, self.persons)
 
     @property
     def arrays(self) -> list[np.ndarray]:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import scipy.sparse
 
-from lightning_dpgen.data.csr import load_csr
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import load_arrays
+from lightning_dpgen.data.files.csr import load_csr
 from lightning_dpgen.data.files.text import check_there
+from lightning_dpgen.sampling.errors import BadRecords
 
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, pa.ArrowException, zipfile.BadZipFile)
 SUFFIXES = (".npy", ".npz", ".parquet")

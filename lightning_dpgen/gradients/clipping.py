@@ -36,7 +36,7 @@ class ClippingRule(ABC):
     scope: ClassVar[Scope] = Flat()
 
     @property
-    def weights(self) -> Mapping[str, float]:
+    def noise_shares(self) -> Mapping[str, float]:
         """The extra noises that it draws in each access, and the share of the access's inverse squared noise that each may
         use; the gradient gets the rest."""
         return {}
@@ -80,7 +80,7 @@ class Fixed(_Known):
         c: the bound C, positive.
 
     Example:
-        >>> Fixed(1.0).weights
+        >>> Fixed(1.0).noise_shares
         {}
     """
 
@@ -162,7 +162,7 @@ class DPNorm(ClippingRule):
         noise: the name of that noise in the plan; to be unique where several terms have such a rule.
 
     Example:
-        >>> DPNorm(c_max=10.0, bins=100, share=0.05).weights
+        >>> DPNorm(c_max=10.0, bins=100, share=0.05).noise_shares
         {'norms': 0.05}
     """
 
@@ -179,7 +179,7 @@ class DPNorm(ClippingRule):
         _check_share(self.share)
 
     @property
-    def weights(self) -> Mapping[str, float]:
+    def noise_shares(self) -> Mapping[str, float]:
         return {self.noise: self.share}
 
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
@@ -210,7 +210,7 @@ class Quantile(ClippingRule):
 
     Args:
         c: the first bound.
-        expected_lot: the public divisor of the count, as for the optimizer (over groups, their number).
+        expected_batch_size: the public divisor of the count, as for the optimizer (over groups, their number).
         target: share of the norms that the bound should be above.
         lr: learning rate.
         least, most: public limits of the bound.
@@ -219,7 +219,7 @@ class Quantile(ClippingRule):
     """
 
     c: float
-    expected_lot: float
+    expected_batch_size: float
     target: float = 0.5
     lr: float = 0.2
     least: float = 1e-3
@@ -234,12 +234,14 @@ class Quantile(ClippingRule):
             raise ValueError(f"c={self.c:g}: expected a number from least={self.least:g} to most={self.most:g}")
         if not 0.0 < self.target < 1.0:
             raise ValueError(f"target={self.target}: expected a number between 0 and 1")
-        if not (self.expected_lot > 0.0 and 0.0 < self.lr < 100.0):
-            raise ValueError(f"expected_lot={self.expected_lot}, lr={self.lr}: expected positive numbers, lr below 100")
+        if not (self.expected_batch_size > 0.0 and 0.0 < self.lr < 100.0):
+            raise ValueError(
+                f"expected_batch_size={self.expected_batch_size}, lr={self.lr}: expected positive numbers, lr below 100"
+            )
         _check_share(self.share)
 
     @property
-    def weights(self) -> Mapping[str, float]:
+    def noise_shares(self) -> Mapping[str, float]:
         return {self.noise: self.share}
 
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
@@ -252,7 +254,7 @@ class Quantile(ClippingRule):
         noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most)
         # A component's share of the lot is private, so what is below is taken of an equal part of the expected lot.
         parts = len(norms.columns) / norms.touched
-        below = [min(max(0.5 + float(s) * parts / self.expected_lot, 0.0), 1.0) for s in noisy]
+        below = [min(max(0.5 + float(s) * parts / self.expected_batch_size, 0.0), 1.0) for s in noisy]
         return tuple(
             min(max(c * math.exp(-self.lr * (b - self.target)), self.least), self.most)
             for c, b in zip(current, below, strict=True)
@@ -291,8 +293,8 @@ class _Wrapper(ClippingRule):
     of: ClippingRule
 
     @property
-    def weights(self) -> Mapping[str, float]:
-        return self.of.weights
+    def noise_shares(self) -> Mapping[str, float]:
+        return self.of.noise_shares
 
     def known(self, number: int) -> float | None:
         return self.of.known(number)
@@ -313,7 +315,7 @@ class Smoothed(_Wrapper):
         keep: in [0, 1).
 
     Example:
-        >>> Smoothed(DPNorm(c_max=10.0), keep=0.9).weights
+        >>> Smoothed(DPNorm(c_max=10.0), keep=0.9).noise_shares
         {'norms': 0.05}
     """
 
@@ -345,7 +347,7 @@ class PerLayer(_Wrapper):
         of: the rule.
 
     Example:
-        >>> PerLayer(DPNorm(c_max=10.0)).weights
+        >>> PerLayer(DPNorm(c_max=10.0)).noise_shares
         {'norms': 0.05}
     """
 

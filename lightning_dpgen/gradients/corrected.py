@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lightning_dpgen.gradients.hidden import is_hidden
 
 if TYPE_CHECKING:
-    from lightning_dpgen.gradients.watch import Watch
+    from lightning_dpgen.gradients.vmap_functions import Watch
 
 
 @functools.lru_cache(maxsize=4096)
@@ -94,9 +94,7 @@ def _normalised(watch: Watch, function: Callable, input, normalized_shape, *rest
 def _shapes_first(watch: Watch, function: Callable, *args, **kwargs):
     """Call the function of shapes alone first, so that it refuses those which vmap's rule would take."""
     if _any_hidden(args, kwargs):
-        shapes = tree_map_only(
-            Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta"), (args, kwargs)
-        )
+        shapes = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta"), (args, kwargs))
         function(*shapes[0], **shapes[1])
     return NotImplemented
 
@@ -132,9 +130,7 @@ def _embedding(
     return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), rows.detach(), rows)
 
 
-def _embedding_operator(
-    watch, function, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False
-):
+def _embedding_operator(watch, function, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     """Look words up as `F.embedding` does, by the operator behind it, to which -1 says that there is no padding."""
     padding = None if padding_idx == -1 else padding_idx
     return _embedding(watch, function, indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)

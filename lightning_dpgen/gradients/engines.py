@@ -8,16 +8,16 @@ import weakref
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.gradients.alone import check_exact
+from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.functional import functional_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.made_up import made_up
+from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.randomness import torch_draws_from
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
 # Losses of a network whose gradients were compared with those of single records, and a public record that each takes.
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
@@ -72,7 +72,7 @@ def term_gradients(
     with torch_draws_from(stream, some.device):
         if not len(lot):
             # A loss that counts its calls must not know that a lot is empty.
-            compute(network, term, *made_up(lot, noise, 1, groups, example=term.example))
+            compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
         return compute(network, term, lot, noise, groups)
 
 
@@ -87,7 +87,7 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
     if term.places is None and not closed:
         raise ValueError(
             "places=None: expected how many records a group has room for, a public number, since what the loss computes "
-            "must not have the shape of the largest group; PerGroup.room(expected_lot, groups) gives one"
+            "must not have the shape of the largest group; PerGroup.room(expected_batch_size, groups) gives one"
         )
     index = torch.from_numpy(stream.integers(len(lot), count)).to(device)
     return Groups(index, count, None if closed else term.places)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.gradients.forms import Whole
+from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.layers import checked_layers
-from lightning_dpgen.gradients.made_up import made_up
+from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.sampling.lots import Lot
 
 
 def functional_gradients(
@@ -39,11 +39,11 @@ def functional_gradients(
             record.
     """
     layers = checked_layers(network)
-    gradients, losses = _of_records(network, term, lot, noise) if groups is None else _of_groups(
-        network, term, lot, noise, groups
+    gradients, losses = (
+        _of_records(network, term, lot, noise) if groups is None else _of_groups(network, term, lot, noise, groups)
     )
     return RecordGradients(
-        {p: Whole(gradient) for p, gradient in gradients.items()},
+        {p: Dense(gradient) for p, gradient in gradients.items()},
         layers,
         len(losses),
         lot.draw,
@@ -66,7 +66,7 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
             parts.append(_each(network, of_one, *_in_lots_of_one(part.records, own)))
         elif len(lot):
             # A loss that counts its calls must not know that a component is empty.
-            part, own, _ = made_up(part, own, example=term.example)
+            part, own, _ = probe_lot(part, own, example=term.example)
             _each(network, of_one, *_in_lots_of_one(part.records, own))
     nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
     gradients = {p: torch.cat([part[p] for part, _ in [(nothing, None), *parts]]) for p in nothing}

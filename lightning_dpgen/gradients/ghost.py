@@ -17,15 +17,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.rules import RULES
-from lightning_dpgen.gradients.standins import Tape
+from lightning_dpgen.gradients.tape import Tape
+from lightning_dpgen.gradients.tape_rules import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.sampling.lots import Lot
 
 # Functions without a rule, of which a network has been warned.
 _said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
@@ -60,9 +60,7 @@ def ghost_gradients(
     rows = len(lot) if count is None else count
     if not len(lot):
         nothing = noise.new_zeros(rows)
-        return RecordGradients(
-            {}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing
-        )
+        return RecordGradients({}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing)
     if term.forms is not None:
         # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
         with full_precision(noise.device):

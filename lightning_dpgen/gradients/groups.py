@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.forms import Form, Outer, Product, Segmented, Stack, Whole
+from lightning_dpgen.gradients.factors import AllComponents, Dense, GradientFactors, OneComponent, OuterSum, RankOne
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Groups:
         """(m, r) where `gather` has put a record."""
         return ~self._padded[1]
 
-    def of(self, form: Form) -> Form:
+    def of(self, form: GradientFactors) -> GradientFactors:
         """The gradient of each group, from those that flow through each of its records."""
-        if isinstance(form, Product | Outer):
+        if isinstance(form, RankOne | OuterSum):
             # Of a product one factor of zeros will do; an embedding's rows are told by numbers, of which 0 is one.
             pairs = [
                 (self.gather(left), self.repeated(right) if left.is_floating_point() else self.gather(right))
@@ -101,21 +101,21 @@ class Groups:
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
             # How many products a group has is private, so the way of its norm is that of its form alone.
-            found = Outer(pairs, form.shape, form.view)
-            several = isinstance(form, Outer) and all(left.is_floating_point() for left, _ in pairs)
-            return Whole(found.whole()) if several else found
-        if isinstance(form, Segmented):
+            found = OuterSum(pairs, form.shape, form.view)
+            several = isinstance(form, OuterSum) and all(left.is_floating_point() for left, _ in pairs)
+            return Dense(found.materialise()) if several else found
+        if isinstance(form, OneComponent):
             if len(form.offsets) == 2:
-                return Stack([self.of(form.form)])
+                return AllComponents([self.of(form.form)])
             cuts = zip(form.offsets[:-1], form.offsets[1:], strict=True)
             parts = [
                 Groups(self.index[start:end], self.count).of(form.form.mapped(lambda x, s=start, e=end: x[s:e]))
                 for start, end in cuts
             ]
-            return Stack(parts)
+            return AllComponents(parts)
         order, group, *_ = self._slots
-        each = form.whole()
-        return Whole(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each[order]))
+        each = form.materialise()
+        return Dense(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each[order]))
 
     def shared(self, weights: Tensor) -> Tensor:
         """(B,) of each record the weight (m,) of its group; 0 where it is in none."""

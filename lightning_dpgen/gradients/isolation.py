@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.unwatched import refuse_unwatched
-from lightning_dpgen.gradients.watch import Watch
+from lightning_dpgen.gradients.vmap_functions import Watch
 
 
 class Isolation:
@@ -272,7 +272,7 @@ class Kept(Tensor):
         raise ValueError(
             f"{getattr(function, '__name__', 'a function')} is handed a value that was made of a record in an earlier call "
             "of the loss. Records of another lot are private: compute the value anew in each call, keep what follows from "
-            "parameters alone, or release it with noise of its own (Deferred releases the mean of a lot)"
+            "parameters alone, or release it with noise of its own (EmbeddingGradients releases the mean of a lot)"
         )
 
 
@@ -325,13 +325,11 @@ def _is_tensor(kind: type) -> bool:
 
 _WRITES = (
     "writes what it made of a record into a tensor that outlives the call (a buffer, say): what is kept from lot to lot "
-    "must follow from parameters alone, or be released with noise of its own (Deferred releases the mean of a lot, as of "
-    "the codes that a codebook follows)"
+    "must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of a "
+    "lot, as of the codes that a codebook follows)"
 )
 _SAVED = "saved_tensors_hooks are disabled"
-_DIFFERENTIATES = (
-    "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
-)
+_DIFFERENTIATES = "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
 _FUNCTIONS = (
     "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
     "setup_context, and set generate_vmap_rule = True in the class"

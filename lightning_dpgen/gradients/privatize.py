@@ -34,8 +34,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
-from lightning_dpgen.gradients.deferred import Deferred
-from lightning_dpgen.gradients.parts import Parts, lot_norms
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
+from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
 from lightning_dpgen.gradients.records import RecordGradients, weighted_sums
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -53,15 +53,13 @@ class GradientBuffer:
         first = parameters[0]
         self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
         pieces = self.flat.split([p.numel() for p in parameters])
-        self.views: dict[nn.Parameter, Tensor] = {
-            p: piece.view_as(p) for p, piece in zip(parameters, pieces, strict=True)
-        }
+        self.views: dict[nn.Parameter, Tensor] = {p: piece.view_as(p) for p, piece in zip(parameters, pieces, strict=True)}
 
 
 def privatize(
-    terms: Sequence[tuple[RecordGradients | Parts | Deferred, ClippingRule]],
+    terms: Sequence[tuple[RecordGradients | MicroBatches | EmbeddingGradients, ClippingRule]],
     access: OpenAccess,
-    expected_lot: float,
+    expected_batch_size: float,
     out: GradientBuffer,
     before: Sequence[Bounds] | None = None,
     *,
@@ -73,7 +71,7 @@ def privatize(
         terms: gradients of the same Poisson lot with respect to exactly the parameters of `out`, each with the rule that
             chooses its bounds.
         access: an open access that lists the noise ``gradient`` and those of the rules.
-        expected_lot: the public divisor of what is summed over records: sampling rate times the declared number of records.
+        expected_batch_size: the public divisor of sums over records: sampling rate times the declared number of records.
         out: overwritten.
         before: what it gave for the lot before; None for the first.
         add: whether `out` holds the sum of earlier parts of this very lot, from `add_clipped` with the same bounds.
@@ -88,9 +86,9 @@ def privatize(
         whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
         sensitivity: float | Tensor = 0.0
         for i, (gradients, rule) in enumerate(terms):
-            if isinstance(gradients, Deferred):
-                gradients = gradients.given(access, expected_lot)
-            divisor, reach = expected_lot, 1.0
+            if isinstance(gradients, EmbeddingGradients):
+                gradients = gradients.given(access, expected_batch_size)
+            divisor, reach = expected_batch_size, 1.0
             if gradients.groups is not None:
                 divisor, reach = gradients.groups * access.ranks.size, 2.0
             norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)

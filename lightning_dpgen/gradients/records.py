@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.forms import Cut, Form, Piece, Segmented, Whole, joined, slack
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, OneComponentMixed, Piece, joined, slack
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.privacy.draws import Draw
+from lightning_dpgen.privacy.lot_id import LotId
 
 
 class RecordGradients:
@@ -30,10 +30,10 @@ class RecordGradients:
 
     def __init__(
         self,
-        forms: Mapping[nn.Parameter, Form],
+        forms: Mapping[nn.Parameter, GradientFactors],
         layers: Sequence[Sequence[nn.Parameter]],
         size: int,
-        draw: Draw | None = None,
+        draw: LotId | None = None,
         *,
         offsets: Sequence[int] | None = None,
         groups: int | None = None,
@@ -41,7 +41,7 @@ class RecordGradients:
         losses: Callable[[], Tensor] | None = None,
     ) -> None:
         self._forms, self._layers, self._size = forms, layers, size
-        self.draw, self.offsets, self.groups = draw or Draw(), offsets, groups
+        self.draw, self.offsets, self.groups = draw or LotId(), offsets, groups
         self._held: dict[str, Tensor] = {}
         self._losses, self._partition = losses, partition
 
@@ -52,7 +52,9 @@ class RecordGradients:
     def by_component(self) -> bool:
         """Whether each record reaches one slice of stacked parameters, that of its component."""
         k = None if self.offsets is None else len(self.offsets) - 1
-        return all(isinstance(form, Segmented | Cut) and form.components == k for form in self._forms.values())
+        return all(
+            isinstance(form, OneComponent | OneComponentMixed) and form.components == k for form in self._forms.values()
+        )
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -158,7 +160,7 @@ def weighted_sums(
             form.weighted_sum(weights, silenced, view, add=add or i > 0)
 
 
-def _squares(forms: Sequence[Form]) -> Tensor:
+def _squares(forms: Sequence[GradientFactors]) -> Tensor:
     """(forms, R) squared norms in float64: those that are products of row lengths by a few operations for all."""
     rows = [form.rows() for form in forms]
     if not all(rows):
@@ -189,7 +191,7 @@ def _places(left: tuple[int, ...], right: tuple[int, ...], device: torch.device)
     return torch.tensor(left, device=device), torch.tensor(right, device=device)
 
 
-def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: Draw | None = None) -> RecordGradients:
+def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: LotId | None = None) -> RecordGradients:
     """Gradients held as one tensor (B, *parameter) a parameter: what Opacus puts in ``p.grad_sample``."""
     size = len(next(iter(gradients.values())))
-    return RecordGradients({p: Whole(g) for p, g in gradients.items()}, [[p] for p in gradients], size, draw)
+    return RecordGradients({p: Dense(g) for p, g in gradients.items()}, [[p] for p in gradients], size, draw)

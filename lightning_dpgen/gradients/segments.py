@@ -96,7 +96,7 @@ def components(offsets: Sequence[int], device: torch.device) -> Tensor:
     return torch.repeat_interleave(sizes, output_size=offsets[-1]).to(device)
 
 
-def of_component(x: Tensor, offsets: Sequence[int]) -> Tensor:
+def select_component(x: Tensor, offsets: Sequence[int]) -> Tensor:
     """For closed forms, of (k, ...) the slice of each record's component: (B, ...), or what broadcasts to it."""
     return x[0] if len(offsets) == 2 else x[components(offsets, x.device)]
 
@@ -104,9 +104,7 @@ def of_component(x: Tensor, offsets: Sequence[int]) -> Tensor:
 def _each(function: Callable, x: Tensor, weight: Tensor, bias: Tensor | None, offsets, options: dict) -> Tensor:
     # No record at all still has a shape, and a place in the graph.
     cuts = segments(offsets) or [(0, 0, 0)]
-    parts = [
-        function(x[start:end], weight[c], None if bias is None else bias[c], **options) for c, start, end in cuts
-    ]
+    parts = [function(x[start:end], weight[c], None if bias is None else bias[c], **options) for c, start, end in cuts]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

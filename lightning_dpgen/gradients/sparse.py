@@ -11,26 +11,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.ones import places_of, written
-from lightning_dpgen.gradients.forms import Form, lengths
-from lightning_dpgen.gradients.segments import components, of_component
+from lightning_dpgen.gradients.factors import GradientFactors, lengths
+from lightning_dpgen.gradients.segments import components, select_component
+from lightning_dpgen.sampling.multi_hot import find_ones, to_dense
 
 
-def ones_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int]) -> Tensor:
+def multi_hot_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int]) -> Tensor:
     """As `segmented_product` of the written-out records, with (k, o, n) and (k, o): (B, o).
 
     Args:
         x: (B, ones) the places of a record's ones, sorted by component; n where there are fewer.
         weight, bias, offsets: as for `segments.segmented_product`.
     """
-    records, places = places_of(x, weight.shape[2])
+    records, places = find_ones(x, weight.shape[2])
     columns = weight.mT
     rows = columns[0][places] if len(offsets) == 2 else columns[components(offsets, x.device)[records], places]
-    return of_component(bias, offsets).expand(len(x), -1).clone().index_add_(0, records, rows)
+    return select_component(bias, offsets).expand(len(x), -1).clone().index_add_(0, records, rows)
 
 
 @dataclass
-class OnesProduct(Form):
+class MultiHotRankOne(GradientFactors):
     """One outer product a record with a row of 0 and 1, ``gradient_i = left_i x_i^T``.
 
     Args:
@@ -51,18 +51,18 @@ class OnesProduct(Form):
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         left = self.left if silenced is None else torch.where(silenced[:, None], 0.0, self.left)
         left = (left * weights.to(left.dtype)[:, None]).to(out.dtype)
-        records, places = places_of(self.places, self.view[1])
+        records, places = find_ones(self.places, self.view[1])
         if not add:
             out.zero_()
         out.view(self.view).T.index_add_(0, places, left[records])
 
-    def whole(self) -> Tensor:
-        return self.left[:, :, None] * written(self.places, self.view[1], self.left.dtype)[:, None]
+    def materialise(self) -> Tensor:
+        return self.left[:, :, None] * to_dense(self.places, self.view[1], self.left.dtype)[:, None]
 
     def project(self, onto: Tensor) -> Tensor:
-        records, places = places_of(self.places, self.view[1])
+        records, places = find_ones(self.places, self.view[1])
         each = (self.left[records] * onto.reshape(self.view).T[places]).sum(dim=1, dtype=torch.float64)
         return each.new_zeros(len(self.left)).index_add_(0, records, each)
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Form:
-        return OnesProduct(change(self.left), change(self.places), self.view)
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
+        return MultiHotRankOne(change(self.left), change(self.places), self.view)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.forms import Form, Product, Segmented, Whole, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, RankOne, outer
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
-from lightning_dpgen.gradients.sparse import OnesProduct
+from lightning_dpgen.gradients.sparse import MultiHotRankOne
 
 
 class StackedLinear(nn.Module):
@@ -45,21 +45,21 @@ class StackedLinear(nn.Module):
 
 def layer_forms(
     layer: StackedLinear, gradient: Tensor, inputs: Tensor, offsets: Sequence[int]
-) -> dict[nn.Parameter, Form]:
+) -> dict[nn.Parameter, GradientFactors]:
     """The gradients of a layer that was called once, from those of its outputs (B, o) and its inputs (B, n).
 
     With (B, r, o) and (B, r, n) they are sums of r outer products. Inputs may be the places of ones, (B, ones) int64.
     """
     shape, single = tuple(layer.weight.shape[1:]), gradient.dim() == 2
-    forms: dict[nn.Parameter, Form] = {}
+    forms: dict[nn.Parameter, GradientFactors] = {}
     if layer.weight.requires_grad:
         if not inputs.is_floating_point():
-            own = OnesProduct(gradient, inputs, shape)
+            own = MultiHotRankOne(gradient, inputs, shape)
         else:
-            own = Product(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
-        forms[layer.weight] = Segmented(own, offsets)
+            own = RankOne(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
+        forms[layer.weight] = OneComponent(own, offsets)
     if layer.bias is not None and layer.bias.requires_grad:
-        forms[layer.bias] = Segmented(Whole(gradient if single else gradient.sum(dim=1)), offsets)
+        forms[layer.bias] = OneComponent(Dense(gradient if single else gradient.sum(dim=1)), offsets)
     return forms
 
 

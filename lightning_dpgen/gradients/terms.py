@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.gradients.forms import Form
+from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.sampling.lots import Lot
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PerRecord:
 
     loss: Callable[[Lot, Tensor], Tensor]
     noise: int = 0
-    forms: Callable[[Lot, Tensor], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
+    forms: Callable[[Lot, Tensor], tuple[Mapping[nn.Parameter, GradientFactors], Callable[[], Tensor]]] | None = None
     example: Any = None
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
@@ -79,7 +79,9 @@ class PerGroup:
     loss: Callable[[Lot, Tensor, Groups], Tensor]
     groups: int
     noise: int = 0
-    forms: Callable[[Lot, Tensor, Groups], tuple[Mapping[nn.Parameter, Form], Callable[[], Tensor]]] | None = None
+    forms: Callable[[Lot, Tensor, Groups], tuple[Mapping[nn.Parameter, GradientFactors], Callable[[], Tensor]]] | None = (
+        None
+    )
     places: int | None = None
     example: Any = None
 
@@ -90,14 +92,14 @@ class PerGroup:
             raise ValueError(f"places={self.places}: expected a whole number, 1 or more")
 
     @staticmethod
-    def room(expected_lot: float, groups: int) -> int:
+    def slots(expected_batch_size: float, groups: int) -> int:
         """Places that a group of a Poisson lot outgrows with a probability below 1e-6.
 
         Example:
-            >>> PerGroup.room(256, 16)
+            >>> PerGroup.slots(256, 16)
             46
         """
-        mean = expected_lot / groups
+        mean = expected_batch_size / groups
         return math.ceil(mean + 6.0 * math.sqrt(mean) + 6.0)
 
     def losses(self, lot: Lot, noise: Tensor, groups: Groups) -> Tensor:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.choice import Choice, Distances, independent, pairs_of
 from lightning_dpgen.measure.labels import LabelRegression
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
+from lightning_dpgen.measure.table_selection import Distances, TableSelection, independent, pairs_of
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
@@ -94,7 +94,7 @@ class ProductRecipe(Recipe):
             choosing, pairs = _CHOOSING * share, (1.0 - _CHOOSING) * self.pairs_share * share
             tables = (
                 Workload(COLUMNS, {"singles": 1.0}, self.n, share - choosing - pairs),
-                Choice(CHOSEN, {"distances": 1.0}, self.n, choosing, count=self.pairs),
+                TableSelection(CHOSEN, {"distances": 1.0}, self.n, choosing, count=self.pairs),
                 Workload(TABLES, {"pairs": 1.0}, self.n, pairs),
             )
         else:

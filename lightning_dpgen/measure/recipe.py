@@ -15,7 +15,7 @@ from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.plan import Plan
 
 _OF_SEVERAL = (
@@ -24,7 +24,7 @@ _OF_SEVERAL = (
 )
 
 
-class Doubtful(UserWarning):
+class MostlyNoise(UserWarning):
     """Of measurements that hold more noise than records."""
 
 
@@ -77,9 +77,9 @@ class Recipe(ABC):
         mixture = self._mixture(state)
         return Mixture(mixture.network, mixture.weights, *runs)
 
-    def drafts(self, share: float) -> list[Draft]:
+    def specs(self, share: float) -> list[StageSpec]:
         """All accesses as they are planned, for a share of the budget's mu^2."""
-        return [workload.draft(share) for workload in self.workloads]
+        return [workload.spec(share) for workload in self.workloads]
 
     def measure(
         self,
@@ -95,7 +95,7 @@ class Recipe(ABC):
         Args:
             records: private.
             component: (N,) to which component each belongs; recipes that tell none apart do not look at it. Private.
-            account: its plan holds `drafts`; None where the state holds all of it.
+            account: its plan holds `specs`; None where the state holds all of it.
             state: where an interrupted run goes on; None begins.
             save: called after each access with the state from which it could go on.
 
@@ -110,7 +110,7 @@ class Recipe(ABC):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
         if account is not None and not state and (doubt := self.doubt(account.plan)) is not None:
-            warnings.warn(doubt, Doubtful, stacklevel=2)
+            warnings.warn(doubt, MostlyNoise, stacklevel=2)
         state = dict(state or {})
         if len(_runs(state) | ({account.ledger.run} if account is not None else set())) > 1:
             raise ValueError(_OF_SEVERAL)

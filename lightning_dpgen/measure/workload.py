@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.lots import persons_of
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
+from lightning_dpgen.sampling.lots import persons_of
 
 
 @dataclass(frozen=True)
@@ -44,34 +44,40 @@ class Workload:
 
     Args:
         stage: name of the access in plan and ledger.
-        weights: how the inverse squared noise is divided among the statistics, by their names: each is measured with noise
-            in proportion to its bound over the root of its weight.
-        largest: about how many records stand behind a number: where the noise outweighs them all, a plan is refused.
+        noise_shares: how the inverse squared noise is divided among the statistics, by their names: each is measured with
+            noise in proportion to its bound over the root of its weight.
+        max_noise: about how many records stand behind a number: where the noise outweighs them all, a plan is refused.
         share: of what a recipe may spend, in mu^2.
         rounds: how many accesses; what is measured in one may depend on what came of those before it.
 
     Raises:
-        ValueError: for weights or a share that are not positive, or none; no rounds, or none behind a number.
+        ValueError: for shares that are not positive, or none; no rounds, or none behind a number.
     """
 
     stage: str
-    weights: Mapping[str, float]
-    largest: float
+    noise_shares: Mapping[str, float]
+    max_noise: float
     share: float = 1.0
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        weighed = isinstance(self.weights, Mapping) and self.weights and all(map(_positive, self.weights.values()))
+        weighed = (
+            isinstance(self.noise_shares, Mapping) and self.noise_shares and all(map(_positive, self.noise_shares.values()))
+        )
         if not weighed:
-            raise ValueError(f"stage {self.stage!r}: weights={self.weights}, expected a positive number a statistic")
-        if not _positive(self.largest):
-            raise ValueError(f"stage {self.stage!r}: largest={self.largest!r}, expected about how many records, above 0")
+            raise ValueError(
+                f"stage {self.stage!r}: noise_shares={self.noise_shares}, expected a positive number a statistic"
+            )
+        if not _positive(self.max_noise):
+            raise ValueError(
+                f"stage {self.stage!r}: max_noise={self.max_noise!r}, expected about how many records, above 0"
+            )
         if not _positive(self.share):
             raise ValueError(f"stage {self.stage!r}: share={self.share!r}, expected a number above 0")
         if type(self.rounds) is not int or self.rounds < 1:
             raise ValueError(f"stage {self.stage!r}: rounds={self.rounds!r}, expected a whole number, 1 or more")
 
-    def draft(self, share: float) -> Draft:
+    def spec(self, share: float) -> StageSpec:
         """The accesses as they are planned, for a recipe's share of the budget's mu^2.
 
         Raises:
@@ -79,7 +85,7 @@ class Workload:
         """
         if not _positive(share):
             raise ValueError(f"stage {self.stage!r}: share={share!r}, expected a number above 0")
-        return Draft(self.stage, self.weights, self.rounds, largest=self.largest, share=share * self.share)
+        return StageSpec(self.stage, self.noise_shares, self.rounds, max_noise=self.max_noise, share=share * self.share)
 
     def measure(
         self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
@@ -92,7 +98,7 @@ class Workload:
             component: (N,) int64 from 0, to which component each belongs: a function of the record itself and of what is
                 public, such as centres that were released. One that follows from the other records, as k-means without
                 noise gives it, moves with them, and no bound holds. Private.
-            account: its plan holds the draft.
+            account: its plan holds the spec.
 
         Guarantee:
             One record added or removed moves the sums of a statistic by its bound, and a person by as many times that as
@@ -131,9 +137,7 @@ class Workload:
                 found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 
-    def check(
-        self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
-    ) -> None:
+    def check(self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account) -> None:
         """Refuse what the plan does not cover, before anything is spent; see `measure`."""
         if account.plan.relation != ADD_OR_REMOVE_ONE:
             raise LedgerError(
@@ -145,8 +149,8 @@ class Workload:
         if component.shape != (len(records),) or component.dtype != torch.int64:
             # How many records there are is private, and is not said.
             raise ValueError(f"component: {component.dim()} axes of {component.dtype}, expected int64, one for each record")
-        if set(statistics) != set(self.weights):
-            raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.weights)}")
+        if set(statistics) != set(self.noise_shares):
+            raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.noise_shares)}")
         for name, statistic in statistics.items():
             if (layout := getattr(statistic, "layout", None)) not in (None, records.schema.layout):
                 raise ValueError(

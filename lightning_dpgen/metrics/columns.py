@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.sampling.errors import BadRecords
 
 # Bins of [0, 1] for units that are not just 0 and 1: equal and fixed, so that nothing is read off the records.
 BINS = 10

@@ -46,9 +46,7 @@ class AssociationDistance(Metric):
     full_state_update = False
     higher_is_better = False
 
-    def __init__(
-        self, layout: Layout, *, most_pairs: int = 500, most_units: int = 300, seed: int = 0, **kwargs
-    ) -> None:
+    def __init__(self, layout: Layout, *, most_pairs: int = 500, most_units: int = 300, seed: int = 0, **kwargs) -> None:
         super().__init__(**kwargs)
         self.layout = layout
         self.sizes = np.array(layout.groups, dtype=np.int64)

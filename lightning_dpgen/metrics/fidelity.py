@@ -6,13 +6,13 @@ import math
 
 import torch
 
+from lightning_dpgen.clustering.fixed_point import Grid, Highest
 from lightning_dpgen.clustering.means import clipped_sums
-from lightning_dpgen.clustering.whole import Grid, Highest
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft
+from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.mechanisms import gaussian
 
 FIDELITY = "fidelity"
@@ -24,20 +24,18 @@ _ANSWERS, _RECORDS = 0.2, 0.1
 _AT_ONCE, _GRID = 1 << 11, Grid(2.0**-12, bits=12)
 
 
-def fidelity_draft(layout: Layout, n: int, share: float) -> Draft:
+def fidelity_stage(layout: Layout, n: int, share: float) -> StageSpec:
     """The access that buys the figure: one look at `n` declared records, for a share of the budget's mu^2."""
     answers = {} if layout.label is None else {"answers": _ANSWERS}
     weights = {"records": _RECORDS, **answers}
-    return Draft(FIDELITY, weights | {"means": 1.0 - sum(weights.values())}, 1, largest=n, share=share)
+    return StageSpec(FIDELITY, weights | {"means": 1.0 - sum(weights.values())}, 1, max_noise=n, share=share)
 
 
-def measure_fidelity(
-    account: Account, real: Records, synthetic: Encoded, *, radius: float
-) -> dict[str, float]:
+def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, radius: float) -> dict[str, float]:
     """What a reader of the synthetic records would like to know of the real ones, and how much of it is noise.
 
     Args:
-        account: its plan holds `fidelity_draft`.
+        account: its plan holds `fidelity_stage`.
         real: the private records.
         synthetic: records of the released model, public.
         radius: to which a record's numbers are shortened, on both sides.
@@ -51,7 +49,7 @@ def measure_fidelity(
     Guarantee:
         One record added or removed moves the sums by `radius` in L2 at most, and the counts of records and of right answers
         by 1; a person by as many times that as they have records. What a record adds is an exact function of that record
-        and of public numbers (`clustering/whole.py`).
+        and of public numbers (`clustering/fixed_point.py`).
     """
     layout, synthetic = real.schema.layout, synthetic[:ROWS]
     expected = _sums(Records(real.schema, synthetic), radius)[0] / max(len(synthetic), 1)

@@ -73,4 +73,3 @@ class NearestNeighbourDistance(Metric):
         found = self.distances()
         median = torch.from_numpy(np.median(found.cpu().numpy(), keepdims=True))[0]
         return {"mean": found.mean(), "median": median, "copies": (found == 0).float().mean()}
-

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.gradients.forms import Form
+from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
-from lightning_dpgen.gradients.sparse import ones_product
+from lightning_dpgen.gradients.sparse import multi_hot_product
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_forms
 
 # Channels of the two convolutions of a network for pictures.
@@ -117,7 +117,7 @@ class StackedMLP(nn.Module):
         """
         inputs, own = [x], self._offsets(offsets)
         for layer, where in zip(self.layers[:-1], own, strict=False):
-            product = segmented_product if inputs[-1].is_floating_point() else ones_product
+            product = segmented_product if inputs[-1].is_floating_point() else multi_hot_product
             inputs.append(product(inputs[-1], layer.weight, layer.bias, where).relu_())
         last = self.layers[-1]
         if bias is None:
@@ -131,9 +131,9 @@ class StackedMLP(nn.Module):
 
     def back(
         self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool
-    ) -> tuple[dict[nn.Parameter, Form], Tensor | None]:
+    ) -> tuple[dict[nn.Parameter, GradientFactors], Tensor | None]:
         """From the gradient of the outputs of `run`, those of parameters by record, and that of the input if asked for."""
-        forms: dict[nn.Parameter, Form] = {}
+        forms: dict[nn.Parameter, GradientFactors] = {}
         for i, own in reversed(list(enumerate(self._offsets(offsets)))):
             layer = self.layers[i]
             forms |= layer_forms(layer, gradient, inputs[i], own)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.ones import places_of
 from lightning_dpgen.models.successive import successive_sample
+from lightning_dpgen.sampling.multi_hot import find_ones
 
 
 def means(logits: Tensor, layout: Layout) -> Tensor:
@@ -59,7 +59,7 @@ def cross_entropy_gradient(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
     """
     if not x.is_floating_point():
         gradient = _means_in_place(logits, layout)
-        gradient.index_put_(places_of(x, layout.width), gradient.new_tensor(-1.0), accumulate=True)
+        gradient.index_put_(find_ones(x, layout.width), gradient.new_tensor(-1.0), accumulate=True)
         return gradient
     gradient = torch.sigmoid(logits)
     for span in layout.spans:

@@ -9,13 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.forms import Cut, Form, Less, Product, Segmented, Whole
-from lightning_dpgen.gradients.segments import components, of_component, segmented_linear, segmented_product, segments
+from lightning_dpgen.gradients.factors import (
+    CentredRankOne,
+    Dense,
+    GradientFactors,
+    OneComponent,
+    OneComponentMixed,
+    RankOne,
+)
+from lightning_dpgen.gradients.segments import components, segmented_linear, segmented_product, segments, select_component
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import draw_groups, means
+from lightning_dpgen.sampling.lots import Lot
 
 
 class StackedRBM(nn.Module):
@@ -93,7 +100,7 @@ class StackedRBM(nn.Module):
         return self.free_energy(lot.records, lot.offsets) - of_chains[components(lot.offsets, of_chains.device)]
 
     @torch.no_grad()
-    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
+    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
         """The gradients of `loss`: for the weights ``M - h v^T`` with ``h = sigmoid(W v + c)`` and M of the chains."""
         v, offsets = lot.records, lot.offsets
         h = torch.sigmoid_(segmented_product(v, self.weight, self.hidden_bias, offsets))
@@ -103,10 +110,12 @@ class StackedRBM(nn.Module):
         # Their mean: each takes its share of what is taken away.
         parts = zip(h.split(sizes), v.split(sizes), chain_h * (-1.0 / self.chains.shape[1]), self.chains, strict=True)
         free_h, free_v = chain_h.mean(dim=1), self.chains.mean(dim=1)
-        forms: dict[nn.Parameter, Form] = {
-            self.weight: Cut([Less(Product(a, x, shape), *chains) for a, x, *chains in parts], sizes),
-            self.hidden_bias: Segmented(Whole(h + of_component(free_h, offsets)), offsets),
-            self.visible_bias: Segmented(Whole(of_component(free_v, offsets) - v), offsets),
+        forms: dict[nn.Parameter, GradientFactors] = {
+            self.weight: OneComponentMixed(
+                [CentredRankOne(RankOne(a, x, shape), *chains) for a, x, *chains in parts], sizes
+            ),
+            self.hidden_bias: OneComponent(Dense(h + select_component(free_h, offsets)), offsets),
+            self.visible_bias: OneComponent(Dense(select_component(free_v, offsets) - v), offsets),
         }
         return forms, lambda: self.loss(lot, noise).detach()
 

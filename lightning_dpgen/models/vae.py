@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.data.ones import written
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.forms import Form, Segmented, Whole
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -20,6 +18,8 @@ from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradi
 from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_layers, check_sizes
 from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient, logits, means
+from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.multi_hot import to_dense
 
 # Of a batch: means and log variances of the codes, and the inputs of each layer of the encoder.
 Encoded = tuple[Tensor, list[Tensor]]
@@ -121,7 +121,7 @@ class StackedVAE(nn.Module):
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Mean and log variance (B, latent) of the code of each record."""
-        return self.encoder(written(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
+        return self.encoder(to_dense(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """(B, width) numbers for `outputs.means`."""
@@ -135,14 +135,14 @@ class StackedVAE(nn.Module):
 
     def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
         layout = self.schema.layout
-        loss = cross_entropy(logits, written(x, layout.width, logits.dtype), layout)
+        loss = cross_entropy(logits, to_dense(x, layout.width, logits.dtype), layout)
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
         return loss + kl
 
     @torch.no_grad()
     def closed_forms(
         self, lot: Lot, noise: Tensor, encoded: Encoded | None = None
-    ) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
+    ) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
         """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out.
 
         Records may be the places of their ones, (B, ones) int64; their losses are then those of the parameters as they are
@@ -160,7 +160,7 @@ class StackedVAE(nn.Module):
         d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
         forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
         if not self.fixed_bias:
-            forms[self.output_bias] = Segmented(Whole(d_logits), offsets)
+            forms[self.output_bias] = OneComponent(Dense(d_logits), offsets)
         if x.is_floating_point():
             return forms, lambda: self._losses(x, logits, mean, log_variance)
         return forms, lambda: self._losses(x, self.decode(z, offsets), mean, log_variance).detach()

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.forms import Form, Segmented, Whole, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_sizes, signs
 from lightning_dpgen.models.outputs import logits, means
+from lightning_dpgen.sampling.lots import Lot
 
 # Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
 _SLOPE, _TINY = 0.2, 1e-24
@@ -148,7 +148,7 @@ class StackedCritic(nn.Module):
         return self(made, lot.offsets) - self(lot.records, lot.offsets) + self.penalty * (lengths - 1.0).square()
 
     @torch.no_grad()
-    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Form], Callable[[], Tensor]]:
+    def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
         """The gradients of `loss` for dense networks, three outer products a layer: made record, real one and penalty.
 
         Between its kinks the score is linear in each layer, so the penalty's gradient at layer l is ``v_l t_{l-1}^T``: v
@@ -175,13 +175,13 @@ class StackedCritic(nn.Module):
         slope = segmented_product(v[2::3], layers[0].weight.mT, None, lot.offsets)
         lengths = slope.square().sum(dim=1, keepdim=True).add_(_TINY).sqrt_()
         tangent = slope * (2.0 * self.penalty * (1.0 - 1.0 / lengths))
-        forms: dict[nn.Parameter, Form] = {}
+        forms: dict[nn.Parameter, GradientFactors] = {}
         for i, layer in enumerate(layers):
             left, right = gradients[i].view(size, 3, -1), inputs[i].view(size, 3, -1)
             right[:, 2] = tangent
             shape = tuple(layer.weight.shape[1:])
-            forms[layer.weight] = Segmented(outer([(left, right)], shape, shape), lot.offsets)
-            forms[layer.bias] = Segmented(Whole(left[:, 0] + left[:, 1]), lot.offsets)
+            forms[layer.weight] = OneComponent(outer([(left, right)], shape, shape), lot.offsets)
+            forms[layer.bias] = OneComponent(Dense(left[:, 0] + left[:, 1]), lot.offsets)
             if i < len(kept):
                 tangent = segmented_product(tangent, layer.weight, None, lot.offsets) * kept[i][2::3]
         return forms, lambda: self.loss(lot, noise).detach()

@@ -13,8 +13,8 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
-from lightning_dpgen.gradients.deferred import Deferred
-from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import Components
@@ -22,8 +22,8 @@ from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.draws import Draw
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
+from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 # Of the rehearsal, on either side and for each parameter.
@@ -44,9 +44,9 @@ class PrivateOptimizer(DPOptimizer):
     lot, which the account has issued for that stage (`PoissonLots`, `poisson_loader`) and no step has spent; the noise
     multiplier comes from the account's plan. Gradients from an engine carry their draw; what ``grad_sample`` is of is said
     by `expect`, which the loader of `AccountEngine.make_private` calls for each batch. Works with a bare training loop,
-    and inside Lightning (call `take` on the real optimizer: ``self.optimizers().optimizer``). A lot that is larger than
-    memory is handed over as `Parts`; where Opacus' BatchMemoryManager cuts it, the bound must be one that does not depend
-    on the lot, and the loader has no workers.
+    and inside Lightning (call `set_gradients` on the real optimizer: ``self.optimizers().optimizer``). A lot that is
+    larger than memory is handed over as `MicroBatches`; where Opacus' BatchMemoryManager cuts it, the bound must be
+    one that does not depend on the lot, and the loader has no workers.
 
     The torch optimizer itself is out of reach (`original_optimizer`): a stock ``PrivacyEngine.make_private`` would take it
     from there, and train with noise that stands in no ledger.
@@ -55,10 +55,10 @@ class PrivateOptimizer(DPOptimizer):
         optimizer: the torch optimizer of the parameters.
         account: plan, ledger and private stream.
         clipping: the rule that chooses the bounds of each lot; one for each term, where a lot has several.
-        expected_lot: the public divisor, sampling rate times declared N; never the size of what was drawn.
+        expected_batch_size: the public divisor, sampling rate times declared N; never the size of what was drawn.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
-        embeddings: the noises that `Deferred` gradients draw besides.
+        embeddings: the noises that `EmbeddingGradients` gradients draw besides.
 
     Attributes:
         noise_multiplier: the merged multiplier of a step, which a stock Opacus accountant may charge; fixed by the plan.
@@ -74,16 +74,17 @@ class PrivateOptimizer(DPOptimizer):
             nothing is charged then.
 
     Example:
-        >>> from lightning_dpgen import Account, Draft, Fixed, PerRecord, PoissonLots, make_plan, term_gradients
-        >>> plan = make_plan([Draft("training", {"gradient": 1.0}, 1, largest=50, rate=0.5)], epsilon=2.0, delta=1e-5)
+        >>> from lightning_dpgen import Account, StageSpec, Fixed, PerRecord, PoissonLots, make_plan, term_gradients
+        >>> stage = StageSpec("training", {"gradient": 1.0}, 1, max_noise=50, sample_rate=0.5)
+        >>> plan = make_plan([stage], epsilon=2.0, delta=1e-5)
         >>> account, network = Account(plan), torch.nn.Linear(3, 1)
         >>> optimizer = PrivateOptimizer(torch.optim.SGD(network.parameters(), lr=1.0), account=account,
-        ...                              clipping=Fixed(1.0), expected_lot=50)
+        ...                              clipping=Fixed(1.0), expected_batch_size=50)
         >>> lot = PoissonLots(torch.rand(100, 3), account).draw()
         >>> term = PerRecord(lambda lot, noise: network(lot.records).square().sum(dim=1))
-        >>> optimizer.take(term_gradients(network, term, lot, account.stream))
+        >>> optimizer.set_gradients(term_gradients(network, term, lot, account.stream))
         >>> optimizer.step()
-        >>> account.settle()
+        >>> account.verify_complete()
     """
 
     def __init__(
@@ -92,23 +93,23 @@ class PrivateOptimizer(DPOptimizer):
         *,
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
-        expected_lot: float,
+        expected_batch_size: float,
         stage: str = "training",
         data_free: Sequence[DataFree] = (),
         embeddings: Sequence[str] = (),
     ) -> None:
-        if not (expected_lot > 0 and math.isfinite(expected_lot)):
-            raise ValueError(f"expected_lot={expected_lot}: expected a positive number")
+        if not (expected_batch_size > 0 and math.isfinite(expected_batch_size)):
+            raise ValueError(f"expected_batch_size={expected_batch_size}: expected a positive number")
         access = account.plan.stage(stage).access
         self._account, self._stage = account, stage
         super().__init__(
             optimizer,
             noise_multiplier=access.multiplier,
             max_grad_norm=None,
-            expected_batch_size=expected_lot,
+            expected_batch_size=expected_batch_size,
         )
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
-        drawn = ["gradient", *embeddings, *(name for rule in self._rules for name in rule.weights)]
+        drawn = ["gradient", *embeddings, *(name for rule in self._rules for name in rule.noise_shares)]
         if sorted(drawn) != sorted(access.multipliers):
             raise ValueError(
                 f"stage {stage!r} of the plan lists the noises {sorted(access.multipliers)}, and the clipping rules draw "
@@ -242,7 +243,7 @@ class PrivateOptimizer(DPOptimizer):
         with self._stepping():
             return self._torch_optimizer.step()
 
-    def expect(self, draw: Draw, source: object | None = None) -> None:
+    def expect(self, draw: LotId, source: object | None = None) -> None:
         """Say which lot the gradients are of that Opacus leaves in ``grad_sample`` for the next step.
 
         Parts of a lot that was begun, and not finished, are dropped.
@@ -269,7 +270,9 @@ class PrivateOptimizer(DPOptimizer):
             )
         self._state_of_step["expected"] = (draw, source)
 
-    def take(self, *gradients: RecordGradients | Parts | Deferred, data_free: Sequence[DataFree] = ()) -> None:
+    def set_gradients(
+        self, *gradients: RecordGradients | MicroBatches | EmbeddingGradients, data_free: Sequence[DataFree] = ()
+    ) -> None:
         """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules.
 
         Args:
@@ -369,8 +372,8 @@ class PrivateOptimizer(DPOptimizer):
 
     @staticmethod
     def _rows(
-        gradients: Sequence[RecordGradients | Parts | Deferred],
-        draw: Draw,
+        gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients],
+        draw: LotId,
         before: Sequence[int] | None,
         *,
         all_of_it: bool,
@@ -378,15 +381,15 @@ class PrivateOptimizer(DPOptimizer):
         """How many records each term has seen of a lot, with the parts before: no more than were drawn.
 
         Args:
-            gradients: of the terms; `Parts` count their own records, and groups are no records.
+            gradients: of the terms; `MicroBatches` count their own records, and groups are no records.
             draw: of the lot.
             before: of each term, in earlier parts of the lot.
             all_of_it: whether it has to be all that were drawn, which is all that is known of ``grad_sample``.
         """
         rows = list(before or [0] * len(gradients))
         for i, own in enumerate(gradients):
-            if own.groups is None and not isinstance(own, Parts):
-                rows[i] += len(own.rows if isinstance(own, Deferred) else own)
+            if own.groups is None and not isinstance(own, MicroBatches):
+                rows[i] += len(own.rows if isinstance(own, EmbeddingGradients) else own)
         # How many they are is private.
         if any(count > draw.size for count in rows):
             raise RuntimeError(
@@ -408,14 +411,13 @@ class PrivateOptimizer(DPOptimizer):
             if bounds is None:
                 raise RuntimeError(
                     f"{type(rule).__name__} chooses its bound from the whole lot, and BatchMemoryManager hands over parts: "
-                    "call take(Parts(...)), which goes through them twice, or choose a rule whose bound is known before"
+                    "call set_gradients(MicroBatches(...)), which goes through them twice, or choose a rule whose bound "
+                    "is known before"
                 )
             add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
             begun = True
 
-    def _from_grad_sample(
-        self, samples: Sequence[Tensor | list[Tensor] | None], draw: Draw | None
-    ) -> RecordGradients:
+    def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None], draw: LotId | None) -> RecordGradients:
         missing = [i for i, gradient in enumerate(samples) if gradient is None]
         if missing:
             raise RuntimeError(
@@ -430,7 +432,7 @@ class PrivateOptimizer(DPOptimizer):
         held = {p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True)}
         return materialised(held, draw)
 
-    def _check(self, gradients: Sequence[RecordGradients | Parts | Deferred]) -> None:
+    def _check(self, gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients]) -> None:
         """What is not written would keep an old gradient, or one that was never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(
@@ -447,7 +449,7 @@ class PrivateOptimizer(DPOptimizer):
             )
         for own, rule in zip(gradients, self._rules, strict=True):
             # Of a lot in parts the first, which is made for it.
-            own = next(own.parts()) if isinstance(own, Parts) else own
+            own = next(own.parts()) if isinstance(own, MicroBatches) else own
             theirs = {id(p) for p in own.parameters}
             if mine != theirs:
                 raise RuntimeError(

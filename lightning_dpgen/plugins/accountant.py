@@ -11,17 +11,17 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_dpgen.data.lots import LotBlocks
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.plugins.adopted import Adopted, check_optimizers, check_overrides
-from lightning_dpgen.plugins.alike import begin_alike, check_alike
-from lightning_dpgen.plugins.guard import refuse
+from lightning_dpgen.plugins.automatic_module import AutomaticModule, check_optimizers, check_overrides
+from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.spent import go_on_from, record_of
+from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
+from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.sampling.lots import LotBlocks
 
 # Where a checkpoint says what was spent.
 LEDGER = "lightning_dpgen"
@@ -60,19 +60,19 @@ class MomentsAccountant(pl.Callback):
     def __init__(self, account: Account, engine: str = "ghost") -> None:
         self.account, self._engine = account, engine
         self.complete = False
-        self._adopted: Adopted | None = None
+        self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        refuse(trainer, self.account)
+        validate_trainer(trainer, self.account)
         try:
             self.account.join(Ranks.joined())
         except (LedgerError, RanksDiffer) as error:
             raise MisconfigurationException(str(error)) from None
         if module.automatic_optimization:
-            self._adopted = Adopted(module, self.account, self._engine)
+            self._adopted = AutomaticModule(module, self.account, self._engine)
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         _extend(module, "on_save_checkpoint", self._record)
         _extend(module, "on_load_checkpoint", self._go_on)
@@ -122,11 +122,11 @@ class MomentsAccountant(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
         if self.account.ranks.size > 1 and not self._alike:
             # What each has made for itself until here (pre-training, say) may differ in its last bits.
-            begin_alike(module, self.account.ranks)
+            broadcast_start(module, self.account.ranks)
             self._alike = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
-        check_alike(module, self.account.ranks)
+        check_ranks_agree(module, self.account.ranks)
         self._log_epsilon(trainer)
         if self.account.plan.private and not self.account.remaining("training"):
             self.complete = True
@@ -146,8 +146,8 @@ class MomentsAccountant(pl.Callback):
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # What else the plan holds is made after the fit, by whoever planned it.
         if (self.complete and self.account.finished) or not self.account.plan.private:
-            self.account.settle()
-        self.account.part()
+            self.account.verify_complete()
+        self.account.leave()
 
 
 def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:

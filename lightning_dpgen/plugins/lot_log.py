@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.ranks import Ranks
 
@@ -17,7 +17,7 @@ PRIVATE, PUBLIC = "private/", "public/"
 
 
 def lot_numbers(
-    gradients: Sequence[RecordGradients | Deferred], bounds: float | tuple | None, size: int, ranks: Ranks
+    gradients: Sequence[RecordGradients | EmbeddingGradients], bounds: float | tuple | None, size: int, ranks: Ranks
 ) -> dict[str, float]:
     """Names and values: the lot's size; of each term the mean loss, the mean norm, the share above the bound; the bounds.
 

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import pytorch_lightning as pl
 import torch
 
-from lightning_dpgen.data.lots import Lot, LotBlock
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
-from lightning_dpgen.plugins.made import MadeLots
+from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 # How the parameters of a component may begin (model.bias).
 STARTS = ("means", "learned", "zero")
@@ -68,10 +68,10 @@ class PrivateMixture(pl.LightningModule):
         self._restored = False
         # When the last line of the log was written, and after how many steps.
         self._logged: tuple[float, int] | None = None
-        self._made: MadeLots | None = None
+        self._made: SyntheticBatches | None = None
         self._made_steps, self._made_weight = 0, 0.0
 
-    def learn_from(self, made: MadeLots, *, steps: int, weight: float) -> None:
+    def learn_from(self, made: SyntheticBatches, *, steps: int, weight: float) -> None:
         """Learn from what a released model makes, too: first from it alone, then beside private records.
 
         Args:
@@ -95,7 +95,7 @@ class PrivateMixture(pl.LightningModule):
         return self.network
 
     @property
-    def takes_ones(self) -> bool:
+    def takes_multi_hot(self) -> bool:
         """Whether lots may hold wide records as the places of their ones."""
         return False
 
@@ -121,7 +121,7 @@ class PrivateMixture(pl.LightningModule):
         if self._made is not None:
             self._learn_alone(self._made)
 
-    def _learn_alone(self, made: MadeLots) -> None:
+    def _learn_alone(self, made: SyntheticBatches) -> None:
         parameters = list(self.trained.parameters())
         optimizer = torch.optim.Adam(parameters, lr=self.lr)
         for step in range(1, self._made_steps + 1):
@@ -135,9 +135,9 @@ class PrivateMixture(pl.LightningModule):
             p.grad = None
 
     @property
-    def expected_lot(self) -> float:
+    def expected_batch_size(self) -> float:
         """The rate of lots times the declared number of records."""
-        return self.account.plan.stage("training").access.rate * self.n
+        return self.account.plan.stage("training").access.sample_rate * self.n
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """The optimizer of `trained`, made private."""
@@ -145,14 +145,14 @@ class PrivateMixture(pl.LightningModule):
             inner,
             account=self.account,
             clipping=self.clipping,
-            expected_lot=self.expected_lot,
+            expected_batch_size=self.expected_batch_size,
             embeddings=self._embeddings,
         )
 
     def configure_optimizers(self):
         return self.private_optimizer(torch.optim.Adam(self.trained.parameters(), lr=self.lr, fused=True))
 
-    def gradients(self, lot: Lot) -> tuple[RecordGradients | Deferred, ...]:
+    def gradients(self, lot: Lot) -> tuple[RecordGradients | EmbeddingGradients, ...]:
         """Of each term, in the order of the clipping rules."""
         return (term_gradients(self.trained, self.trained.term, lot, self.account.stream),)
 
@@ -166,7 +166,7 @@ class PrivateMixture(pl.LightningModule):
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
             gradients = self.gradients(lot.to(self.device, self.dtype))
-            optimizer.take(*gradients, data_free=self._data_free())
+            optimizer.set_gradients(*gradients, data_free=self._data_free())
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
             self.after_step(self.steps_taken)
@@ -200,4 +200,3 @@ class PrivateMixture(pl.LightningModule):
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)
         return Mixture(network, weights, self.account.ledger.run)
-

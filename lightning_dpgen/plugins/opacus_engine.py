@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
-from lightning_dpgen.plugins.spent import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
 
@@ -50,19 +50,20 @@ class AccountEngine(PrivacyEngine):
         >>> import warnings
         >>> warnings.filterwarnings("ignore", "Full backward hook")  # Opacus' hooks, on a layer whose inputs are records
         >>> from torch.utils.data import DataLoader, TensorDataset
-        >>> from lightning_dpgen import Account, Draft, make_plan
-        >>> plan = make_plan([Draft("training", {"gradient": 1.0}, 20, largest=50, rate=0.5)], epsilon=2.0, delta=1e-5)
+        >>> from lightning_dpgen import Account, StageSpec, make_plan
+        >>> stage = StageSpec("training", {"gradient": 1.0}, 20, max_noise=50, sample_rate=0.5)
+        >>> plan = make_plan([stage], epsilon=2.0, delta=1e-5)
         >>> account, network = Account(plan), torch.nn.Linear(3, 1)
         >>> engine = AccountEngine(account)
         >>> network, optimizer, loader = engine.make_private(
         ...     module=network, optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-        ...     data_loader=DataLoader(TensorDataset(torch.rand(100, 3))), max_grad_norm=1.0, expected_lot=50)
+        ...     data_loader=DataLoader(TensorDataset(torch.rand(100, 3))), max_grad_norm=1.0, expected_batch_size=50)
         >>> for epoch in range(10):
         ...     for (rows,) in loader:
         ...         optimizer.zero_grad()
         ...         network(rows).square().mean().backward()
         ...         optimizer.step()
-        >>> account.settle()
+        >>> account.verify_complete()
         >>> engine.get_epsilon(1e-5) <= 2.0
         True
     """
@@ -80,7 +81,7 @@ class AccountEngine(PrivacyEngine):
         optimizer: torch.optim.Optimizer,
         data_loader: DataLoader,
         max_grad_norm: float | None = None,
-        expected_lot: float | None = None,
+        expected_batch_size: float | None = None,
         persons: np.ndarray | None = None,
         noise_multiplier: float | None = None,
         batch_first: bool = True,
@@ -101,13 +102,13 @@ class AccountEngine(PrivacyEngine):
                 one.
             data_loader: of the records; see `AccountDataLoader` for what is taken from it.
             max_grad_norm: the bound of a record's gradient, for a torch optimizer; a `PrivateOptimizer` has clipping rules.
-            expected_lot: the public divisor, rate times the declared number of records, for a torch optimizer.
+            expected_batch_size: the public divisor, rate times the declared number of records, for a torch optimizer.
             persons: (N,) whose each record is, where one person has several.
             noise_multiplier: nothing, or what the plan says.
             batch_first: whether records are counted by the first dimension of inputs, or by the second.
             loss_reduction: ``mean`` or ``sum``: how the loop's loss is made of those of the records. Where it is said
-                wrongly, a gradient depends on how many others there are. The sum of a lot is divided by `expected_lot`
-                in either case.
+                wrongly, a gradient depends on how many others there are. The sum of a lot is divided by
+                `expected_batch_size` in either case.
             poisson_sampling, clipping, noise_generator, rand_on_empty: nothing else than their defaults.
             grad_sample_mode: ``hooks``, ``functorch`` or ``ew``.
             wrap_model: as for Opacus: False gives hooks in place of a module.
@@ -126,15 +127,13 @@ class AccountEngine(PrivacyEngine):
             grad_sample_mode=(grad_sample_mode, *_MODES),
             **{name: (value,) for name, value in others.items()},
         )
-        alone = not isinstance(
-            module, DifferentiallyPrivateDistributedDataParallel | DistributedDataParallel | FSDPModule
-        )
+        alone = not isinstance(module, DifferentiallyPrivateDistributedDataParallel | DistributedDataParallel | FSDPModule)
         if not alone or self.account.ranks.size > 1:
             raise ValueError(
                 "module: AccountEngine trains in one process; on several devices use a Trainer with MomentsAccountant and "
                 "poisson_loader"
             )
-        optimizer = self._private(optimizer, max_grad_norm, expected_lot)
+        optimizer = self._private(optimizer, max_grad_norm, expected_batch_size)
         strangers = {id(p) for p in optimizer.params} - {id(p) for p in module.parameters()}
         if strangers:
             raise ValueError(f"optimizer: {len(strangers)} of its parameters are not of the module")
@@ -157,7 +156,7 @@ class AccountEngine(PrivacyEngine):
             ValueError: always.
         """
         raise ValueError(
-            "epsilon, delta and steps are those of the account's plan: make_plan([training_draft(...)], epsilon=..., "
+            "epsilon, delta and steps are those of the account's plan: make_plan([training_stage(...)], epsilon=..., "
             "delta=...), and then make_private"
         )
 
@@ -170,7 +169,7 @@ class AccountEngine(PrivacyEngine):
         return self.accountant.get_epsilon(delta)
 
     def _private(
-        self, optimizer: torch.optim.Optimizer, max_grad_norm: float | None, expected_lot: float | None
+        self, optimizer: torch.optim.Optimizer, max_grad_norm: float | None, expected_batch_size: float | None
     ) -> PrivateOptimizer:
         if isinstance(optimizer, PrivateOptimizer):
             if optimizer.account is not self.account or optimizer.stage != self.stage:
@@ -178,10 +177,10 @@ class AccountEngine(PrivacyEngine):
                     "optimizer: a PrivateOptimizer of another account or stage than this engine: hand the same Account and "
                     "stage to both"
                 )
-            if (max_grad_norm, expected_lot) != (None, None):
+            if (max_grad_norm, expected_batch_size) != (None, None):
                 raise ValueError(
-                    f"max_grad_norm={max_grad_norm}, expected_lot={expected_lot}: this PrivateOptimizer has clipping rules "
-                    "and a divisor; leave both out, or hand over a torch optimizer"
+                    f"max_grad_norm={max_grad_norm}, expected_batch_size={expected_batch_size}: this PrivateOptimizer has "
+                    "clipping rules and a divisor; leave both out, or hand over a torch optimizer"
                 )
             return optimizer
         if isinstance(optimizer, DPOptimizer):
@@ -189,13 +188,18 @@ class AccountEngine(PrivacyEngine):
                 f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
                 "optimizer, or a PrivateOptimizer"
             )
-        if max_grad_norm is None or expected_lot is None:
+        if max_grad_norm is None or expected_batch_size is None:
             raise ValueError(
-                f"max_grad_norm={max_grad_norm}, expected_lot={expected_lot}: expected the bound of a record's gradient, "
-                "and the sampling rate times the declared number of records (never the length of the data set)"
+                f"max_grad_norm={max_grad_norm}, expected_batch_size={expected_batch_size}: expected "
+                "the bound of a record's gradient, and the sampling rate times the declared number of records (never the "
+                "length of the data set)"
             )
         return PrivateOptimizer(
-            optimizer, account=self.account, clipping=Fixed(max_grad_norm), expected_lot=expected_lot, stage=self.stage
+            optimizer,
+            account=self.account,
+            clipping=Fixed(max_grad_norm),
+            expected_batch_size=expected_batch_size,
+            stage=self.stage,
         )
 
     def _refuse(self, **given: tuple) -> None:
@@ -223,7 +227,7 @@ class LedgerAccountant(IAccountant):
     @property
     def history(self) -> list[tuple[float, float, int]]:
         """Noise multiplier, rate and count of what was drawn, as the ledger has it."""
-        return [(access.multiplier, access.rate, count) for access, count in self._account.accesses]
+        return [(access.multiplier, access.sample_rate, count) for access, count in self._account.accesses]
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Nothing: a step stands in the ledger before its noise is drawn."""

@@ -12,8 +12,8 @@ from opacus.data_loader import DPDataLoader, wrap_collate_with_empty
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.sampling.lots import PoissonLots
 
 
 class AccountDataLoader(DPDataLoader):
@@ -42,7 +42,7 @@ class AccountDataLoader(DPDataLoader):
         persons: np.ndarray | None = None,
         batch_first: bool = True,
     ) -> None:
-        rate = optimizer.account.plan.stage(optimizer.stage).access.rate
+        rate = optimizer.account.plan.stage(optimizer.stage).access.sample_rate
         dataset = loader.dataset
         _check(loader, rate)
         # Records are told by their positions; the loader fetches them.

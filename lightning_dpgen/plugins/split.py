@@ -14,13 +14,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.clustering.kmeans import ROOM, Split, SplitState, check_split, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.lots import LotBlocks, PoissonLots, block_of
-from lightning_dpgen.data.ones import OnesStore
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.plugins.guard import refuse
+from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
 
 
 class PrivateSplitDataModule(pl.LightningDataModule):
@@ -32,7 +31,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
     Args:
         records: the private records.
         settings: public settings of the split.
-        account: its plan holds ``settings.drafts(n)`` and a stage ``training``.
+        account: its plan holds ``settings.specs(n)`` and a stage ``training``.
         n: the declared number of records, public; a denominator, never compared with the data.
         centres: (k, width) public records where the centres start, if ``settings.start`` is ``public``.
         room: GiB of memory for the features of the split; less takes longer.
@@ -82,7 +81,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             MisconfigurationException: naming the setting and what to do; nothing has been spent.
         """
         if stage == "fit" and self.trainer is not None:
-            refuse(self.trainer, self.account)
+            validate_trainer(self.trainer, self.account)
             components = getattr(self.trainer.lightning_module, "k", self.settings.k)
             if components != self.settings.k:
                 raise MisconfigurationException(
@@ -94,7 +93,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
     def make_split(self) -> Split:
         """The private split, made at the first call; under a Trainer, when training starts, and by rank 0 alone."""
         if self.split is None or self.account.ranks.size > 1:
-            self.state = self.account.led(self._led)
+            self.state = self.account.on_rank_zero(self._led)
             # Others follow from what was released, which costs nothing.
             self.split = self.split or self._private_split()
         return self.split
@@ -159,8 +158,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
     def train_dataloader(self) -> LotBlocks:
         clusters = self.make_split().clusters
         module = None if self.trainer is None else self.trainer.lightning_module
-        as_ones = getattr(module, "takes_ones", False) and OnesStore.possible(self._records)
-        records = OnesStore(self._records) if as_ones else self._records
+        store = self._records.multi_hot() if getattr(module, "takes_multi_hot", False) else None
+        records = self._records if store is None else store
         lots = PoissonLots(records, self.account, clusters=clusters, k=self.settings.k)
         steps = self.account.remaining("training")
         return LotBlocks(lots, steps, self.block or block_of(steps))

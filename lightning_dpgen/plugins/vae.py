@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.sampling.lots import Lot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class VAE(PrivateMixture):
             )
 
     @property
-    def takes_ones(self) -> bool:
+    def takes_multi_hot(self) -> bool:
         return self.network.network == "dense" and self.divergence is None
 
     def gradients(self, lot: Lot) -> tuple:
@@ -129,7 +129,7 @@ class VAE(PrivateMixture):
             return super().gradients(lot)
         weight, stream = self.divergence.weight, self.account.stream
         if self._embedding is None:
-            places = PerGroup.room(self.expected_lot, self.divergence.groups)
+            places = PerGroup.slots(self.expected_batch_size, self.divergence.groups)
             terms = self.network.terms(lot, self.divergence.groups, weight, places)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
         embedding = self._embedding.to(self.device)
@@ -140,4 +140,4 @@ class VAE(PrivateMixture):
             return term_gradients(self.network, term, lot, stream, noise=noise)
 
         rows = self.network.embedded(lot, noise, embedding)
-        return (Deferred(rows, then, list(self.network.parameters()), lot.draw),)
+        return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)

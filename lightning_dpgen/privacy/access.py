@@ -10,10 +10,10 @@ from typing import Any
 
 import dp_accounting
 
+from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.events import decode, encode
-from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 from lightning_dpgen.privacy.strict_json import check_shape, shape
-from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
@@ -22,7 +22,7 @@ KINDS = (GAUSSIAN, LAPLACE, PURE, *SHAPES)
 _NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
 _SHAPE = shape(
     stage={"type": "string"},
-    rate={"type": "number"},
+    sample_rate={"type": "number"},
     multipliers=_NUMBERS,
     kinds_={"type": "object", "additionalProperties": {"type": "string"}},
     deltas_=_NUMBERS,
@@ -44,7 +44,7 @@ class Access:
             mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private. In a plan under
             replace-one, sensitivities are those of a record replaced, and a Gaussian's multiplier is twice the ratio, for
             its accountant takes a replaced record for one removed and one added. Of a secret number of trials, its mean.
-        rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
+        sample_rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
         kinds: ``gaussian``, ``laplace`` or ``pure``, by name, or the law of a number of trials; Gaussian where it is not
             said.
         deltas: of the Gaussian noises that stand before a threshold (`mechanisms.select_keys`), by name: the probability
@@ -58,14 +58,14 @@ class Access:
             not Gaussian, for which there is no accountant, or trials without the law of their number, or the reverse.
 
     Example:
-        >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, rate=0.01)
+        >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.01)
         >>> round(lot.multiplier, 3)
         0.97
     """
 
     stage: str
     multipliers: Mapping[str, float]
-    rate: float = 1.0
+    sample_rate: float = 1.0
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
     trials: tuple[dp_accounting.DpEvent, ...] = ()
@@ -74,11 +74,11 @@ class Access:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
         multipliers = {name: float(value) for name, value in self.multipliers.items()}
         object.__setattr__(self, "multipliers", MappingProxyType(multipliers))
-        object.__setattr__(self, "rate", float(self.rate))
+        object.__setattr__(self, "sample_rate", float(self.sample_rate))
         object.__setattr__(self, "kinds", MappingProxyType({n: k for n, k in self.kinds.items() if k != GAUSSIAN}))
         object.__setattr__(self, "deltas", MappingProxyType({n: float(d) for n, d in self.deltas.items()}))
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"rate={self.rate}: expected a probability in (0, 1]")
+        if not 0.0 < self.sample_rate <= 1.0:
+            raise ValueError(f"sample_rate={self.sample_rate}: expected a probability in (0, 1]")
         if not multipliers:
             raise ValueError(f"stage {self.stage!r}: an access must list the noises that are drawn from it")
         for name, value in multipliers.items():
@@ -87,7 +87,7 @@ class Access:
         for name, kind in self.kinds.items():
             if name not in multipliers or kind not in KINDS:
                 raise ValueError(f"kind {name}={kind!r}: expected one of {KINDS} for a noise that is listed")
-        if self.rate < 1.0 and self.kinds:
+        if self.sample_rate < 1.0 and self.kinds:
             raise ValueError(f"stage {self.stage!r}: noise of a sampled access must be gaussian, found {dict(self.kinds)}")
         if bool(self.trials) != any(kind in SHAPES for kind in self.kinds.values()):
             raise ValueError(f"stage {self.stage!r}: trials are those of a selection, which draws their number")
@@ -101,11 +101,20 @@ class Access:
                 raise ValueError(
                     f"delta {name}={delta}: expected {SMALLEST_FAILURE:g} to 1, of a gaussian noise that is listed"
                 )
-        if self.rate < 1.0 and self.deltas:
-            raise ValueError(f"stage {self.stage!r}: an access with deltas is a full pass, found rate={self.rate:g}")
+        if self.sample_rate < 1.0 and self.deltas:
+            raise ValueError(
+                f"stage {self.stage!r}: an access with deltas is a full pass, found sample_rate={self.sample_rate:g}"
+            )
 
     def __reduce__(self):
-        return Access, (self.stage, dict(self.multipliers), self.rate, dict(self.kinds), dict(self.deltas), self.trials)
+        return Access, (
+            self.stage,
+            dict(self.multipliers),
+            self.sample_rate,
+            dict(self.kinds),
+            dict(self.deltas),
+            self.trials,
+        )
 
     def kind(self, name: str) -> str:
         """The kind of the noise `name`."""
@@ -161,11 +170,11 @@ class Access:
             events.append(dp_accounting.LaplaceDpEvent(dominating_laplace(1.0 / m) if dominated else m))
         events += [EpsilonDeltaDpEvent(0.0, self.deltas[name]) for name in sorted(self.deltas)]
         event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
-        return event if self.rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.rate, event)
+        return event if self.sample_rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
 
     def as_json(self) -> dict[str, object]:
         """The fields of a ledger line."""
-        fields = {"stage": self.stage, "rate": self.rate, "multipliers": dict(self.multipliers)}
+        fields = {"stage": self.stage, "sample_rate": self.sample_rate, "multipliers": dict(self.multipliers)}
         extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
         extra["trials"] = [encode(trial) for trial in self.trials]
         return fields | {name: value for name, value in extra.items() if value}
@@ -180,7 +189,7 @@ class Access:
         check_shape(fields, _SHAPE)
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
         trials = tuple(decode(trial) for trial in fields.get("trials", ()))
-        return cls(fields["stage"], fields["multipliers"], fields["rate"], kinds, deltas, trials)
+        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials)
 
 
 def dominating_laplace(epsilon: float) -> float:

@@ -18,13 +18,13 @@ import numpy as np
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
-from lightning_dpgen.privacy.draws import Draw
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.privacy.study import Study, Total
@@ -62,7 +62,7 @@ class OpenAccess:
         """False in the non-private twin, where nothing is clipped and no noise is drawn."""
         return self.access.private
 
-    def take(self, name: str, kind: str = GAUSSIAN) -> float:
+    def consume(self, name: str, kind: str = GAUSSIAN) -> float:
         """The multiplier of the noise `name`, which is thereby used up.
 
         Raises:
@@ -129,13 +129,13 @@ class Account:
         ranks: the processes that share the accesses to come; one, but within a fit on several devices.
 
     Example:
-        >>> from lightning_dpgen import Draft, make_plan
+        >>> from lightning_dpgen import StageSpec, make_plan
         >>> import torch
-        >>> plan = make_plan([Draft("mean", {"sum": 1.0}, 1, largest=100)], epsilon=1.0, delta=1e-5)
+        >>> plan = make_plan([StageSpec("mean", {"sum": 1.0}, 1, max_noise=100)], epsilon=1.0, delta=1e-5)
         >>> account = Account(plan)
         >>> with account.open("mean") as access:
         ...     total = gaussian(access, "sum", torch.zeros(3), sensitivity=1.0)
-        >>> account.settle()
+        >>> account.verify_complete()
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class Account:
         self.resumed = self._waits = self._exact = False
         self._done: Counter[str] = Counter()
         # Draws of records that no access was made from yet, and those that one was.
-        self._issued: weakref.WeakSet[Draw] = weakref.WeakSet()
-        self._spent: weakref.WeakSet[Draw] = weakref.WeakSet()
+        self._issued: weakref.WeakSet[LotId] = weakref.WeakSet()
+        self._spent: weakref.WeakSet[LotId] = weakref.WeakSet()
         self._of: weakref.ref | None = None
         self.ranks, self._follows = Ranks(), bool(launched_as())
         self._spawned_from: Path | None = None
@@ -229,7 +229,7 @@ class Account:
             )
         self._enter_study()
         state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
-        self._ledger.hand_over()
+        self._ledger.detach()
         self._elsewhere = path.absolute()
         return {"path": self._elsewhere, "state": state, "stream": kind}
 
@@ -314,12 +314,12 @@ class Account:
                 f"this process was started as rank {launched_as()} (RANK, LOCAL_RANK or SLURM_PROCID), and its Trainer has "
                 "one device: give the Trainer as many devices and num_nodes as were launched, or launch one process"
             )
-        ranks.same("software", versions())
-        ranks.same("plan", (self.ledger.promise, self.ledger.noise))
+        ranks.assert_equal("software", versions())
+        ranks.assert_equal("plan", (self.ledger.promise, self.ledger.noise))
         if self._spawned_from is not None and ranks.leads:
             self._ledger, self._spawned_from = Ledger.reopen(self._spawned_from), None
         self.ranks, self._follows = ranks, not ranks.leads
-        self._catch_up(ranks.told(self._state))
+        self._catch_up(ranks.broadcast_object(self._state))
         self.stream.part_of(ranks.rank)
 
     def aside(self, plan: Plan) -> Account:
@@ -328,11 +328,11 @@ class Account:
         account.ranks, account._follows = self.ranks, self._follows
         return account
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """End what `join` began: rank 0 goes on alone."""
         self.ranks = Ranks()
 
-    def led(self, make: Callable[[], T]) -> T:
+    def on_rank_zero(self, make: Callable[[], T]) -> T:
         """What rank 0 makes alone, of accesses that it opens alone; all ranks get it, and go on from the same account."""
         ranks = self.ranks
         if ranks.size == 1:
@@ -343,7 +343,7 @@ class Account:
             made = ranks.leader_first(make if ranks.leads else lambda: None)
         finally:
             self.ranks = ranks
-        made, state = ranks.told((made, self._state))
+        made, state = ranks.broadcast_object((made, self._state))
         self._catch_up(state)
         return made
 
@@ -363,7 +363,7 @@ class Account:
 
     def sample(
         self, stage: str, units: int, rows: Callable[[np.ndarray], np.ndarray] | None = None
-    ) -> tuple[np.ndarray, Draw]:
+    ) -> tuple[np.ndarray, LotId]:
         """Draw a Poisson lot: each unit of privacy takes part by itself, with the probability that the plan says.
 
         Args:
@@ -374,14 +374,14 @@ class Account:
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
         """
-        positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.rate)
+        positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
         if rows is not None:
             positions = rows(positions)
-        draw = Draw(stage, len(positions), self.ranks.size)
+        draw = LotId(stage, len(positions), self.ranks.size)
         self._issued.add(draw)
         return positions, draw
 
-    def check_draw(self, stage: str, draw: Draw) -> None:
+    def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.
 
         The rate of a stage is a statement about how its records are sampled, so nothing is known of records that
@@ -398,7 +398,7 @@ class Account:
             )
         if draw in self._issued and draw.stage == stage:
             return
-        planned = self.plan.stage(stage).access.rate
+        planned = self.plan.stage(stage).access.sample_rate
         found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
         raise LedgerError(
             f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "
@@ -407,7 +407,7 @@ class Account:
         )
 
     @contextmanager
-    def open(self, stage: str, *, draw: Draw | None = None, of: object | None = None) -> Iterator[OpenAccess]:
+    def open(self, stage: str, *, draw: LotId | None = None, of: object | None = None) -> Iterator[OpenAccess]:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
 
         Args:
@@ -445,8 +445,8 @@ class Account:
             )
         with self._lock:
             access, remaining = self._next(stage)
-            if draw is not None or access.rate < 1.0:
-                draw = draw or Draw()
+            if draw is not None or access.sample_rate < 1.0:
+                draw = draw or LotId()
                 self.check_draw(stage, draw)
                 self._issued.discard(draw)
                 self._spent.add(draw)
@@ -524,7 +524,7 @@ class Account:
             raise PlanMismatch("nothing has been drawn yet")
         return composed([event for _, event in stage_events(accesses, pure=self.plan.delta == 0.0)])
 
-    def settle(self) -> None:
+    def verify_complete(self) -> None:
         """Compare ledger and plan at the end of an uninterrupted run, and close the ledger.
 
         Raises:

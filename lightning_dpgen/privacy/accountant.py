@@ -20,9 +20,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent, left_of
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
-from lightning_dpgen.privacy.trials import OneOfDpEvent, selected_moments
+from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
+from lightning_dpgen.privacy.private_selection import OneOfDpEvent, selected_moments
 
 # Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
 # below 1e-13 a composition, rounding is as large as the tail itself, in either direction.
@@ -161,11 +161,11 @@ def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     return math.inf if flat is None or delta == 0.0 else _by_rdp(tuple(_leaves(flat, 1)), delta)
 
 
-def moments_at(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarray:
+def renyi_moments(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarray:
     """(orders,) Renyi moments of an event under add-or-remove-one, its failures left out; infinite if it is not private.
 
     Example:
-        >>> moments_at(dp_accounting.GaussianDpEvent(1.0), [2, 4]).tolist()
+        >>> renyi_moments(dp_accounting.GaussianDpEvent(1.0), [2, 4]).tolist()
         [1.0, 2.0]
     """
     flat = _join_gaussians(without_failures(event, 0.5)[0])
@@ -174,11 +174,11 @@ def moments_at(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarra
     return sum((count * _moments(leaf, tuple(orders)) for leaf, count in _leaves(flat, 1)), np.zeros(len(orders)))
 
 
-def failing(event: dp_accounting.DpEvent) -> float:
+def failure_probability(event: dp_accounting.DpEvent) -> float:
     """The probability that an event fails (`EpsilonDeltaDpEvent`), at most: the sum over all of its failures.
 
     Example:
-        >>> failing(dp_accounting.SelfComposedDpEvent(EpsilonDeltaDpEvent(0.0, 1e-7), 3))
+        >>> failure_probability(dp_accounting.SelfComposedDpEvent(EpsilonDeltaDpEvent(0.0, 1e-7), 3))
         3e-07
     """
     return math.fsum(count * leaf.delta for leaf, count in _leaves(event, 1) if isinstance(leaf, EpsilonDeltaDpEvent))

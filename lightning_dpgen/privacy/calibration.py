@@ -24,8 +24,8 @@ from lightning_dpgen.privacy.accountant import (
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.limits import EpsilonLimit, Limit, ReferenceLimit, root
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
 
 _MOST_STEPS = 10**7
@@ -36,18 +36,18 @@ _REPLACEABLE = 2e-13
 
 
 @dataclass(frozen=True)
-class Draft:
+class StageSpec:
     """A stage as it is asked for.
 
     Args:
         stage: its name.
-        weights: how the inverse squared noise of one access is divided among the noises drawn from it.
+        noise_shares: how the inverse squared noise of one access is divided among the noises drawn from it.
         count: how many accesses; None for as many as the budget buys at the given noise.
-        rate: Poisson rate of an access; 1 is a full pass.
+        sample_rate: Poisson rate of an access; 1 is a full pass.
         share: share of the whole budget's mu^2 (Gaussian-DP) that the stage may use, at delta = 0 of epsilon; None for the
             one stage that takes what is left. Without such a stage, shares are divided by their sum.
         noise: the multiplier of one access (of the one Gaussian that costs as much), if it is given and not solved for.
-        largest: the noise multiplier beyond which a single noisy number outweighs all that the records of an access
+        max_noise: the noise multiplier beyond which a single noisy number outweighs all that the records of an access
             can add up to; a plan that needs more is refused.
         kinds: of the noises that are not Gaussian; see `Access`.
         deltas: of the noises that stand before a threshold, for one access; see `Access`. They are taken off the plan's
@@ -55,10 +55,10 @@ class Draft:
     """
 
     stage: str
-    weights: Mapping[str, float]
+    noise_shares: Mapping[str, float]
     count: int | None
-    largest: float
-    rate: float = 1.0
+    max_noise: float
+    sample_rate: float = 1.0
     share: float | None = None
     noise: float | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Draft:
 
     def access(self, multiplier: float) -> Access:
         """The access whose noises together cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
-        total = sum(self.weights.values())
-        multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.weights.items()}
-        return Access(self.stage, multipliers, self.rate, self.kinds, self.deltas)
+        total = sum(self.noise_shares.values())
+        multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
+        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas)
 
 
 def make_plan(
-    drafts: Sequence[Draft],
+    specs: Sequence[StageSpec],
     *,
     epsilon: float | None,
     delta: float,
@@ -96,7 +96,7 @@ def make_plan(
     * epsilon infinite: no noise at all; the plan is not private.
 
     Args:
-        drafts: the stages in the order in which they will run.
+        specs: the stages in the order in which they will run.
         epsilon: the budget.
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
         relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
@@ -108,8 +108,8 @@ def make_plan(
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; says what would fit.
 
     Example:
-        >>> plan = make_plan([Draft("mean", {"sum": 1.0}, 1, largest=1e3, share=0.1),
-        ...                   Draft("training", {"gradient": 1.0}, 100, largest=100, rate=0.1)],
+        >>> plan = make_plan([StageSpec("mean", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),
+        ...                   StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sample_rate=0.1)],
         ...                  epsilon=2.0, delta=1e-5)
         >>> 1.99 < plan.epsilon <= 2.0
         True
@@ -117,25 +117,25 @@ def make_plan(
     if delta != 0.0:
         check_delta(delta)
     if relation == REPLACE_ONE:
-        _check_replaceable(drafts, delta)
-        return _replacing(make_plan(drafts, epsilon=epsilon, delta=delta, max_rows=max_rows))
+        _check_replaceable(specs, delta)
+        return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
     if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # Noise is that of so many records, which are fewer against it.
-    drafts = [replace(draft, largest=draft.largest / max_rows) for draft in drafts]
-    rest = next((draft.stage for draft in drafts if draft.share is None), None)
-    return replace(_without_units(drafts, epsilon, delta), max_rows=max_rows, flexible=rest)
+    specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
+    rest = next((spec.stage for spec in specs if spec.share is None), None)
+    return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest)
 
 
 def make_first_plan(
-    draft: Draft, *, epsilon: float, delta: float, max_rows: int = 1, sampled: int | None = None, pure: bool = False
+    spec: StageSpec, *, epsilon: float, delta: float, max_rows: int = 1, sampled: int | None = None, pure: bool = False
 ) -> Plan:
     """The plan of one access, and of a reference for all that is planned from what it releases (`make_rest`).
 
     The reference follows from these arguments alone. With it the whole costs epsilon at delta, whatever is planned later.
 
     Args:
-        draft: of the access, with its noise.
+        spec: of the access, with its noise.
         epsilon, delta: the budget of the whole run.
         max_rows: as for `make_plan`.
         sampled: how many sampled accesses may follow, at most; None if that is not known. Only if so many are known is
@@ -144,22 +144,22 @@ def make_first_plan(
             reference costs nothing; otherwise a twentieth of delta is set aside.
 
     Raises:
-        ValueError: as `make_plan`; for a draft without noise.
+        ValueError: as `make_plan`; for a spec without noise.
         BudgetTooSmall: if the access leaves nothing.
 
     Example:
-        >>> count = Draft("count", {"n": 1.0}, 1, largest=1e3, share=0.01, noise=24.0)
+        >>> count = StageSpec("count", {"n": 1.0}, 1, max_noise=1e3, share=0.01, noise=24.0)
         >>> first = make_first_plan(count, epsilon=2.0, delta=1e-5)
-        >>> steps = Draft("training", {"gradient": 1.0}, 100, largest=100, rate=0.1)
+        >>> steps = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sample_rate=0.1)
         >>> make_rest(first, [count, steps]).epsilon == first.epsilon
         True
     """
     check_delta(delta)
-    _check([draft], epsilon)
-    if draft.noise is None or draft.kinds or draft.rate < 1.0 or draft.count is None:
-        raise ValueError(f"stage {draft.stage!r}: expected full passes, so many and with so much Gaussian noise")
+    _check([spec], epsilon)
+    if spec.noise is None or spec.kinds or spec.sample_rate < 1.0 or spec.count is None:
+        raise ValueError(f"stage {spec.stage!r}: expected full passes, so many and with so much Gaussian noise")
     failure = 0.0 if sampled == 0 and not pure else delta / _FAILURE_PART
-    stage = Stage(draft.access(draft.noise), draft.count, 1.0 if draft.share is None else draft.share)
+    stage = Stage(spec.access(spec.noise), spec.count, 1.0 if spec.share is None else spec.share)
     bought = composed([event for _, event in stage_events([(stage.access, stage.count)])])
     set_aside = Reference(1.0, failure, after=1).event
     noises, left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
@@ -167,16 +167,14 @@ def make_first_plan(
     # Of the reference, whose own shift is 1 so far.
     squared = gaussian_mu(target, left) ** 2 - (gaussian_shift(noises) ** 2 - 1.0) if left else 0.0
     if squared <= 0.0:
-        raise BudgetTooSmall(
-            f"stage {draft.stage!r} uses up epsilon={target:g} at delta={delta:g}: give it a smaller share"
-        )
+        raise BudgetTooSmall(f"stage {spec.stage!r} uses up epsilon={target:g} at delta={delta:g}: give it a smaller share")
     replaceable = not pure and sampled is not None and failure >= _REPLACEABLE * sampled
     # The last digits of a root finder.
     reference = Reference((1.0 + 1e-9) / math.sqrt(squared), failure, after=1, replaceable=replaceable)
     return Plan((stage,), float(epsilon), delta, max_rows=max_rows, reference=reference)
 
 
-def make_rest(promise: Plan, drafts: Sequence[Draft]) -> Plan:
+def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
     """The plan of a whole run, of which the first stages were promised, and have been made.
 
     Where a reference stands for the rest, its noise is solved for such that the reference dominates it. Where all stages
@@ -184,118 +182,121 @@ def make_rest(promise: Plan, drafts: Sequence[Draft]) -> Plan:
 
     Args:
         promise: of `make_first_plan` or `make_plan`.
-        drafts: of all stages, those that were made among them; shares are of the whole budget.
+        specs: of all stages, those that were made among them; shares are of the whole budget.
 
     Raises:
-        ValueError: as `make_plan`; or if the drafts are not those of what was promised.
+        ValueError: as `make_plan`; or if the specs are not those of what was promised.
         BudgetTooSmall: as `make_plan`.
     """
     made = len(promise.stages)
     if not promise.private:
-        plan = make_plan(drafts, epsilon=math.inf, delta=promise.delta, max_rows=promise.max_rows)
+        plan = make_plan(specs, epsilon=math.inf, delta=promise.delta, max_rows=promise.max_rows)
         return replace(plan, stages=promise.stages + plan.stages[made:])
-    drafts = [replace(draft, largest=draft.largest / promise.max_rows) for draft in drafts]
+    specs = [replace(spec, max_noise=spec.max_noise / promise.max_rows) for spec in specs]
     # A reference leaves open how many stages follow.
-    counted = len(drafts) == made if promise.reference is None else len(drafts) > made
-    if not counted or not all(map(_keeps, promise.stages, drafts)):
+    counted = len(specs) == made if promise.reference is None else len(specs) > made
+    if not counted or not all(map(_keeps, promise.stages, specs)):
         raise ValueError(
-            f"stages {[draft.stage for draft in drafts]}: their accesses are not those that were promised before the first "
+            f"stages {[spec.stage for spec in specs]}: their accesses are not those that were promised before the first "
             "pass: keep the settings of accesses (their rate, number and shares), or start a new run, whose cost adds to "
             "this one's"
         )
     if promise.reference is None:
-        _check_kept(promise, drafts)
+        _check_kept(promise, specs)
         return promise
-    shares, rest = _shares(drafts), drafts[made:]
-    _check(drafts, promise.target_epsilon)
-    if any(draft.deltas for draft in rest):
+    shares, rest = _shares(specs), specs[made:]
+    _check(specs, promise.target_epsilon)
+    if any(spec.deltas for spec in rest):
         raise ValueError("deltas of stages after the first pass: expected none, since no part of delta was set aside")
     left = without_failures(promise.event, promise.delta)[1]
     limit = ReferenceLimit(promise.reference)
     stages = _within(rest, shares[made:], promise.target_epsilon, left, limit)
-    flexible = next((draft.stage for draft in rest if draft.share is None), None)
+    flexible = next((spec.stage for spec in rest if spec.share is None), None)
     return replace(promise, stages=promise.stages + stages, flexible=flexible)
 
 
-def _keeps(stage: Stage, draft: Draft) -> bool:
-    """Whether a stage is one of this draft, whatever its noise."""
-    ours, own = stage.access, draft.access(stage.access.multiplier)
-    same = (ours.stage, ours.rate, ours.kinds, ours.deltas) == (own.stage, own.rate, own.kinds, own.deltas)
-    counted = draft.count is None or stage.count == draft.count
-    return same and counted and ours.multipliers.keys() == own.multipliers.keys() and all(
-        math.isclose(ours.multipliers[name], own.multipliers[name], rel_tol=1e-9) for name in own.multipliers
+def _keeps(stage: Stage, spec: StageSpec) -> bool:
+    """Whether a stage is one of this spec, whatever its noise."""
+    ours, own = stage.access, spec.access(stage.access.multiplier)
+    same = (ours.stage, ours.sample_rate, ours.kinds, ours.deltas) == (own.stage, own.sample_rate, own.kinds, own.deltas)
+    counted = spec.count is None or stage.count == spec.count
+    return (
+        same
+        and counted
+        and ours.multipliers.keys() == own.multipliers.keys()
+        and all(math.isclose(ours.multipliers[name], own.multipliers[name], rel_tol=1e-9) for name in own.multipliers)
     )
 
 
-def _check_kept(promise: Plan, drafts: Sequence[Draft]) -> None:
-    for stage, draft in zip(promise.stages, drafts, strict=True):
-        if draft.noise is None and stage.access.multiplier > draft.largest:
+def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
+    for stage, spec in zip(promise.stages, specs, strict=True):
+        if spec.noise is None and stage.access.multiplier > spec.max_noise:
             raise BudgetTooSmall(
                 f"stage {stage.name!r}: the noise that was promised before the first pass, of multiplier "
-                f"{stage.access.multiplier:.3g}, outweighs all that the about {draft.largest:.3g} records behind a number "
-                "can add up to"
+                f"{stage.access.multiplier:.3g}, outweighs all that the about {spec.max_noise:.3g} records behind a "
+                "number can add up to"
             )
 
 
-def _without_units(drafts: Sequence[Draft], epsilon: float | None, delta: float) -> Plan:
-    shares = _shares(drafts)
-    _check(drafts, epsilon)
-    if not any(draft.deltas for draft in drafts):
-        return _solved(drafts, shares, epsilon, delta)
+def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float) -> Plan:
+    shares = _shares(specs)
+    _check(specs, epsilon)
+    if not any(spec.deltas for spec in specs):
+        return _solved(specs, shares, epsilon, delta)
     # What the deltas of stages leave is the delta of all the noise, exactly.
-    left = _left(drafts, delta)
-    plan = _solved([replace(draft, deltas={}) for draft in drafts], shares, epsilon, left)
-    stages = zip(plan.stages, drafts, strict=True)
-    stages = tuple(replace(stage, access=replace(stage.access, deltas=draft.deltas)) for stage, draft in stages)
+    left = _left(specs, delta)
+    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left)
+    stages = zip(plan.stages, specs, strict=True)
+    stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in stages)
     return replace(plan, stages=stages, delta=delta)
 
 
-def _left(drafts: Sequence[Draft], delta: float) -> float:
+def _left(specs: Sequence[StageSpec], delta: float) -> float:
     """The delta that is left of a plan's when those of its stages are taken off."""
-    spending = [draft for draft in drafts if draft.deltas]
-    for draft in spending:
-        if draft.count is None:
-            raise ValueError(f"stage {draft.stage!r}: deltas={dict(draft.deltas)} need a count: each access spends them")
+    spending = [spec for spec in specs if spec.deltas]
+    for spec in spending:
+        if spec.count is None:
+            raise ValueError(f"stage {spec.stage!r}: deltas={dict(spec.deltas)} need a count: each access spends them")
     # Of any noise: only the deltas matter here.
     left = without_failures(_event(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not left:
-        named = {draft.stage: dict(draft.deltas) for draft in spending}
+        named = {spec.stage: dict(spec.deltas) for spec in spending}
         raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")
     return left
 
 
-def _solved(drafts: Sequence[Draft], shares: Sequence[float], epsilon: float | None, delta: float) -> Plan:
+def _solved(specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
-        return Plan(_stages(drafts, shares, [0.0] * len(drafts)), math.inf, delta)
+        return Plan(_stages(specs, shares, [0.0] * len(specs)), math.inf, delta)
     if epsilon is None:
-        multipliers = _beside_given(drafts, shares, delta)
-        plan = Plan(_stages(drafts, shares, multipliers), math.inf, delta)
+        multipliers = _beside_given(specs, shares, delta)
+        plan = Plan(_stages(specs, shares, multipliers), math.inf, delta)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
-    stages = _within(drafts, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta))
+    stages = _within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta))
     return Plan(stages, float(epsilon), delta)
 
 
 def _within(
-    drafts: Sequence[Draft], shares: Sequence[float], epsilon: float, delta: float, limit: Limit
+    specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float, delta: float, limit: Limit
 ) -> tuple[Stage, ...]:
-    """The stages of some drafts, which together are within a limit; each share is of epsilon at delta."""
+    """The stages of some specs, which together are within a limit; each share is of epsilon at delta."""
     target = round_down(epsilon)
-    for draft, share in zip(drafts, shares, strict=True):
-        if not _worthwhile(draft, share, target, delta):
-            raise _too_small(draft, drafts, shares, target, delta)
-    multipliers = [_alone(d, share, target, delta) for d, share in zip(drafts, shares, strict=True)]
-    if any(draft.count is None for draft in drafts):
-        drafts = _filled(drafts, multipliers, limit, delta)
+    for spec, share in zip(specs, shares, strict=True):
+        if not _worthwhile(spec, share, target, delta):
+            raise _too_small(spec, specs, shares, target, delta)
+    multipliers = [_alone(d, share, target, delta) for d, share in zip(specs, shares, strict=True)]
+    if any(spec.count is None for spec in specs):
+        specs = _filled(specs, multipliers, limit, delta)
     elif delta != 0.0:
-        multipliers = _scaled(drafts, multipliers, limit, delta)
-    return _stages(drafts, shares, multipliers)
+        multipliers = _scaled(specs, multipliers, limit, delta)
+    return _stages(specs, shares, multipliers)
 
 
-def _check_replaceable(drafts: Sequence[Draft], delta: float) -> None:
-    for draft in drafts:
-        if draft.rate < 1.0 or (delta and draft.kinds) or draft.deltas:
+def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:
+    for spec in specs:
+        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.deltas:
             raise ValueError(
-                f"stage {draft.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
+                f"stage {spec.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
                 "of them Gaussian, without deltas"
             )
 
@@ -315,32 +316,32 @@ def _replacing(plan: Plan) -> Plan:
     return replace(plan, stages=stages, relation=REPLACE_ONE)
 
 
-def _check(drafts: Sequence[Draft], epsilon: float | None) -> None:
+def _check(specs: Sequence[StageSpec], epsilon: float | None) -> None:
     if epsilon not in (None, math.inf):
         check_epsilon(epsilon)
-    names = [draft.stage for draft in drafts]
+    names = [spec.stage for spec in specs]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"stages {names}: expected at least one, and no name twice")
-    for draft in drafts:
-        if draft.count is not None and (type(draft.count) is not int or draft.count < 1):
-            raise ValueError(f"stage {draft.stage!r}: count={draft.count!r}, expected a whole number (int), 1 or more")
-        if not draft.weights or not all(0.0 < weight < math.inf for weight in draft.weights.values()):
-            raise ValueError(f"stage {draft.stage!r}: weights={dict(draft.weights)}, expected positive numbers")
-        if draft.noise is not None and not (draft.noise > 0.0 and math.isfinite(draft.noise)):
-            raise ValueError(f"stage {draft.stage!r}: noise={draft.noise}, expected a positive finite multiplier")
-    open_counts = [draft for draft in drafts if draft.count is None]
+    for spec in specs:
+        if spec.count is not None and (type(spec.count) is not int or spec.count < 1):
+            raise ValueError(f"stage {spec.stage!r}: count={spec.count!r}, expected a whole number (int), 1 or more")
+        if not spec.noise_shares or not all(0.0 < weight < math.inf for weight in spec.noise_shares.values()):
+            raise ValueError(f"stage {spec.stage!r}: weights={dict(spec.noise_shares)}, expected positive numbers")
+        if spec.noise is not None and not (spec.noise > 0.0 and math.isfinite(spec.noise)):
+            raise ValueError(f"stage {spec.stage!r}: noise={spec.noise}, expected a positive finite multiplier")
+    open_counts = [spec for spec in specs if spec.count is None]
     if len(open_counts) > 1 or any(d.noise is None for d in open_counts) or (open_counts and epsilon is None):
         raise ValueError(
             "epsilon, noise and steps: give two of them. A stage without a count needs its noise and an epsilon, and one "
             "stage may have no count"
         )
-    if epsilon is None and all(draft.noise is None for draft in drafts):
+    if epsilon is None and all(spec.noise is None for spec in specs):
         raise ValueError("without an epsilon, at least one stage must have its noise given")
 
 
-def _shares(drafts: Sequence[Draft]) -> list[float]:
-    rest = [draft for draft in drafts if draft.share is None]
-    given = [draft.share for draft in drafts if draft.share is not None]
+def _shares(specs: Sequence[StageSpec]) -> list[float]:
+    rest = [spec for spec in specs if spec.share is None]
+    given = [spec.share for spec in specs if spec.share is not None]
     if len(rest) > 1:
         raise ValueError(f"at most one stage may take what is left of the budget, found {len(rest)}")
     left = 1.0 - math.fsum(given)
@@ -350,48 +351,48 @@ def _shares(drafts: Sequence[Draft]) -> list[float]:
             "takes what is left"
         )
     if rest:
-        return [left if draft.share is None else draft.share for draft in drafts]
+        return [left if spec.share is None else spec.share for spec in specs]
     if abs(left) <= 1e-9:
         # The whole, but for rounding: a stage has the same share in every plan that it stands in.
         return given
     return [share / math.fsum(given) for share in given]
 
 
-def _stages(drafts: Sequence[Draft], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
-    stages = zip(drafts, shares, multipliers, strict=True)
-    return tuple(Stage(draft.access(m), draft.count, share) for draft, share, m in stages)
+def _stages(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
+    stages = zip(specs, shares, multipliers, strict=True)
+    return tuple(Stage(spec.access(m), spec.count, share) for spec, share, m in stages)
 
 
-def _event(drafts: Sequence[Draft], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
-    runs = [(d.access(m), d.count) for d, m in zip(drafts, multipliers, strict=True)]
+def _event(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
+    runs = [(d.access(m), d.count) for d, m in zip(specs, multipliers, strict=True)]
     return composed([event for _, event in stage_events(runs, pure=delta == 0.0)])
 
 
-def _alone(draft: Draft, share: float, epsilon: float, delta: float) -> float:
+def _alone(spec: StageSpec, share: float, epsilon: float, delta: float) -> float:
     """The multiplier with which a stage uses its share of the budget, seen alone."""
-    if draft.noise is not None:
-        return draft.noise
+    if spec.noise is not None:
+        return spec.noise
     if delta == 0.0:
         # Pure epsilon is a sum of inverse multipliers.
-        return spent(_event([draft], [1.0], delta), 0.0).epsilon / (share * epsilon)
+        return spent(_event([spec], [1.0], delta), 0.0).epsilon / (share * epsilon)
     mu = math.sqrt(share) * gaussian_mu(epsilon, delta)
-    if draft.rate == 1.0 and not draft.kinds:
-        return math.sqrt(draft.count) / mu
+    if spec.sample_rate == 1.0 and not spec.kinds:
+        return math.sqrt(spec.count) / mu
     target = gaussian_epsilon(mu, delta)
 
     def by_rdp(m: float) -> float:
-        return spent_by_rdp(_event([draft], [m], delta), delta)
+        return spent_by_rdp(_event([spec], [m], delta), delta)
 
     def coarsely(m: float) -> float:
-        return spent(_event([draft], [m], delta), delta, interval=1e-3).epsilon
+        return spent(_event([spec], [m], delta), delta, interval=1e-3).epsilon
 
     # The factor that is solved for afterwards makes up for the coarseness.
-    return root(coarsely, target, draft.largest, start=root(by_rdp, target, draft.largest))
+    return root(coarsely, target, spec.max_noise, start=root(by_rdp, target, spec.max_noise))
 
 
-def _beside_given(drafts: Sequence[Draft], shares: Sequence[float], delta: float) -> list[float]:
+def _beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: float) -> list[float]:
     """Multipliers where noise is given and epsilon is not: shares are relative to what the given stages use."""
-    given = [(d, share) for d, share in zip(drafts, shares, strict=True) if d.noise is not None]
+    given = [(d, share) for d, share in zip(specs, shares, strict=True) if d.noise is not None]
     event = _event([d for d, _ in given], [d.noise for d, _ in given], delta)
     cost, share = spent(event, delta).epsilon, math.fsum(share for _, share in given)
     if not 0.0 < cost < math.inf:
@@ -400,19 +401,19 @@ def _beside_given(drafts: Sequence[Draft], shares: Sequence[float], delta: float
         whole = cost / share
     else:
         whole = gaussian_epsilon(gaussian_mu(cost, delta) / math.sqrt(share), delta)
-    return [_alone(d, s, whole, delta) for d, s in zip(drafts, shares, strict=True)]
+    return [_alone(d, s, whole, delta) for d, s in zip(specs, shares, strict=True)]
 
 
-def _scaled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, delta: float) -> list[float]:
+def _scaled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, delta: float) -> list[float]:
     """All solved multipliers times the one factor that brings the whole to its limit, from within."""
 
     def scaled(factor: float) -> list[float]:
-        return [m if d.noise is not None else m * factor for d, m in zip(drafts, multipliers, strict=True)]
+        return [m if d.noise is not None else m * factor for d, m in zip(specs, multipliers, strict=True)]
 
     def event(factor: float) -> dp_accounting.DpEvent:
-        return _event(drafts, scaled(factor), delta)
+        return _event(specs, scaled(factor), delta)
 
-    if all(draft.noise is not None for draft in drafts):
+    if all(spec.noise is not None for spec in specs):
         if not limit.holds(event(1.0)):
             raise BudgetTooSmall(
                 f"the noise and counts that are given {limit.compare(event(1.0))}; give more noise, fewer accesses or no "
@@ -420,7 +421,7 @@ def _scaled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, del
             )
         return multipliers
     # Seen alone each stage is within its share, so the factor is near 1.
-    highest = min(d.largest / m for d, m in zip(drafts, multipliers, strict=True) if d.noise is None)
+    highest = min(d.max_noise / m for d, m in zip(specs, multipliers, strict=True) if d.noise is None)
     factor = limit.solve(event, min(highest, 4.0))
     if not limit.holds(event(factor)):
         raise BudgetTooSmall(
@@ -430,11 +431,11 @@ def _scaled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, del
     return scaled(factor)
 
 
-def _filled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, delta: float) -> list[Draft]:
-    """The drafts with as many accesses of the stage without a count as fit."""
+def _filled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, delta: float) -> list[StageSpec]:
+    """The specs with as many accesses of the stage without a count as fit."""
 
-    def counted(count: int) -> list[Draft]:
-        return [replace(d, count=count) if d.count is None else d for d in drafts]
+    def counted(count: int) -> list[StageSpec]:
+        return [replace(d, count=count) if d.count is None else d for d in specs]
 
     def fits(count: int, *, quick: bool) -> bool:
         return limit.holds(_event(counted(count), multipliers, delta), quick=quick)
@@ -443,7 +444,7 @@ def _filled(drafts: Sequence[Draft], multipliers: list[float], limit: Limit, del
     low = _most(lambda count: fits(count, quick=True), 0)
     low = _most(lambda count: fits(count, quick=False), low)
     if low == 0:
-        stage = next(d.stage for d in drafts if d.count is None)
+        stage = next(d.stage for d in specs if d.count is None)
         event = _event(counted(1), multipliers, delta)
         raise BudgetTooSmall(f"at this noise not one access of {stage!r} fits: together they would {limit.compare(event)}")
     return counted(low)
@@ -461,36 +462,36 @@ def _most(fits: Callable[[int], bool], low: int) -> int:
     return low
 
 
-def _worthwhile(draft: Draft, share: float, epsilon: float, delta: float) -> bool:
+def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> bool:
     """Whether a stage can use its share with noise that its records outweigh."""
-    if draft.noise is not None:
+    if spec.noise is not None:
         return True
-    if (draft.rate == 1.0 and not draft.kinds) or delta == 0.0:
-        return _alone(draft, share, epsilon, delta) <= draft.largest
+    if (spec.sample_rate == 1.0 and not spec.kinds) or delta == 0.0:
+        return _alone(spec, share, epsilon, delta) <= spec.max_noise
     target = gaussian_epsilon(math.sqrt(share) * gaussian_mu(epsilon, delta), delta)
     if target == 0.0:
         return False
-    event = _event([draft], [draft.largest], delta)
+    event = _event([spec], [spec.max_noise], delta)
     return spent_by_rdp(event, delta) <= target or spent(event, delta, interval=1e-3).epsilon <= target
 
 
-def _too_small(draft: Draft, drafts, shares, target: float, delta: float) -> BudgetTooSmall:
+def _too_small(spec: StageSpec, specs, shares, target: float, delta: float) -> BudgetTooSmall:
     """What to say of a stage that would need more noise than makes sense, and what would do."""
     needed = target
-    while not all(_worthwhile(d, share, needed, delta) for d, share in zip(drafts, shares, strict=True)):
+    while not all(_worthwhile(d, share, needed, delta) for d, share in zip(specs, shares, strict=True)):
         needed *= 1.1
         if needed > 1e4:
             return BudgetTooSmall(
-                f"stage {draft.stage!r}: about {draft.largest:.3g} records (or persons, with max_rows each) stand behind "
-                f"each of its {draft.count} noisy numbers, and no epsilon makes that worthwhile: set fewer max_rows"
+                f"stage {spec.stage!r}: about {spec.max_noise:.3g} records (or persons, with max_rows each) stand behind "
+                f"each of its {spec.count} noisy numbers, and no epsilon makes that worthwhile: set fewer max_rows"
             )
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
-    share = shares[list(drafts).index(draft)]
-    fits = _most(lambda count: count < draft.count and _worthwhile(replace(draft, count=count), share, target, delta), 0)
-    if draft.count > 1:
-        hint += f", or {fits} of the {draft.count} accesses" if fits else ", and not even one access fits"
-    accesses = "the access" if draft.count == 1 else f"the {draft.count} accesses"
+    share = shares[list(specs).index(spec)]
+    fits = _most(lambda count: count < spec.count and _worthwhile(replace(spec, count=count), share, target, delta), 0)
+    if spec.count > 1:
+        hint += f", or {fits} of the {spec.count} accesses" if fits else ", and not even one access fits"
+    accesses = "the access" if spec.count == 1 else f"the {spec.count} accesses"
     return BudgetTooSmall(
-        f"epsilon={target:g} at delta={delta:g} is too small for {accesses} of stage {draft.stage!r}: each noisy number "
-        f"would outweigh all that the about {draft.largest:.3g} records behind it can add up to; {hint}"
+        f"epsilon={target:g} at delta={delta:g} is too small for {accesses} of stage {spec.stage!r}: each noisy number "
+        f"would outweigh all that the about {spec.max_noise:.3g} records behind it can add up to; {hint}"
     )

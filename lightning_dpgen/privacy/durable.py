@@ -26,7 +26,7 @@ def save(path: Path, value: Any) -> None:
 
 def write(path: Path, content: bytes | memoryview) -> None:
     """As `save`, of bytes."""
-    part = part_of(path)
+    part = partial_path(path)
     with open(part, "wb", opener=owner_only) as file:
         file.write(content)
         file.flush()
@@ -35,7 +35,7 @@ def write(path: Path, content: bytes | memoryview) -> None:
     sync_folder(path.parent)
 
 
-def part_of(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """Return the place where a file is written before it has its name."""
     return path.with_name(f"{path.name}.part")
 

@@ -14,8 +14,8 @@ import attrs
 import dp_accounting
 from dp_accounting import dp_event
 
-from lightning_dpgen.privacy.failures import SMALLEST_FAILURE, EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.trials import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, OneOfDpEvent
+from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, OneOfDpEvent
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.access import Access

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.strict_json import check_shape, parse_json, shape
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # In the private folder of a run.
 FILE_NAME = "ledger.jsonl"
 _TEXT, _OBJECT = {"type": "string"}, {"type": "object"}
@@ -208,7 +208,7 @@ class Ledger:
         self.plan = plan
         self._append([{"plan": plan}])
 
-    def hand_over(self) -> None:
+    def detach(self) -> None:
         """Leave the files to another process, which reopens them; entries that nothing was drawn on are named."""
         if self._file is not None and not self._closed:
             self._append([{"handed_over": _now(), "never_drawn": [identity for identity, _ in self._ahead]}])

@@ -10,7 +10,7 @@ from typing import Protocol
 import dp_accounting
 
 from lightning_dpgen.privacy.accountant import INTERVALS, LARGEST_EPSILON, spent, spent_by_rdp
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
 
 # Noise so small protects nothing, and a search need not go there.

@@ -18,13 +18,11 @@ from torch import Tensor
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.loss import REPLACE_ONE
-from lightning_dpgen.privacy.trials import draw_number
+from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.private_selection import draw_trial_count
 
 
-def gaussian(
-    access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False
-) -> Tensor:
+def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False) -> Tensor:
     """The Gaussian mechanism: add noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
 
     Args:
@@ -49,7 +47,7 @@ def gaussian(
         ValueError: if the sensitivity is not positive and finite while noise is due, or values are not contiguous.
     """
     _check_real(name, values)
-    multiplier = access.take(name, GAUSSIAN)
+    multiplier = access.consume(name, GAUSSIAN)
     if multiplier != 0.0:
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
@@ -74,7 +72,7 @@ def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float
         LedgerError, ValueError: as for `gaussian`.
     """
     _check_real(name, values)
-    multiplier = access.take(name, LAPLACE)
+    multiplier = access.consume(name, LAPLACE)
     if multiplier == 0.0:
         return values
     return access.stream.add_laplace_(values, multiplier * _checked(name, sensitivity) * access.max_rows)
@@ -95,7 +93,7 @@ def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: flo
         LedgerError, ValueError: as for `gaussian`.
     """
     _check_real(name, values)
-    multiplier = access.take(name, PURE)
+    multiplier = access.consume(name, PURE)
     if multiplier == 0.0:
         return values
     scale = multiplier * _checked(name, sensitivity) * access.max_rows
@@ -119,7 +117,7 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
     """
     if counts.dtype != torch.int64 or not isinstance(sensitivity, int):
         raise TypeError(f"counts are {counts.dtype}, sensitivity={sensitivity!r}: expected int64 and a whole number")
-    multiplier = access.take(name, PURE)
+    multiplier = access.consume(name, PURE)
     if multiplier == 0.0:
         return counts
     scale = multiplier * _checked(name, sensitivity) * access.max_rows
@@ -243,7 +241,7 @@ def report_noisy_max(
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or not len(scores) or not np.isfinite(scores).all():
         raise ValueError(f"scores of shape {scores.shape}: expected finite numbers, at least one")
-    multiplier = access.take(name, PURE)
+    multiplier = access.consume(name, PURE)
     if multiplier == 0.0:
         return int(scores.argmax())
     scale = multiplier * (1.0 if monotonic else 2.0) * _checked(name, sensitivity) * access.max_rows
@@ -280,4 +278,6 @@ def number_of_trials(access: OpenAccess, name: str) -> int:
     """
     law = access.access.kind(name)
     # 53 bits, each of them the stream's.
-    return draw_number(lambda: int(access.stream.words(1)[0] >> np.uint64(11)) * 2.0**-53, law, access.take(name, law))
+    return draw_trial_count(
+        lambda: int(access.stream.words(1)[0] >> np.uint64(11)) * 2.0**-53, law, access.consume(name, law)
+    )

@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.accountant import (
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
-from lightning_dpgen.privacy.loss import RELATIONS
+from lightning_dpgen.privacy.pld import RELATIONS
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
@@ -78,7 +78,7 @@ class Stage:
         return exact[0] == exact[1] and all(
             one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
             for one, two in (
-                ({"rate": ours.rate}, {"rate": theirs.rate}),
+                ({"sample_rate": ours.sample_rate}, {"sample_rate": theirs.sample_rate}),
                 (ours.multipliers, theirs.multipliers),
                 (ours.deltas, theirs.deltas),
             )

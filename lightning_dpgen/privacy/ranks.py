@@ -73,7 +73,7 @@ class Ranks:
         """The numbers of a contiguous tensor that fall to this rank, as a view: each number to one rank."""
         return values.view(-1).tensor_split(self.size)[self.rank]
 
-    def told(self, value: T | None = None) -> T:
+    def broadcast_object(self, value: T | None = None) -> T:
         """What rank 0 says; the value of others is not looked at."""
         if self.size == 1:
             return value
@@ -82,14 +82,14 @@ class Ranks:
             dist.broadcast_object_list(said, src=0, group=self._control)
         return said[0]
 
-    def spread_(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Put those of rank 0 in the place of everybody's."""
         if self.size > 1:
             with all_needed():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0, group=self._control if tensor.device.type == "cpu" else None)
 
-    def same(self, what: str, value: Any) -> None:
+    def assert_equal(self, what: str, value: Any) -> None:
         """See that all ranks have an equal value.
 
         Raises:
@@ -118,11 +118,11 @@ class Ranks:
         Raises:
             RanksDiffer: in every rank, naming one that differs from rank 0.
         """
-        self.same("clipping rule, bound or divisor", self._said)
+        self.assert_equal("clipping rule, bound or divisor", self._said)
 
     def leader_first(self, work: Callable[[], T]) -> T:
         """Let rank 0 do its work, and then, if it was done, the others theirs."""
-        if self.size > 1 and not self.leads and not self.told():
+        if self.size > 1 and not self.leads and not self.broadcast_object():
             raise RankLost("rank 0 could not do its part, and has said why")
         done = False
         try:
@@ -130,7 +130,7 @@ class Ranks:
             done = True
         finally:
             if self.leads:
-                self.told(done)
+                self.broadcast_object(done)
         return result
 
 

@@ -22,15 +22,15 @@ from lightning_dpgen.privacy.accountant import (
     RDP_ORDERS,
     check_delta,
     converted,
-    failing,
-    moments_at,
+    failure_probability,
     pure_moments,
+    renyi_moments,
     round_up,
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.folders import read_plain
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 FORMAT_VERSION = 2
@@ -279,8 +279,8 @@ class Study:
         for entry in entries:
             if entry["moments"]:
                 event = decode(entry["event"])
-                moments += moments_at(event, RDP_ORDERS)
-                failures.append(failing(event))
+                moments += renyi_moments(event, RDP_ORDERS)
+                failures.append(failure_probability(event))
             else:
                 epsilon, delta = _pair(entry, relation)
                 moments += pure_moments(epsilon, RDP_ORDERS)
@@ -314,9 +314,7 @@ class Study:
         """The first line, the entries, and where they end."""
         file, known = chain.reopen(self._file)
         with file, known:
-            lines = chain.Lines(
-                self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study"
-            )
+            lines = chain.Lines(self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study")
         read = _checked(lines)
         return read[0], read[1:], lines
 
@@ -402,8 +400,7 @@ def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
 
 
 def _shares(epsilon: float, delta: float) -> dict[int, float]:
-    """Of delta, by order, fixed with the total: to the order at which a Gaussian would use it up as much as to all others.
-    """
+    """Of delta, by order, fixed with the total: to the order at which a Gaussian would use it up as much as to all."""
     of_all = (1.0 - _PAIRS) / 2.0
     first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
     rest = of_all / (len(RDP_ORDERS) - 1)

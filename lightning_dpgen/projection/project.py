@@ -11,16 +11,16 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from lightning_dpgen.data.csr import check_csr
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
+from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.errors import BadRecords
 
 # Stages of its plan: the released rows, and how many of them were pulled back.
 ROWS, CLIPPED = "rows", "clipped"
@@ -95,11 +95,13 @@ class Projection:
         if not 0.0 <= count_share < 1.0:
             raise ValueError(f"count_share={count_share}: expected a share of the budget from 0 up to 1")
         kind = NOISES[self.noise].kind
-        drafts = [Draft(ROWS, {"rows": 1.0}, 1, largest=np.inf, kinds={"rows": kind})]
+        specs = [StageSpec(ROWS, {"rows": 1.0}, 1, max_noise=np.inf, kinds={"rows": kind})]
         if self.neighbourhood.enforced and count_share:
             how = GAUSSIAN if delta else PURE
-            drafts.insert(0, Draft(CLIPPED, {"count": 1.0}, 1, largest=np.inf, share=count_share, kinds={"count": how}))
-        return make_plan(drafts, epsilon=epsilon, delta=delta, relation=REPLACE_ONE)
+            specs.insert(
+                0, StageSpec(CLIPPED, {"count": 1.0}, 1, max_noise=np.inf, share=count_share, kinds={"count": how})
+            )
+        return make_plan(specs, epsilon=epsilon, delta=delta, relation=REPLACE_ONE)
 
     def scale(self, plan: Plan) -> float:
         """The scale of the noise by a plan: b of Laplace and spherical noise, the standard deviation of Gaussian noise."""

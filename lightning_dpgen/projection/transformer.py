@@ -130,7 +130,7 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
                 "this projection has released its rows: a second release needs a budget of its own, so fit a new one"
             )
         released, self.pulled_back_ = self.projection_.release(check_rows(X), self.account_)
-        self.account_.settle()
+        self.account_.verify_complete()
         return released
 
     def get_feature_names_out(self, input_features: object = None) -> np.ndarray:

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -25,6 +24,7 @@ from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import Release, load_release
+from lightning_dpgen.sampling.errors import BadRecords
 
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
 EVALUATION, REPORT = "evaluation.json", "report.html"

@@ -17,12 +17,12 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import INTERVALS, gaussian_mu, round_up, spent, spent_by_rdp
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import composed, encode, stage_events
-from lightning_dpgen.privacy.loss import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.noise import SECURE
+from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.software import versions
-from lightning_dpgen.release.lettering import printable
 from lightning_dpgen.release.opened import file_hash
+from lightning_dpgen.release.text import printable
 
 FORMAT_VERSION = 1
 # Names of the files of a release.
@@ -44,6 +44,7 @@ ACCOUNTANTS = {
     "closed form": "closed form",
     "rdp": "dp_accounting.rdp.RdpAccountant",
 }
+
 
 class NotARelease(ValueError):
     """The folder holds no certificate, or no model, that can be read."""
@@ -170,9 +171,7 @@ def also(
     if replaceable:
         with suppress(Unaccountable):
             replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
-    curve = [
-        [10.0**-e, round_up(spent(event, 10.0**-e, relation=relation, interval=interval).epsilon)] for e in _EXPONENTS
-    ]
+    curve = [[10.0**-e, round_up(spent(event, 10.0**-e, relation=relation, interval=interval).epsilon)] for e in _EXPONENTS]
     return {
         "replace_one_epsilon": replaced if replaced is not None and math.isfinite(replaced) else None,
         "gaussian_mu": round_up(gaussian_mu(epsilon, delta)),
@@ -297,9 +296,7 @@ def _several_records(declared: dict[str, Any]) -> str:
     most = _rows_of_a_person(declared)
     if most is None:
         return "A person with several records is protected less."
-    return (
-        f"Of a person with more than {most:,} record{'s' if most != 1 else ''}, those beyond that number took no part."
-    )
+    return f"Of a person with more than {most:,} record{'s' if most != 1 else ''}, those beyond that number took no part."
 
 
 def _assumed(certificate: dict[str, Any]) -> str:

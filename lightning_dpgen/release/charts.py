@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from lightning_dpgen.release.lettering import printable
+from lightning_dpgen.release.text import printable
 
 _WIDTH, _ROW, _LETTERS = 300, 19, 17
 _HIGH, _BASE = 96, 112

@@ -12,9 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.release.lettering import printable
 from lightning_dpgen.release.mark import METADATA, NOT_PRIVATE
 from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.text import printable
 
 # Panels and the curves of each; further components and channels are not drawn.
 PANELS, CHANNELS, CURVES = 12, 3, 6

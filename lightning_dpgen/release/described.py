@@ -13,7 +13,7 @@ from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
-from lightning_dpgen.release.lettering import joined, listed, printable, value_text
+from lightning_dpgen.release.text import joined, listed, printable, value_text
 
 # Columns and channels that a page lists; the certificate has them all.
 MOST = 60

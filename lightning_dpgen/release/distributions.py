@@ -22,7 +22,7 @@ from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.charts import histogram, percent, ranked
-from lightning_dpgen.release.lettering import printable, value_text
+from lightning_dpgen.release.text import printable, value_text
 
 # Of the records that charts are made of, of the charts, bars and items, and of the example records and their columns.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16

@@ -15,7 +15,7 @@ from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
-def opened(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> BinaryIO:
+def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> BinaryIO:
     """Open an ordinary file of no more than so many bytes; a pipe or a device may never end, and is not opened at all.
 
     Args:
@@ -47,16 +47,16 @@ def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bo
     Raises:
         ValueError: naming what stands there in its place.
     """
-    opened(path, most_bytes, links=links).close()
+    open_ordinary(path, most_bytes, links=links).close()
 
 
-def read_own(path: Path, *, links: bool = False) -> dict[str, Any]:
+def read_json_file(path: Path, *, links: bool = False) -> dict[str, Any]:
     """The JSON object in a file of a release.
 
     Raises:
         ValueError: naming the file and what is wrong.
     """
-    with opened(path, MOST_BYTES, links=links) as file:
+    with open_ordinary(path, MOST_BYTES, links=links) as file:
         return read_object(file, path.name)
 
 
@@ -66,7 +66,7 @@ def file_hash(path: Path) -> str:
     Raises:
         ValueError: as `opened`.
     """
-    with opened(path) as file:
+    with open_ordinary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

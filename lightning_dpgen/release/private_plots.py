@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
-from lightning_dpgen.release.lettering import printable
+from lightning_dpgen.release.text import printable
 
 REAL, SYNTHETIC, _LINE = "#aab3bf", "#1f5fa8", "#dfe3e8"
 # Text stays text, in fonts that the reader has; names of columns are never read as formulas.

@@ -21,7 +21,7 @@ from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
-from lightning_dpgen.release.opened import check_ordinary, read_own
+from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.tensors import check_tensors
 
 KIND = "projection"
@@ -115,7 +115,7 @@ def load_projected(folder: Path) -> ProjectedRows:
         NotARelease: if it cannot be read, or its parts do not fit together.
     """
     try:
-        description = read_own(folder / MODEL, links=True)
+        description = read_json_file(folder / MODEL, links=True)
         d, k = (description[name] for name in ("d", "k"))
         check_matrix(description["matrix"], d, k)
         check_tensors(folder / WEIGHTS, {"matrix": (d, k), "centre": (d,)}, "F64")

@@ -42,9 +42,7 @@ def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None
     rate = f", about 1 in {drawn / found:,.0f}" if found else ""
     enough = found * MOST_DRAWN // drawn
     advice = f"ask for {enough:,} at most, or set fewer conditions" if enough else "set fewer conditions"
-    raise TooRare(
-        f"{_said(where)}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}"
-    )
+    raise TooRare(f"{_said(where)}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")
 
 
 def _said(where: Mapping[str, Any]) -> str:

@@ -11,10 +11,10 @@ import jinja2
 from markupsafe import Markup
 
 from lightning_dpgen.privacy.accountant import round_up
-from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
-from lightning_dpgen.release.lettering import markdown, value_text
 from lightning_dpgen.release.pages import environment
+from lightning_dpgen.release.text import markdown, value_text
 
 # What a curator gets for the budget, by the name of a stage.
 _BOUGHT = {
@@ -157,9 +157,7 @@ def _curve(certificate: dict[str, Any]) -> Markup | None:
         return (height - bottom) * (1 - epsilon / top) + 6
 
     line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
-    ticks = "".join(
-        f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points
-    )
+    ticks = "".join(f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points)
     levels = "".join(
         f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
         f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'

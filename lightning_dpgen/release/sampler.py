@@ -31,7 +31,7 @@ from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
-from lightning_dpgen.release.opened import check_ordinary, read_own
+from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import check_rate
 from lightning_dpgen.release.tensors import check_finite, check_tensors
@@ -111,9 +111,7 @@ class Release:
         weights[number] = 1.0
         return Release(type(self._mixture)(self._mixture.network, weights), private=self.private)
 
-    def sample(
-        self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
-    ) -> pd.DataFrame | np.ndarray:
+    def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
         """n synthetic records: a table; of pictures (n, height, width), whole numbers from 0 to ``schema.layout.levels``.
 
         Args:
@@ -135,9 +133,7 @@ class Release:
         self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
-    def chunks(
-        self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def chunks(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Iterator[pa.RecordBatch]:
         """The same, a chunk at a time."""
         self._check_columns()
         random, before = np.random.default_rng(seed), 0
@@ -256,7 +252,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
         check_ordinary(folder / WEIGHTS, links=True)
-        description = read_own(folder / MODEL, links=True)
+        description = read_json_file(folder / MODEL, links=True)
         if description["model"] == KIND:
             return load_projected(folder)
         private = description.pop("private", True)

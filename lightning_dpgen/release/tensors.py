@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_dpgen.privacy.strict_json import parse_json
 from lightning_dpgen.release.bounds import MOST_NUMBERS
-from lightning_dpgen.release.opened import opened
+from lightning_dpgen.release.opened import open_ordinary
 
 # Bytes of the header that an entry takes beyond its name, and that other metadata take.
 _EACH, _BESIDES = 1024, 1 << 16
@@ -45,7 +45,7 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
     if numbers > MOST_NUMBERS:
         raise ValueError(f"{path.name}: {numbers:,} numbers in all tensors: expected at most {MOST_NUMBERS:,}")
     most = _BESIDES + sum(_EACH + 6 * len(name) for name in shapes)
-    with opened(path, links=True) as file:
+    with open_ordinary(path, links=True) as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= most:
@@ -75,7 +75,7 @@ def check_finite(path: Path) -> None:
     Raises:
         ValueError: if it does.
     """
-    with opened(path, links=True) as file:
+    with open_ordinary(path, links=True) as file:
         file.seek(8 + struct.unpack("<Q", file.read(8))[0])
         while block := file.read(_BLOCK):
             if not np.isfinite(np.frombuffer(block, "<f4")).all():

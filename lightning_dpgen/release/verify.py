@@ -33,8 +33,8 @@ from lightning_dpgen.privacy.accountant import (
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.reference import Reference, read_reference
-from lightning_dpgen.privacy.trials import SHAPES, OneOfDpEvent
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
@@ -53,7 +53,7 @@ from lightning_dpgen.release.certificate import (
     digest,
     statement,
 )
-from lightning_dpgen.release.opened import file_hash, opened, read_own
+from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projected import KIND, load_projected
 
 # Of numbers that are recomputed by the same rule; written numbers are rounded up.
@@ -101,7 +101,7 @@ def read_certificate(folder: Path) -> dict[str, Any]:
     if not path.is_file() or path.is_symlink():
         raise NotARelease(f"{folder} is not a release: it holds no {CERTIFICATE} that is an ordinary file")
     try:
-        return read_own(path)
+        return read_json_file(path)
     except (ValueError, OSError) as error:
         raise NotARelease(f"{path} is no certificate: {error}") from None
 
@@ -197,7 +197,7 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
     said = certificate["statement"]
     for name in sorted(set(ABOUT) & present & set(files)):
         try:
-            with opened(folder / name) as file:
+            with open_ordinary(folder / name) as file:
                 text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
         except (ValueError, OSError):
             # Said above.
@@ -388,7 +388,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     """Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added."""
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
     try:
-        model = read_own(folder / MODEL) if MODEL in certificate["files"] else {}
+        model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
         described = model.get("model") == KIND
     except (ValueError, OSError) as error:
         verdict.problems.append(f"{MODEL} cannot be read: {error}")

@@ -61,9 +61,7 @@ def _release(dpgen, folder, *arguments):
 
 def test_a_table_of_persons(dpgen, tmp_path):
     table = _visits(tmp_path)
-    certificate, synthetic, out = _release(
-        dpgen, tmp_path, *table, f"data.n={N}", "data.person=id", "data.max_rows=3"
-    )
+    certificate, synthetic, out = _release(dpgen, tmp_path, *table, f"data.n={N}", "data.person=id", "data.max_rows=3")
     assert certificate["unit"] == "one person with at most 3 records" and certificate["declared"]["max_rows"] == 3
     assert "records: more than max_rows of a person" in out
     assert list(synthetic) == ["id", "visit", "age", "weight", "town", "smoker"] and len(synthetic) == 60
@@ -72,9 +70,11 @@ def test_a_table_of_persons(dpgen, tmp_path):
     assert ((synthetic["weight"] * 10).round() == synthetic["weight"] * 10).all()
 
 
-OPEN = SCHEMA.replace("low: 0, high: 110", "low: private, high: private").replace(
-    "low: 2019-01-01, high: 2021-12-31", "low: private, high: private"
-).replace("values: [Rome, Ur, elsewhere], other: elsewhere", "values: private")
+OPEN = (
+    SCHEMA.replace("low: 0, high: 110", "low: private, high: private")
+    .replace("low: 2019-01-01, high: 2021-12-31", "low: private, high: private")
+    .replace("values: [Rome, Ur, elsewhere], other: elsewhere", "values: private")
+)
 
 
 def test_bounds_categories_and_the_number_of_records_are_found(dpgen, tmp_path):

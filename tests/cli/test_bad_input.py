@@ -71,7 +71,8 @@ MISTAKES = {
     "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number, 1 or more"),
     "nodes that nobody has started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
     "groups that devices cannot share": (
-        ["model.divergence=group", "model.groups=5", "trainer.devices=2"], r"model\.groups=5: 2 devices share them"
+        ["model.divergence=group", "model.groups=5", "trainer.devices=2"],
+        r"model\.groups=5: 2 devices share them",
     ),
     "half precision": (["trainer.precision=16-mixed"], r"trainer\.precision=16-mixed: expected one of"),
     "half a component": (["model=measured", "model.components=1.5"], r"model\.components=1\.5: expected a whole"),
@@ -102,7 +103,8 @@ MISTAKES = {
     "a rate of learning": (["model.lr=1e300"], "model.lr"),
     **{
         f"a schema named {value}": (
-            ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"], r"data\.schema=.*: expected the name"
+            ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"],
+            r"data\.schema=.*: expected the name",
         )
         for value in ("12", "inf", "nan", "-1", "[1,2]", "{a:1}", "true")
     },
@@ -115,8 +117,15 @@ MISTAKES = {
         for value in ("10", "99999999999999999999999")
     },
     "too many items of a private list": (
-        ["data=baskets", "data.path=b.dat", "data.items=private", "data.discovery_share=0.1", "data.outside=clamp",
-         "data.n=300", "data.max_items=99999999999999999999999"],
+        [
+            "data=baskets",
+            "data.path=b.dat",
+            "data.items=private",
+            "data.discovery_share=0.1",
+            "data.outside=clamp",
+            "data.n=300",
+            "data.max_items=99999999999999999999999",
+        ],
         r"data\.max_items=9+: expected a whole number from 1 to 100,000",
     ),
     "a number of classes of baskets": (
@@ -249,9 +258,7 @@ def test_a_place_that_cannot_be_written(dpgen, tmp_path):
 
 
 def test_it_also_runs_as_a_module(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_dpgen", "nosuch"], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-m", "lightning_dpgen", "nosuch"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and one_line(done.stderr)
 
 

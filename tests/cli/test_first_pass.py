@@ -11,7 +11,7 @@ from contracts.sealed import rewrite
 from lightning_dpgen.cli import first_pass, train
 from lightning_dpgen.cli.configuration import read_conf
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
@@ -316,8 +316,10 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
     if bought == "keys":
         finds = [first_pass.Bought(None, {"city": [f"c{i}" for i in range(size)]}) for size in (3, 300)]
     plans = [first_pass.with_bought(conf, found).plan() for found in finds]
-    drawn = [[(stage.name, stage.count, stage.access.rate, sorted(stage.access.multipliers)) for stage in plan.stages]
-             for plan in plans]  # fmt: skip
+    drawn = [
+        [(stage.name, stage.count, stage.access.sample_rate, sorted(stage.access.multipliers)) for stage in plan.stages]
+        for plan in plans
+    ]
     noise = np.array([[m for stage in plan.stages for m in stage.access.multipliers.values()] for plan in plans
                       if drawn[0] == drawn[1]])  # fmt: skip
     same = drawn[0] == drawn[1] and np.allclose(noise[0], noise[1], rtol=2e-3)
@@ -334,7 +336,7 @@ def test_accesses_that_were_promised_whole_cannot_change(tmp_path):
     words = [*table, "data.n=null", "data.n_share=0.1", "privacy.epsilon=2", "privacy.delta=1e-8"]
     words += [f"{name}={value}" for name, value in GIVEN.items()]
     promise = first_pass.first_plan(read_conf(words))
-    with pytest.raises(Mistake, match="were promised before the first pass"):
+    with pytest.raises(UsageError, match="were promised before the first pass"):
         first_pass.with_bought(read_conf([*words, "model.steps=21"]), first_pass.Bought(2000, {})).plan(promise)
     with pytest.raises(BudgetTooSmall, match="promised before the first pass"):
         first_pass.with_bought(read_conf(words), first_pass.Bought(25, {})).plan(promise)

@@ -161,9 +161,7 @@ def test_the_number_of_records_and_a_figure_can_be_bought(dpgen, tmp_path):
     assert dpgen("verify", run)[0] == 0
 
 
-@pytest.mark.parametrize(
-    "label", [pytest.param([], marks=pytest.mark.slow), ["data.label=true", "data.classes=[a,b]"]]
-)
+@pytest.mark.parametrize("label", [pytest.param([], marks=pytest.mark.slow), ["data.label=true", "data.classes=[a,b]"]])
 def test_baskets_are_measured_in_two(dpgen, tmp_path, label):
     random, lines = np.random.default_rng(0), []
     for i in range(3000):
@@ -301,7 +299,8 @@ def test_a_report_says_what_each_access_has_bought(settings):
 
 BAD = {
     "sharper than nothing": (
-        ["data=mushroom", "model.label_share=0", "model.label_sharpness=2"], "model.label_share has paid for, and it is 0"
+        ["data=mushroom", "model.label_share=0", "model.label_sharpness=2"],
+        "model.label_share has paid for, and it is 0",
     ),
     "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
@@ -324,7 +323,8 @@ BAD = {
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
     "more clusters than fit anywhere": (
-        ["split.k=100000", "model.waves=64"], "split.k=100000, model.waves=64: the second moments",
+        ["split.k=100000", "model.waves=64"],
+        "split.k=100000, model.waves=64: the second moments",
     ),
     "symmetries of nothing": (["model.symmetries={}"], "model.symmetries={}: expected handwriting"),
     "more moments than fit anywhere": (
@@ -334,10 +334,12 @@ BAD = {
     "a clipping rule": (["clipping=fixed"], "clipping=fixed: model=measured clips no gradient"),
     "a bound": (["clipping.c_max=3"], "leave settings of clipping out"),
     "shares that leave nothing": (
-        ["data.classes=0", "split.k=4", "split.lloyd_share=0.6", "privacy.fidelity_share=0.4"], "leave -",
+        ["data.classes=0", "split.k=4", "split.lloyd_share=0.6", "privacy.fidelity_share=0.4"],
+        "leave -",
     ),
     "a split that takes all": (
-        ["data.classes=0", "split.k=4", "split.moments_share=0.5", "split.lloyd_share=0.5"], "use 1.03 of the budget",
+        ["data.classes=0", "split.k=4", "split.moments_share=0.5", "split.lloyd_share=0.5"],
+        "use 1.03 of the budget",
     ),
     "a share of no split": (["split.k=1", "split.moments_share=0.2"], "split.moments_share=0.2: there is one cluster"),
     "classes that are numbers": (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lightning_dpgen.cli import run_folder
-from lightning_dpgen.cli.mistake import Mistake
 from lightning_dpgen.cli.run_folder import RunFolder
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.release.against_real import write_evaluation
@@ -164,7 +164,7 @@ FOLDERS = ["release-in-progress", "trials", "tensorboard"]
 def test_what_stands_in_the_way_of_a_file_is_refused_before_anything_is_spent(tmp_path, name, make):
     (tmp_path / "run/private").mkdir(parents=True, mode=0o700)
     make(tmp_path / "run/private" / name)
-    with pytest.raises(Mistake, match=rf"private/{name} is .*choose another run_dir$") as refused:
+    with pytest.raises(UsageError, match=rf"private/{name} is .*choose another run_dir$") as refused:
         run_folder.take(RunFolder(tmp_path / "run"))
     assert len(str(refused.value).splitlines()) == 1
 
@@ -179,7 +179,7 @@ def test_what_a_run_has_left_is_not_in_its_way(tmp_path):
     run_folder.take(folder)
     # Without its ledger it belongs to no run.
     folder.ledger.unlink()
-    with pytest.raises(Mistake, match="release-in-progress is a folder, of a run whose ledger is not there: remove it"):
+    with pytest.raises(UsageError, match="release-in-progress is a folder, of a run whose ledger is not there: remove it"):
         run_folder.take(folder)
 
 

@@ -108,7 +108,7 @@ def test_records_that_differ_in_a_byte_are_others():
 def test_a_damaged_ledger_is_refused_and_left_alone(dpgen, run, trained, damage):
     lines = _lines(run)
     spoilt = {
-        "edited": [lines[0], lines[1].replace(b'"rate": 1.0', b'"rate": 0.5'), *lines[2:]],
+        "edited": [lines[0], lines[1].replace(b'"sample_rate": 1.0', b'"sample_rate": 0.5'), *lines[2:]],
         "missing": lines[:3] + lines[4:],
         "empty": [],
         "another run's": (trained / "private" / "ledger.jsonl").read_bytes().splitlines(keepends=True),

@@ -12,7 +12,7 @@ from contracts.sealed import rewrite
 from lightning_dpgen.cli import candidates, selection
 from lightning_dpgen.cli.candidates import read_candidates
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.cli.telling import Nobody
+from lightning_dpgen.cli.reporter import SilentReporter
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
 
@@ -46,7 +46,7 @@ def drawn(monkeypatch):
 
     def of(*positions):
         def number(access, name):
-            access.take(name, "logarithmic")
+            access.consume(name, "logarithmic")
             monkeypatch.setattr(access.stream, "integers", lambda size, below: np.array(positions)[:size] % below)
             return len(positions)
 
@@ -121,7 +121,7 @@ def test_where_all_fail_nothing_is_released(select, drawn, monkeypatch):
 
 
 def test_where_none_is_drawn_an_untrained_network_is_released(select, monkeypatch):
-    monkeypatch.setattr(selection, "number_of_trials", lambda access, name: int(0 * access.take(name, "poisson")))
+    monkeypatch.setattr(selection, "number_of_trials", lambda access, name: int(0 * access.consume(name, "poisson")))
     status, out, err, run = select("privacy.selection=poisson", "privacy.selection_mean=3", *BY_FIDELITY, SPACE[0])
     assert status == 0 and "with probability 0.05 there is none" in out, err
     assert _certificate(run)["selection"]["chosen"] is None and verify(run / "release").good
@@ -311,7 +311,7 @@ def test_the_budget_is_told_without_reading_a_record(dpgen):
 
 def test_the_budget_of_a_trial_is_nearly_the_largest_that_fits():
     words = [*QUICK, *LAW, *BY_FIDELITY, *SPACE]
-    found = read_candidates(words, Nobody())
+    found = read_candidates(words, SilentReporter())
     assert found.plan.epsilon <= 4.0 < 1.01 * found.plan.epsilon
     assert all(own.conf.privacy.epsilon == found.trial_epsilon for own in found.settings)
     for own in found.settings:

@@ -9,9 +9,9 @@ import torch
 
 from lightning_dpgen.cli import measured_run, project, resume, selection
 from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.mistake import Mistake
+from lightning_dpgen.cli.reporter import SilentReporter
 from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.telling import Nobody
+from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -54,7 +54,7 @@ READERS = {
     "projected.pt": ({"done": {}, "rows": torch.zeros(2, 2), "count": None}, _projected),
     "checkpoint.ckpt": (
         {"state_dict": {}},
-        lambda account, folder: resume.restore(account, SimpleNamespace(load=dict), None, folder, Nobody(), {}),
+        lambda account, folder: resume.restore(account, SimpleNamespace(load=dict), None, folder, SilentReporter(), {}),
     ),
 }
 
@@ -63,12 +63,12 @@ def _interrupted(root):
     """A run that was interrupted after its first access, gone on with."""
     folder = RunFolder(root)
     folder.private.mkdir(parents=True)
-    stages = [Stage(draft.access(3.0), draft.count, 0.2) for draft in SPLIT.drafts(6)]
+    stages = [Stage(spec.access(3.0), spec.count, 0.2) for spec in SPLIT.specs(6)]
     stages.append(Stage(Access("training", {"gradient": 3.0}), 3, 0.2))
     account = Account(Plan(tuple(stages), 8.0, 1e-5), folder.ledger)
     with account.open(stages[0].name) as access:
         for name in access.access.multipliers:
-            access.take(name)
+            access.consume(name)
     account.ledger.close()
     return folder, Account.resume(folder.ledger)
 
@@ -99,7 +99,7 @@ def test_a_state_is_taken_up_by_its_own_run_alone(runs, monkeypatch, name):
         assert name == "fidelity.pt", "one that is only told may be left out"
     except LedgerError as error:
         assert "knows of lines that the ledger does not hold" in str(error) and name in str(error)
-    except Mistake as error:
+    except UsageError as error:
         assert name == "bought.pt" and "interrupted in its first pass" in str(error)
     assert account.ledger.accesses == before
     assert _taken(name, account, folder, account.ledger.head, monkeypatch) is not None

@@ -10,7 +10,7 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen.cli.configuration import PrivacyConf
-from lightning_dpgen.cli.same_run import fingerprint
+from lightning_dpgen.cli.run_identity import fingerprint
 from lightning_dpgen.cli.studies import mark
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.study import Study, fingerprint_key

@@ -10,8 +10,8 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
-from lightning_dpgen.privacy.loss import Unaccountable
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.pld import Unaccountable
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.opened import file_hash
@@ -25,9 +25,7 @@ def test_a_release_is_consistent_wherever_it_is_copied(dpgen, release):
     assert status == 0 and "CONSISTENT" in out and "epsilon recomputed" in out and not err
 
 
-@pytest.mark.parametrize(
-    "words", [("verify",), ("sample", "--seed", 3), ("evaluate", "data=digits", "--seconds", 1e-9)]
-)
+@pytest.mark.parametrize("words", [("verify",), ("sample", "--seed", 3), ("evaluate", "data=digits", "--seconds", 1e-9)])
 def test_a_run_stands_for_its_release(dpgen, trained, words):
     command, *rest = words
     of_run, of_release = (dpgen(command, folder, *rest) for folder in (trained, trained / "release"))
@@ -103,7 +101,8 @@ SEALED = {
     "chosen among several": (lambda c: c.update(selection="the best of ten"), "selection"),
     "a study": (lambda c: c.update(study=STUDY), "study: epsilon 9 is above the total of 3"),
     "a study that costs less than its run": (
-        lambda c: c.update(study=STUDY | {"epsilon": 0.1}), "less than what this run alone costs"
+        lambda c: c.update(study=STUDY | {"epsilon": 0.1}),
+        "less than what this run alone costs",
     ),
     "a study of a tiny delta": (lambda c: c.update(study=STUDY | {"epsilon": 2.9, "delta": 1e-300}), "study: delta"),
     "format by another type": (lambda c: c.update(format_version=True), "format_version"),
@@ -126,7 +125,8 @@ SEALED = {
     "huge count": (_event({"type": "SelfComposedDpEvent", "count": 10**15, "event": {}}), "accounted for"),
     "an interval at delta 0": (lambda c: c.update(delta=0.0), "cannot be accounted for"),
     "a pure event of stages that are not": (
-        lambda c: c.update(event=LAPLACE, stages=_stages([GAUSSIAN]), delta=0), "composition of the stages"
+        lambda c: c.update(event=LAPLACE, stages=_stages([GAUSSIAN]), delta=0),
+        "composition of the stages",
     ),
     "stages that no replaced record is accounted for": (
         lambda c: c.update(event=GAUSSIAN, stages=_stages([LAPLACE, SAMPLED]), relation="replace_one"),
@@ -381,11 +381,11 @@ def test_no_release_at_all(dpgen, tmp_path):
 @pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
 def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch, monkeypatch):
     """Wherever an epsilon could be read, before, during and after."""
-    from lightning_dpgen.cli.telling import Terminal
+    from lightning_dpgen.cli.reporter import TerminalReporter
 
     from .conftest import QUICK
 
-    monkeypatch.setattr(Terminal, "bar", True)
+    monkeypatch.setattr(TerminalReporter, "bar", True)
     status, out, err = dpgen("train", *QUICK, switch, f"run_dir={tmp_path / 'run'}")
     made = tmp_path / "run" / "release"
     certificate = json.loads((made / "privacy.json").read_text())

@@ -9,10 +9,10 @@ from lightning_dpgen.clustering.directions import Directions, feature_moments, l
 from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.stores import store_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.stores import store_of
 
 RECORDS = torch.rand(2 * BLOCK + 300, 7, generator=torch.Generator().manual_seed(1))
 
@@ -94,7 +94,7 @@ def test_few_dimensions_find_groups_that_all_of_them_lose_in_noise():
 
     def pure(dimensions, seed):
         settings = SplitSettings(k=4, iterations=6, features=200, dimensions=dimensions)
-        stages = tuple(Stage(d.access(18.0), d.count, d.share) for d in settings.drafts(2000))
+        stages = tuple(Stage(d.access(18.0), d.count, d.share) for d in settings.specs(2000))
         account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=seed))
         split = private_split(records, torch.ones(16), settings, 2000, account, torch.Generator().manual_seed(seed))
         return sum(int(torch.bincount(labels[split.clusters == c], minlength=4).max()) for c in range(4)) / 2000
@@ -108,7 +108,7 @@ def test_a_split_is_exact_whatever_precision_is_asked_for():
     settings = SplitSettings(k=3, iterations=3, features=30, dimensions=4)
 
     def found():
-        stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.drafts(5000))
+        stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.specs(5000))
         account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
         return private_split(RECORDS, torch.ones(7), settings, 5000, account, torch.Generator().manual_seed(0))
 

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.means import shrunk_means
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 def _split(records, settings, *, multiplier, n, centres=None):
     """A split whose every access has one merged noise multiplier; 0 is a run without privacy."""
     settings = settings.fitted(Layout(units=records.shape[1]))
-    stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.drafts(n))
+    stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.specs(n))
     account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
     scale = torch.ones(records.shape[1])
     public = torch.Generator().manual_seed(0)
@@ -49,7 +49,7 @@ def test_every_release_is_in_range_and_every_access_is_made(size, multiplier, k,
     assert split.clusters.shape == (size,) and split.counts.shape == (k,) and split.means.shape == (k, 5)
     assert torch.isfinite(split.means).all() and (split.means >= 0).all() and (split.means <= 1).all()
     assert (split.counts >= 1).all() and split.weights.sum() == pytest.approx(1.0, abs=1e-5)
-    account.settle()
+    account.verify_complete()
 
 
 def test_clear_groups_are_found_and_their_means_released():
@@ -93,7 +93,7 @@ def test_every_map_and_start_finds_clear_groups(variant):
     # Public records of the four groups that the data have none of.
     public = (centres - 0.05).clamp(0, 1) if settings.start == "public" else None
     split, account = _split(records, settings, multiplier=0.5, n=2000, centres=public)
-    account.settle()
+    account.verify_complete()
     assert len({a.access.stage for a in account.plan.stages}) == (3 if settings.start == "mean" or settings.projects else 2)
     pure = [torch.bincount(labels[split.clusters == c], minlength=4) for c in range(4)]
     assert sum(int(counts.max()) for counts in pure) >= 0.7 * len(records)
@@ -116,7 +116,7 @@ def test_centres_that_do_not_fit_cost_nothing(start, centres):
 
 
 def _account_of(settings, n=60):
-    stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.fitted(Layout(units=5)).drafts(n))
+    stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.fitted(Layout(units=5)).specs(n))
     return Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
 
 
@@ -169,15 +169,15 @@ def test_records_of_any_type_are_split_alike(kernel, k):
 
 
 def test_shares_of_one_access_add_up():
-    for draft in SplitSettings(k=3).drafts(1000):
-        assert sum(draft.weights.values()) == pytest.approx(1.0) and 0 < draft.share < 1
+    for spec in SplitSettings(k=3).specs(1000):
+        assert sum(spec.noise_shares.values()) == pytest.approx(1.0) and 0 < spec.share < 1
 
 
 def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
     """Of 4,000 drawn in 64 of 70: its length by chance is off by 1 part in 600 (one deviation), and never by 5 of those."""
     settings, n = SplitSettings(k=5, features=70, dimensions=64), 900
-    draft = settings.drafts(n)[1]
-    plan = Plan((Stage(draft.access(3.0), draft.count, 0.5),), 1.0, 1e-5, max_rows=2)
+    spec = settings.specs(n)[1]
+    plan = Plan((Stage(spec.access(3.0), spec.count, 0.5),), 1.0, 1e-5, max_rows=2)
     deviation = 2 * plan.stages[0].access.multipliers["sums"]
     noise = deviation * torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)) / (n / 5)
     assert settings.centre_noise(plan, n) == pytest.approx(float(noise.norm(dim=1).square().mean().sqrt()), rel=5 / 600)
@@ -186,7 +186,7 @@ def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
 
 def test_without_a_kernel_accesses_need_the_number_of_columns():
     with pytest.raises(ValueError, match=r"split\.kernel=identity: expected settings\.fitted"):
-        SplitSettings(kernel="identity").drafts(100)
+        SplitSettings(kernel="identity").specs(100)
 
 
 def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():

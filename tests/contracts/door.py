@@ -69,7 +69,7 @@ class Door:
 
     def __enter__(self) -> Door:
         self._patch = pytest.MonkeyPatch()
-        take, add = OpenAccess.take, PrivateStream.add_normal_
+        take, add = OpenAccess.consume, PrivateStream.add_normal_
 
         def taken(access: OpenAccess, name: str, *kind: str) -> float:
             self._check_drawn()
@@ -77,7 +77,7 @@ class Door:
             self._due = (access, name) if multiplier and access.access.kind(name) in (GAUSSIAN, LAPLACE, PURE) else None
             return multiplier
 
-        self._patch.setattr(OpenAccess, "take", taken)
+        self._patch.setattr(OpenAccess, "consume", taken)
         self._patch.setattr(PrivateStream, "add_normal_", lambda _, values, deviation: self._answer(values, deviation))
         self._patch.setattr(PrivateStream, "add_laplace_", lambda _, values, scale: self._answer(values, scale))
         self._patch.setattr(PrivateStream, "normal_", lambda stream, out: add(stream, out.zero_(), 1.0))

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.gradients.records import materialised
-from lightning_dpgen.privacy.draws import Draw
+from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 
 def drawn(account, records, offsets=None, stage="training") -> Lot:
@@ -22,7 +22,7 @@ def drawn(account, records, offsets=None, stage="training") -> Lot:
     return PoissonLots(records, account, stage=stage, clusters=clusters, k=k).draw()
 
 
-def draw_of(account, size, stage="training") -> Draw:
+def draw_of(account, size, stage="training") -> LotId:
     """Of so many records."""
     return drawn(account, torch.zeros(size, 1), stage=stage).draw
 

@@ -61,7 +61,7 @@ def a_killed_trial_costs_what_was_planned_or_fails(stage: str = "clustering") ->
             attempts.append((account, _counted(account.ledger.accesses)))
 
     def one_trial(access, name):
-        access.take(name, "logarithmic")
+        access.consume(name, "logarithmic")
         access.stream.integers = lambda size, below: np.zeros(size, np.int64)
         return 1
 

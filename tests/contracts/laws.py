@@ -30,18 +30,16 @@ from contracts.drawn import draw_of, drawn, handed
 from torch import nn
 
 from lightning_dpgen.cli.fit import schema_of
-from lightning_dpgen.cli.same_run import fingerprint
+from lightning_dpgen.cli.run_identity import fingerprint
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import find_bounds, find_keys
-from lightning_dpgen.data.held import Held
+from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.lots import Lot, PoissonLots
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.stores import Store, store_of
-from lightning_dpgen.gradients import deferred, privatize
+from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import (
     Decay,
     DPNorm,
@@ -54,25 +52,26 @@ from lightning_dpgen.gradients.clipping import (
     Smoothed,
     clip_weights,
 )
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.forms import Product, Segmented, Whole
+from lightning_dpgen.gradients.factors import Dense, OneComponent, RankOne
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import LotNorms
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.measure.choice import Choice, Distances, pairs_of
 from lightning_dpgen.measure.statistics import Marginals
+from lightning_dpgen.measure.table_selection import Distances, TableSelection, pairs_of
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import coins, mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon, round_up, spent
-from lightning_dpgen.privacy.calibration import Draft, make_plan
-from lightning_dpgen.privacy.draws import Draw
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, NoiseMissing
+from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -81,6 +80,8 @@ from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import make_certificate
+from lightning_dpgen.sampling.lots import Lot, PoissonLots
+from lightning_dpgen.sampling.stores import Store, store_of
 
 
 def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1, kinds=MappingProxyType({})):
@@ -216,7 +217,7 @@ def the_split_asks_for_what_its_plan_says() -> None:
 
 def _asks_for_what_its_plan_says(k: int, d: int, m: int, dimensions: int | None) -> None:
     settings = SplitSettings(k=k, iterations=1, features=d, dimensions=dimensions, radius=1.5)
-    accesses = [draft.access(2.5) for draft in settings.drafts(100)]
+    accesses = [spec.access(2.5) for spec in settings.specs(100)]
     account = Account(Plan(tuple(Stage(a, 1, 0.3) for a in accesses), 1.0, 1e-5), stream=PrivateStream(seed=6))
     asked, add = [], account.stream.add_normal_
     with pytest.MonkeyPatch.context() as patch:
@@ -276,7 +277,7 @@ RULES = {
     "dpnorm": DPNorm(c_max=2.0, bins=10, share=0.2),
     "decay": Decay(0.5, factor=0.5, least=0.25),
     "schedule": Schedule(lambda lot: 0.5 / (1 + lot)),
-    "quantile": Quantile(0.5, expected_lot=5.0, share=0.2),
+    "quantile": Quantile(0.5, expected_batch_size=5.0, share=0.2),
     "normalised": Normalised(0.5),
     "smoothed": Smoothed(DPNorm(c_max=2.0, bins=10, share=0.2), keep=0.8),
 }
@@ -295,11 +296,11 @@ def step_of(rule):
 
     def run(gradients):
         weight = nn.Parameter(torch.zeros(3, 4))
-        account = account_of({**dict.fromkeys(rule.weights, 4.0), "gradient": 1.0})
+        account = account_of({**dict.fromkeys(rule.noise_shares, 4.0), "gradient": 1.0})
         optimizer = PrivateOptimizer(
-            torch.optim.SGD([weight], lr=1.0), account=account, clipping=rule, expected_lot=5.0
+            torch.optim.SGD([weight], lr=1.0), account=account, clipping=rule, expected_batch_size=5.0
         )
-        optimizer.take(handed(account, {weight: gradients}))
+        optimizer.set_gradients(handed(account, {weight: gradients}))
         optimizer.step()
         return weight.detach(), optimizer.last_bound
 
@@ -325,16 +326,16 @@ def step_with(rules, multiplier=1.0):
     def of(make):
         def run(data):
             weights = [nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(3, 2))]
-            noises = {name: multiplier for rule in rules for name in rule.weights} | {"gradient": multiplier}
+            noises = {name: multiplier for rule in rules for name in rule.noise_shares} | {"gradient": multiplier}
             account = account_of(noises)
             optimizer = PrivateOptimizer(
-                torch.optim.SGD(weights, lr=1.0), account=account, clipping=rules, expected_lot=5.0
+                torch.optim.SGD(weights, lr=1.0), account=account, clipping=rules, expected_batch_size=5.0
             )
             terms = make(weights, data)
             draw = draw_of(account, max(len(own) for own in terms))
             for own in terms:
                 own.draw = draw
-            optimizer.take(*terms)
+            optimizer.set_gradients(*terms)
             optimizer.step()
             return torch.cat([w.detach().flatten() for w in weights]), optimizer.last_bound
 
@@ -351,7 +352,7 @@ def _two_layers(rows: torch.Tensor) -> list[torch.Tensor]:
 def _grouped(weights, data):
     rows, index = data
     groups = Groups(index, 3)
-    forms = {p: Whole(g) for p, g in zip(weights, _two_layers(rows), strict=True)}
+    forms = {p: Dense(g) for p, g in zip(weights, _two_layers(rows), strict=True)}
     return [RecordGradients(forms, [[p] for p in weights], 3, groups=3, partition=groups)]
 
 
@@ -385,7 +386,7 @@ def no_record_costs_a_mixture_more_than_the_access(rule=RULES["fixed"]) -> None:
     def gradients(weights, counts):
         offsets = [0, *itertools.accumulate(counts)]
         rows = torch.cat([100 * s * ROWS[:1].expand(n, -1, -1)[:, 0] for s, n in zip(sizes, counts, strict=True)])
-        forms = {p: Segmented(Whole(rows[:, : p.shape[1]].clone()), offsets) for p in weights}
+        forms = {p: OneComponent(Dense(rows[:, : p.shape[1]].clone()), offsets) for p in weights}
         return [RecordGradients(forms, [[p] for p in weights], offsets[-1], offsets=offsets)]
 
     run = step_with([PerComponent(rule)])(gradients)
@@ -424,7 +425,7 @@ def the_norm_of_a_group_is_its_own(sizes=(1, 2, 20, 64, 65)) -> None:
             norms = []
             for more in (0, 1):
                 own = Groups(torch.cat([index, index[:more]]), 4)
-                form = Product(torch.cat([left, 0.0 * left[:more]]), torch.cat([right, right[:more]]), (o, n))
+                form = RankOne(torch.cat([left, 0.0 * left[:more]]), torch.cat([right, right[:more]]), (o, n))
                 norms.append(RecordGradients({weight: form}, [[weight]], 4, groups=4, partition=own).norms()[1:])
             torch.testing.assert_close(*norms, rtol=1e-6, atol=0.0)
 
@@ -463,8 +464,8 @@ def whole_split(records, max_rows=1):
     if max_rows > 1:
         persons = np.maximum(np.arange(len(records)) - (len(records) - len(RECORDS)), -1)
         records = Owned(store_of(records), persons)
-    drafts = SETTINGS.drafts(30)
-    account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5, max_rows=max_rows))
+    specs = SETTINGS.specs(30)
+    account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in specs), 1.0, 1e-5, max_rows=max_rows))
     return private_split(records, torch.ones(6), SETTINGS, 30, account, torch.Generator().manual_seed(2))
 
 
@@ -494,7 +495,11 @@ def step_given_an_embedding(rows):
     account = account_of({"embedding": 1.0, "gradient": 1.0})
     lot = PoissonLots(rows, account).draw()
     optimizer = PrivateOptimizer(
-        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(0.5), expected_lot=5.0, embeddings=["embedding"]
+        torch.optim.SGD([weight], lr=1.0),
+        account=account,
+        clipping=Fixed(0.5),
+        expected_batch_size=5.0,
+        embeddings=["embedding"],
     )
     (embedded,), seen = lot.tensors, []
 
@@ -502,7 +507,7 @@ def step_given_an_embedding(rows):
         seen.append(mean.clone())
         return materialised({weight: 10 * embedded * mean}, lot.draw)
 
-    optimizer.take(deferred.Deferred(embedded, then, [weight], lot.draw))
+    optimizer.set_gradients(EmbeddingGradients(embedded, then, [weight], lot.draw))
     optimizer.step()
     return seen[0], weight.detach()
 
@@ -537,8 +542,8 @@ def given_the_answers_a_split_is_the_same_for_any_records() -> None:
     """Counts and means likewise, and the public generator is left where it was."""
 
     def run(records):
-        drafts, generator = SETTINGS.drafts(30), torch.Generator().manual_seed(2)
-        account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in drafts), 1.0, 1e-5))
+        specs, generator = SETTINGS.specs(30), torch.Generator().manual_seed(2)
+        account = Account(Plan(tuple(Stage(d.access(3.0), d.count, 0.5) for d in specs), 1.0, 1e-5))
         split = private_split(records, torch.ones(6), SETTINGS, 30, account, generator)
         return split.counts, split.means, generator.get_state()
 
@@ -551,7 +556,7 @@ def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf,
     with Door() as door, account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
         bound_of(rule, access, torch.tensor(norms))
         assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
-        access.take("gradient")
+        access.consume("gradient")
     assert len(door.walk) == 1
     histogram = door.walk[0].exact  # over its deviation of 1 it is the histogram itself
     assert histogram.shape == (8,) and (histogram >= 0).all()
@@ -644,18 +649,18 @@ def network_of_two_layers():
 
 def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["fixed"], inner=torch.optim.SGD) -> None:
     """A plan from `make_plan(epsilon=math.inf)`: not private, so neither noise nor bound, whatever the rule says."""
-    draft = Draft("training", {"gradient": 0.95, **rule.weights}, 4, largest=10)
-    account = Account(make_plan([draft], epsilon=math.inf, delta=1e-5))
+    spec = StageSpec("training", {"gradient": 0.95, **rule.noise_shares}, 4, max_noise=10)
+    account = Account(make_plan([spec], epsilon=math.inf, delta=1e-5))
     private, plain = network_of_two_layers(), network_of_two_layers()
     optimizer = PrivateOptimizer(
-        inner(private.parameters(), lr=0.05), account=account, clipping=rule, expected_lot=4.0
+        inner(private.parameters(), lr=0.05), account=account, clipping=rule, expected_batch_size=4.0
     )
     twin = inner(plain.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(1)
     for size in (5, 0, 3, 7):  # Poisson lots vary; the divisor does not
         records = torch.rand(size, 3, generator=generator)
         term = PerRecord(lambda lot, _: private(lot.records).square().sum(dim=1))
-        optimizer.take(ghost_gradients(private, term, drawn(account, records), torch.empty(size, 0)))
+        optimizer.set_gradients(ghost_gradients(private, term, drawn(account, records), torch.empty(size, 0)))
         optimizer.step()
         twin.zero_grad()
         (plain(records).square().sum() / 4.0).backward()
@@ -663,7 +668,7 @@ def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["f
         assert optimizer.last_bound == math.inf
     for a, b in zip(private.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    account.settle()
+    account.verify_complete()
     assert len(account.ledger.accesses) == 1 and account.plan.epsilon == math.inf
 
 
@@ -766,7 +771,9 @@ def the_line_is_on_disk_before_the_noise_is_drawn() -> None:
         assert synced_text == [text]
         lines = [json.loads(line) for line in text.splitlines()]
         assert len(lines) == 2, "the line of this access is not there yet"
-        assert lines[1]["stage"] == "training" and lines[1]["multipliers"] == {"sum": 2.0} and lines[1]["rate"] == 1.0
+        assert (
+            lines[1]["stage"] == "training" and lines[1]["multipliers"] == {"sum": 2.0} and lines[1]["sample_rate"] == 1.0
+        )
 
 
 def each_noise_is_drawn_once_and_only_while_open() -> None:
@@ -787,10 +794,10 @@ def each_noise_is_drawn_once_and_only_while_open() -> None:
 def a_step_is_one_access() -> None:
     weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0}, count=6)
     optimizer = PrivateOptimizer(
-        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_batch_size=4.0
     )
     for steps, size in enumerate((3, 0, 5), start=1):
-        optimizer.take(handed(account, {weight: torch.ones(size, 4)}))
+        optimizer.set_gradients(handed(account, {weight: torch.ones(size, 4)}))
         optimizer.step()
         assert account.ledger.count("training") == steps
 
@@ -799,18 +806,18 @@ def a_lot_is_spent_once(again="the same lot") -> None:
     network, account = network_of_two_layers(), account_of({"gradient": 1.0}, count=5)
     optimizer, other = (
         PrivateOptimizer(
-            torch.optim.SGD(network.parameters(), lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+            torch.optim.SGD(network.parameters(), lr=1.0), account=account, clipping=Fixed(1.0), expected_batch_size=4.0
         )
         for _ in range(2)
     )
     term, lot = PerRecord(lambda lot, _: network(lot.records).sum(dim=1)), drawn(account, torch.rand(3, 3))
     gradients = ghost_gradients(network, term, lot, torch.empty(3, 0))
-    optimizer.take(gradients)
+    optimizer.set_gradients(gradients)
     optimizer.step()
     if again != "the same gradients":
         gradients = ghost_gradients(network, term, lot.to("cpu"), torch.empty(3, 0))
     second = other if again == "another optimizer" else optimizer
-    second.take(gradients)
+    second.set_gradients(gradients)
     with pytest.raises(LedgerError, match="draw a new lot"):
         second.step()
     assert account.ledger.count("training") == 1
@@ -825,7 +832,7 @@ def a_lot_that_was_not_drawn_is_refused() -> None:
     """By hand, copied, with another account, or for another stage: in one piece and in parts, and nothing is charged."""
     account = _two_stages()
     made = {
-        "forged": Draw("training", 3),
+        "forged": LotId("training", 3),
         "by hand": Lot(torch.rand(3, 4), (0, 3)).draw,
         "a copy": copy.copy(draw_of(account, 3)),
         "with another account": draw_of(_two_stages(), 3),
@@ -835,10 +842,10 @@ def a_lot_that_was_not_drawn_is_refused() -> None:
         for parts in (False, True):
             weight = nn.Parameter(torch.zeros(4))
             optimizer = PrivateOptimizer(
-                torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+                torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_batch_size=4.0
             )
             optimizer.signal_skip_step(do_skip=parts)
-            optimizer.take(materialised({weight: torch.ones(3, 4)}, draw))
+            optimizer.set_gradients(materialised({weight: torch.ones(3, 4)}, draw))
             with pytest.raises(LedgerError, match=r"poisson_loader\(records, account, stage='training'\)"):
                 optimizer.step()
             assert not account.ledger.accesses and not weight.any()
@@ -852,7 +859,7 @@ def a_sampled_access_needs_a_lot() -> None:
     lot = PoissonLots(torch.zeros(9, 1), account).draw()
     with account.open("training", draw=lot.draw) as access:
         gaussian(access, "gradient", lot.records.sum(dim=0), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
 
 
 def a_step_takes_no_more_records_than_were_drawn(rate=1.0) -> None:
@@ -861,10 +868,10 @@ def a_step_takes_no_more_records_than_were_drawn(rate=1.0) -> None:
     Three are drawn, at a rate below 1 from among more of them.
     """
     for sizes in ([4], [2, 2], [3, 1], [0, 4]):
-        for way in ("take", "grad_sample"):
+        for way in ("set_gradients", "grad_sample"):
             weight, account = nn.Parameter(torch.zeros(4)), account_of({"gradient": 1.0}, rate=rate)
             optimizer = PrivateOptimizer(
-                torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=4.0
+                torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_batch_size=4.0
             )
             lots = (drawn(account, torch.zeros(round(3 / rate), 1)) for _ in range(100))
             draw = next(lot.draw for lot in lots if len(lot) == 3)
@@ -873,8 +880,8 @@ def a_step_takes_no_more_records_than_were_drawn(rate=1.0) -> None:
                 for i, size in enumerate(sizes, start=1):
                     optimizer.signal_skip_step(do_skip=i < len(sizes))
                     weight.grad_sample = torch.ones(size, 4)
-                    if way == "take":
-                        optimizer.take(materialised({weight: torch.ones(size, 4)}, draw))
+                    if way == "set_gradients":
+                        optimizer.set_gradients(materialised({weight: torch.ones(size, 4)}, draw))
                     optimizer.step()
             assert not account.ledger.accesses and not weight.any()
     with pytest.raises(ValueError, match="more records than were drawn"):
@@ -935,7 +942,7 @@ def a_rehearsal_notices_noise_of_another_size() -> None:
         account = account_of({"gradient": 1.3})
         weights = [nn.Parameter(torch.zeros(100, 200)), nn.Parameter(torch.zeros(20_000))]
         optimizer = PrivateOptimizer(
-            torch.optim.SGD(weights, lr=1.0), account=account, clipping=Fixed(0.7), expected_lot=5.0
+            torch.optim.SGD(weights, lr=1.0), account=account, clipping=Fixed(0.7), expected_batch_size=5.0
         )
         add = account.stream.add_normal_
         with pytest.MonkeyPatch.context() as patch:
@@ -1024,7 +1031,7 @@ def keys_of_one_record_are_seen_with_its_delta(most=3, draws=6_500) -> None:
     """Within 5.5 standard deviations of a share of delta: a false alarm of 4e-8."""
     delta, seen, keys = 0.06, 0, np.arange(most)
     with discovery_account(delta=delta).open("discovery") as access:
-        access.take("bounds")
+        access.consume("bounds")
         for _ in range(draws):
             access._left["keys"] = 1.5  # the law of one draw, many times over
             seen += len(select_keys(access, "keys", keys, np.ones(most, int), most=most)[0]) > 0
@@ -1041,7 +1048,7 @@ def _found(data, most=3):
     entries, values = np.asarray(data[0]).reshape(-1, 2), np.asarray(data[1], dtype=float).reshape(-1, 2)
     names = np.arange(int(entries[:, 1].max(initial=-1)) + 1)
     with discovery_account().open("discovery") as access:
-        keys = find_keys(access, "keys", Held(entries[:, 1], entries[:, 0], names), most=most)
+        keys = find_keys(access, "keys", KeyOwners(entries[:, 1], entries[:, 0], names), most=most)
         bounds = find_bounds(access, "bounds", values[:, 1], owners=values[:, 0].astype(int), most=most)
     return keys, bounds
 
@@ -1065,12 +1072,12 @@ def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
     schema = schema_of({"columns": columns}).completed(5)
     tables = Marginals(schema.layout, pairs_of(range(4), None))
     expected = [torch.full(size, 100.0 * (place % 2), dtype=torch.float64) for place, size in enumerate(tables.sizes)]
-    choice, codes = Choice("choice", {"distances": 1.0}, 20, 1.0, count=2), np.arange(20)[:, None] % (3, 2, 3, 1)
+    choice, codes = TableSelection("choice", {"distances": 1.0}, 20, 1.0, count=2), np.arange(20)[:, None] % (3, 2, 3, 1)
 
     def run(persons):
         rows = codes[np.minimum(persons, 19)].astype(np.uint8)
         records = Records(schema, Encoded(np.zeros((len(rows), 0), np.float32), rows), persons)
-        account = Account(make_plan([choice.draft(1.0)], epsilon=2.0, delta=1e-5, max_rows=max_rows))
+        account = Account(make_plan([choice.spec(1.0)], epsilon=2.0, delta=1e-5, max_rows=max_rows))
         statistics = {"distances": Distances(tables, expected, [0.0] * len(expected), 2)}
         return choice.measure(statistics, records, torch.zeros(len(rows), dtype=torch.int64), account)
 

@@ -15,19 +15,19 @@ from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account, study_entry
 from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_rest
+from lightning_dpgen.privacy.calibration import StageSpec, make_first_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.loss import REPLACE_ONE
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.verify import verify
 
 EPSILON, DELTA = 4.0, 1e-5
-COUNT = Draft("count", {"n": 1.0}, 1, largest=1e9, share=0.1, noise=3.0)
+COUNT = StageSpec("count", {"n": 1.0}, 1, max_noise=1e9, share=0.1, noise=3.0)
 # Why no account of a record replaced is known, and what follows: a number of lots that is not known yet, or a choice.
 FOLLOWING = {
-    "lots": ({"sampled": None}, Draft("training", {"gradient": 1.0}, 20, largest=1e9, rate=0.1)),
-    "a choice": ({"sampled": 0, "pure": True}, Draft("choice", {"best": 1.0}, 2, largest=1e9, kinds={"best": PURE})),
+    "lots": ({"sampled": None}, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e9, sample_rate=0.1)),
+    "a choice": ({"sampled": 0, "pure": True}, StageSpec("choice", {"best": 1.0}, 2, max_noise=1e9, kinds={"best": PURE})),
 }
 
 
@@ -47,7 +47,7 @@ def account_of_a_run(kind: str) -> Account:
             _, draw = account.sample(following.stage, 50)
             with account.open(following.stage, draw=draw) as access:
                 mechanisms.gaussian(access, "gradient", torch.zeros(3), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
     return account
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.forms import Whole
+from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.access import Access
@@ -25,6 +24,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.sampling.lots import PoissonLots
 
 STEPS, N, RATE, GROUPS = 800, 24, 0.4, 4
 RECORDS = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.3, 3.0, N)[:, None] + 0.5
@@ -42,7 +42,7 @@ def _terms(weight, bias):
     """A quadratic loss a record, and of each group the sine of a sum; in closed form, since many steps are made."""
 
     def whole(lot, slope):
-        return {weight: Whole(slope[:, None] * lot.records), bias: Whole(slope[:, None])}, lambda: slope
+        return {weight: Dense(slope[:, None] * lot.records), bias: Dense(slope[:, None])}, lambda: slope
 
     def of_records(lot, noise):
         return whole(lot, 2.0 * (lot.records @ weight.detach() + bias.detach()))
@@ -63,13 +63,13 @@ def steps_of(ranks: Ranks, seed: int = 5) -> torch.Tensor:
         torch.optim.SGD(network.parameters(), lr=0.0),
         account=account,
         clipping=(DPNorm(4.0, bins=8), Fixed(2.0)),
-        expected_lot=RATE * N,
+        expected_batch_size=RATE * N,
     )
     terms, found = _terms(network.weight, network.bias), []
     for _ in range(STEPS):
         # Anew each time, with a new draw of who has which record: the law of a step is over that draw, too.
         lot = PoissonLots(RECORDS, account).draw()
-        optimizer.take(*[term_gradients(network, term, lot, account.stream) for term in terms])
+        optimizer.set_gradients(*[term_gradients(network, term, lot, account.stream) for term in terms])
         optimizer.step()
         found.append(torch.cat([p.grad.flatten() for p in network.parameters()]).clone())
     return torch.stack(found)
@@ -77,9 +77,7 @@ def steps_of(ranks: Ranks, seed: int = 5) -> torch.Tensor:
 
 def main(rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
     found = steps_of(Ranks.joined(), seed=7)
     np.save(folder / f"rank{rank}.npy", found.numpy())
     torch.distributed.destroy_process_group()

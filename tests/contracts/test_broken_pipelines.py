@@ -17,13 +17,12 @@ from contracts import killed_trials, laws, references, whole_runs
 from contracts.changes import FACTORS, NOISE, change
 from contracts.laws import RULES
 
-from lightning_dpgen.cli import first_pass, same_run, selection, trained_run
+from lightning_dpgen.cli import first_pass, run_identity, selection, trained_run
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
-from lightning_dpgen.data import discovery, held
-from lightning_dpgen.data.lots import PoissonLots
-from lightning_dpgen.gradients import clipping, engines, forms, privatize, records, scopes
-from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.data import discovery, key_owners
+from lightning_dpgen.gradients import clipping, engines, factors, privatize, records, scopes
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.workload import Workload
@@ -38,6 +37,7 @@ from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release import certificate
+from lightning_dpgen.sampling.lots import PoissonLots
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
     "no noise on the gradient": Broken(
         privatize.privatize,
-        {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity)': 'access.take("gradient")'},
+        {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity)': 'access.consume("gradient")'},
         (step_noise, step_answers),
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'gaussian(access, "sum", exact["sum"], sensitivity=FEATURE_NORM)': '(access.take("sum"), exact["sum"])[1]'},
+        {'gaussian(access, "sum", exact["sum"], sensitivity=FEATURE_NORM)': '(access.consume("sum"), exact["sum"])[1]'},
         (split_noise,),
     ),
     "no noise on the second moments of the split": Broken(
         kmeans.private_split,
         {'gaussian(access, "moments", exact["moments"], sensitivity=FEATURE_NORM**2)':
-         '(access.take("moments"), exact["moments"])[1]'},
+         '(access.consume("moments"), exact["moments"])[1]'},
         (split_noise,),
     ),
     "records of the split that are not of length 1": Broken(
@@ -168,7 +168,8 @@ BROKEN = {
     ),
     "clip by a norm without the bias": Broken(
         records._squares,
-        {"form.norms().double() for form in forms]": "form.norms().double() for form in forms if form.whole().dim() > 3]"},
+        {"form.norms().double() for form in forms]": "form.norms().double() for form in forms\n"
+         "        if form.materialise().dim() > 3]"},
         (laws.a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
@@ -179,10 +180,10 @@ BROKEN = {
         clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
     ),
     "product with a gradient that is not finite not silenced": Broken(
-        forms.Product.weighted_sum, {"_silence(self.right, silenced)": "self.right"}, (not_finite,)
+        factors.RankOne.weighted_sum, {"_silence(self.right, silenced)": "self.right"}, (not_finite,)
     ),
     "held gradient that is not finite not silenced": Broken(
-        forms.Whole.weighted_sum,
+        factors.Dense.weighted_sum,
         {"flat = _silence(self.gradient, silenced)": "flat = self.gradient"},
         (functools.partial(not_finite, "func"), not_finite),
     ),
@@ -214,7 +215,7 @@ BROKEN = {
     ),
     "rate inferred from the length of the data": Broken(
         Account.sample,
-        {"poisson_sample(units, self.plan.stage(stage).access.rate)": "poisson_sample(units, min(1.0, 8.0 / units))"},
+        {"self.plan.stage(stage).access.sample_rate)": "min(1.0, 8.0 / units))"},
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
@@ -258,15 +259,15 @@ BROKEN = {
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
-        {"found = Outer(pairs, form.shape, form.view)":
-         "found = Outer(pairs, form.shape, form.view, few=pairs[0][1].shape[1] <= 64)"},
+        {"found = OuterSum(pairs, form.shape, form.view)":
+         "found = OuterSum(pairs, form.shape, form.view, few=pairs[0][1].shape[1] <= 64)"},
         (laws.the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
-        {"found = Outer(pairs, form.shape, form.view)": "found = outer(pairs, form.shape, form.view)",
-         'if isinstance(form, Product | Outer):':
-         "from lightning_dpgen.gradients.forms import outer\n    if isinstance(form, Product | Outer):"},
+        {"found = OuterSum(pairs, form.shape, form.view)": "found = outer(pairs, form.shape, form.view)",
+         'if isinstance(form, RankOne | OuterSum):':
+         "from lightning_dpgen.gradients.factors import outer\n    if isinstance(form, RankOne | OuterSum):"},
         (laws.the_norm_of_a_group_is_its_own,),
     ),
     "groups by position": Broken(
@@ -275,7 +276,7 @@ BROKEN = {
         (laws.groups_are_independent_of_who_else_is_there,),
     ),
     "true lot size as denominator": Broken(
-        privatize.privatize, {"= expected_lot, 1.0": "= max(len(gradients.norms()), 1), 1.0"},
+        privatize.privatize, {"= expected_batch_size, 1.0": "= max(len(gradients.norms()), 1), 1.0"},
         (constant_divisor, step_noise),
     ),
     "bound chosen from exact norms": Broken(
@@ -291,7 +292,7 @@ BROKEN = {
     "histogram released exactly": Broken(
         mechanisms.noisy_histogram,
         {"return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
-         "return (access.take(name), counts)[1]"},
+         "return (access.consume(name), counts)[1]"},
         (step_answers, split_answers, split_noise, laws.the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
@@ -336,7 +337,7 @@ BROKEN = {
     ),
     "sampled access opened without a lot": Broken(
         Account.open,
-        {"if draw is not None or access.rate < 1.0:": "if draw is not None:"},
+        {"if draw is not None or access.sample_rate < 1.0:": "if draw is not None:"},
         (laws.a_sampled_access_needs_a_lot,),
     ),
     "more records than were drawn": Broken(
@@ -350,7 +351,7 @@ BROKEN = {
         (laws.a_step_takes_no_more_records_than_were_drawn,),
     ),
     "noise given out twice": Broken(
-        OpenAccess.take, {"return self._left.pop(name)": "return self._left[name]"},
+        OpenAccess.consume, {"return self._left.pop(name)": "return self._left[name]"},
         (laws.each_noise_is_drawn_once_and_only_while_open,),
     ),
     "access never closed": Broken(
@@ -366,7 +367,7 @@ BROKEN = {
     "counts of the split released exactly": Broken(
         kmeans.private_split,
         {'noisy_histogram(access, "counts", clusters, settings.k).float()':
-         '(access.take("counts"), torch.bincount(clusters, minlength=settings.k).float())[1]'},
+         '(access.consume("counts"), torch.bincount(clusters, minlength=settings.k).float())[1]'},
         (split_answers,),
     ),
     "directions of the split drawn as often as there are records": Broken(
@@ -415,12 +416,12 @@ BROKEN = {
         mechanisms.key_threshold, {"multiplier * math.sqrt(most)": "multiplier"}, (key_seen,)
     ),
     "a key that one person holds twice counts twice": Broken(
-        held.held_at_most,
+        key_owners.held_at_most,
         {"np.unique(owners.astype(np.int64) * kinds + codes)": "owners.astype(np.int64) * kinds + codes"},
         (discovery_costs,),
     ),
     "a person counts for all their keys": Broken(
-        held.held_at_most, {"[rank < most]": "[rank >= 0]"}, (discovery_costs,)
+        key_owners.held_at_most, {"[rank < most]": "[rank >= 0]"}, (discovery_costs,)
     ),
     "the noise of keys for one of them": Broken(
         mechanisms.select_keys, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"}, (key_seen, discovery_costs)
@@ -460,10 +461,12 @@ BROKEN = {
         (baskets_cost,),
     ),
     "mean embedding over the true lot": Broken(
-        Deferred.given, {"(total / expected_lot)": "(total / max(len(self.rows), 1))"}, (embedding_adds_up,)
+        EmbeddingGradients.given,
+        {"(total / expected_batch_size)": "(total / max(len(self.rows), 1))"},
+        (embedding_adds_up,),
     ),
     "mean embedding handed on without its noise": Broken(
-        Deferred.given,
+        EmbeddingGradients.given,
         {"total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)":
          "total = (kept * factors[:, None]).sum(dim=0); "
          "gaussian(access, self.noise, total.clone(), sensitivity=1.0 + 1e-12)"},
@@ -498,7 +501,7 @@ BROKEN = {
     ),
     "bounds found by row": Broken(first_pass.buy, {"owners=seen.persons": "owners=None"}, (persons_cost,)),
     "categories found by row": Broken(
-        first_pass.look, {"Held.of_column(values, persons)": "Held.of_column(values, None)"}, (persons_cost,)
+        first_pass.look, {"KeyOwners.of_column(values, persons)": "KeyOwners.of_column(values, None)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
         Workload.measure, {"gaussian(access, name, sums, sensitivity=bound)":
@@ -575,7 +578,7 @@ BROKEN = {
         (laws.no_sign_vector_passes_the_dual_norm,),
     ),
     "fingerprint of the first records": Broken(
-        same_run.fingerprint, {"np.ascontiguousarray(array)": "np.ascontiguousarray(array[: 1 << 20])"},
+        run_identity.fingerprint, {"np.ascontiguousarray(array)": "np.ascontiguousarray(array[: 1 << 20])"},
         (laws.records_that_differ_in_a_byte_are_others,),
     ),
     "rehearsal that compares noise with itself": Broken(
@@ -585,7 +588,7 @@ BROKEN = {
         (laws.a_rehearsal_notices_noise_of_another_size,),
     ),
     "draw as large as the data set": Broken(
-        Account.sample, {"Draw(stage, len(positions), ": "Draw(stage, units, "},
+        Account.sample, {"LotId(stage, len(positions), ": "LotId(stage, units, "},
         (functools.partial(laws.a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
     ),
     "reference for records added charged in a study of records replaced": Broken(

@@ -6,7 +6,6 @@ from contracts import laws
 from contracts.drawn import draw_of, drawn, handed
 from torch import nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.engines import ENGINES
@@ -16,6 +15,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.sampling.lots import Lot
 
 
 def _vae(k, classes, fixed_bias):
@@ -104,14 +104,14 @@ def test_without_noise_and_bound_it_is_gradient_descent(make, account_of):
     account = account_of({"norms": 0.0, "gradient": 0.0}, count=3)
     private = PrivateOptimizer(
         torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.1),
-        account=account, clipping=DPNorm(c_max=1.0), expected_lot=5.0,
+        account=account, clipping=DPNorm(c_max=1.0), expected_batch_size=5.0,
     )  # fmt: skip
     plain = torch.optim.SGD([p for p in other.parameters() if p.requires_grad], lr=0.1)
     lot = _lot(network, OFFSETS["even"])
     for _ in range(3):
         lot = drawn(account, lot.records, lot.offsets)
         noise = _noise(lot, term)
-        private.take(ghost_gradients(network, term, lot, noise))
+        private.set_gradients(ghost_gradients(network, term, lot, noise))
         private.step()
         plain.zero_grad()
         (other_term.loss(lot, noise).sum() / 5.0).backward()
@@ -157,7 +157,7 @@ def test_a_wrong_loss_is_named():
 def _one_step(account, clipping, gradients=None, **kwargs):
     weight = nn.Parameter(torch.zeros(4))
     optimizer = PrivateOptimizer(
-        torch.optim.SGD([weight], lr=1.0), account=account, clipping=clipping, expected_lot=2.0, **kwargs
+        torch.optim.SGD([weight], lr=1.0), account=account, clipping=clipping, expected_batch_size=2.0, **kwargs
     )
     if gradients is not None:
         optimizer.expect(draw_of(account, len(gradients)))
@@ -187,8 +187,8 @@ def test_data_free_terms_are_neither_clipped_nor_noised(account_of):
     term = DataFree(lambda: 50.0 * weight.square().sum())
     account = account_of({"gradient": 0.0})
     optimizer = PrivateOptimizer(
-        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_lot=2.0, data_free=[term],
+        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0), expected_batch_size=2.0, data_free=[term],
     )  # fmt: skip
-    optimizer.take(handed(account, {weight: torch.zeros(0, 4)}))
+    optimizer.set_gradients(handed(account, {weight: torch.zeros(0, 4)}))
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((4,), -99.0))

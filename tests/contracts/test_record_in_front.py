@@ -22,7 +22,6 @@ from lightning_dpgen.data.discovery import find_bounds
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.stores import store_of
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -34,6 +33,7 @@ from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.train_on_synthetic import LinearClassifier
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.sampling.stores import store_of
 
 EXTRA = {"ones": torch.ones(1), "zeros": torch.zeros(1), "huge": torch.tensor([1e8]), "nan": torch.tensor([torch.nan])}
 
@@ -194,14 +194,14 @@ def _released(multipliers, ask):
         with Door() as door, laws.account_of(multipliers).open("training") as access:
             ask(access, places)
             for name in set(access._left):
-                access.take(name)
+                access.consume(name)
         return door.walk[0].exact
 
     return decide
 
 
 def _norms(rule, norms):
-    multipliers = dict.fromkeys([*rule.weights, "gradient"], 1.0)
+    multipliers = dict.fromkeys([*rule.noise_shares, "gradient"], 1.0)
     column = torch.tensor(norms)
     return _released(multipliers, lambda access, places: laws.bound_of(rule, access, column[places]))
 
@@ -238,7 +238,7 @@ DECISIONS = {
     "clusters": _clusters,
     "shortened records": _shortened,
     "bins of norms": _norms(DPNorm(c_max=0.7, bins=7), [0.1, 0.3, 0.05, 0.7, 9.0]),
-    "norms below a bound": _norms(Quantile(0.3, expected_lot=5.0), [0.3, 0.1, torch.inf, 0.31, 0.2]),
+    "norms below a bound": _norms(Quantile(0.3, expected_batch_size=5.0), [0.3, 0.1, torch.inf, 0.31, 0.2]),
     "buckets of numbers": _released({"bounds": 1.0}, lambda access, places: find_bounds(access, "bounds", NUMBERS[places])),
     "bins of values": _bins,
     "cells of tables": _cells,

@@ -8,7 +8,6 @@ import torch
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
@@ -18,6 +17,7 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.sampling.lots import Lot
 
 
 class Watch:
@@ -31,7 +31,7 @@ class Watch:
         self.answers, self.values, self.calls = None, [], []
 
     def __call__(self, access, name, values, *, sensitivity, of_unit=False):
-        access.take(name)
+        access.consume(name)
         i = len(self.values)
         self.values.append(values.clone().double())
         self.calls.append((name, sensitivity))
@@ -75,7 +75,7 @@ def test_split(monkeypatch, extra, k, radius, dimensions):
     settings = SplitSettings(k=k, iterations=3, features=8, dimensions=dimensions, radius=radius)
 
     def run(records):
-        last = settings.drafts(40)
+        last = settings.specs(40)
         plan = make_plan([*last[:-1], _rest(last[-1])], epsilon=float("inf"), delta=1e-5)
         private_split(records, torch.ones(12), settings, 40, Account(plan), torch.Generator().manual_seed(1))
 
@@ -88,8 +88,8 @@ def test_split(monkeypatch, extra, k, radius, dimensions):
     assert max(shift / sensitivity for _, shift, sensitivity in moved) > 0.99
 
 
-def _rest(draft):
-    return type(draft)(draft.stage, draft.weights, draft.count, draft.largest, draft.rate)
+def _rest(spec):
+    return type(spec)(spec.stage, spec.noise_shares, spec.count, spec.max_noise, spec.sample_rate)
 
 
 @pytest.mark.parametrize("rule", [Fixed(0.5), DPNorm(c_max=2.0, bins=10)], ids=["fixed", "dpnorm"])
@@ -106,7 +106,7 @@ def test_clipped_sum_and_histogram(monkeypatch, account_of, rule, kind):
         "nan": rows[:1] * float("nan"),
         "lonely": rows[:1].flip(1),
     }[kind]
-    multipliers = dict.fromkeys([*rule.weights, "gradient"], 1.0)
+    multipliers = dict.fromkeys([*rule.noise_shares, "gradient"], 1.0)
 
     def run(gradients):
         with account_of(multipliers).open("training") as access:

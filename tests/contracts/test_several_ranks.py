@@ -21,13 +21,13 @@ from contracts.threads import together
 from scipy.stats import ks_2samp
 from torch import nn
 
-from lightning_dpgen.data import lots as lots_module
-from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.gradients import engines, privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.sampling import lots as lots_module
+from lightning_dpgen.sampling.lots import PoissonLots
 
 LEVEL = 1e-5
 
@@ -80,7 +80,7 @@ def _own_groups(patch):
     """Each rank has as many groups as all should have."""
 
     def gradients(network, term, lot, *args, **kwargs):
-        own = lots_module.Lot(lot.records, lot.offsets, lots_module.Draw(lot.draw.stage, lot.draw.size))
+        own = lots_module.Lot(lot.records, lot.offsets, lots_module.LotId(lot.draw.stage, lot.draw.size))
         made = engines.term_gradients(network, term, own, *args, **kwargs)
         made.draw = lot.draw
         return made
@@ -169,13 +169,13 @@ def test_ranks_must_have_the_same_bound(rules):
 
     def work(ranks):
         weight, rule = nn.Parameter(torch.zeros(4)), rules[ranks.rank]
-        account = account_of(ranks, dict.fromkeys(["gradient", *rule.weights], 1.0), count=200)
+        account = account_of(ranks, dict.fromkeys(["gradient", *rule.noise_shares], 1.0), count=200)
         inner = torch.optim.SGD([weight], lr=0.1)
-        optimizer = PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
+        optimizer = PrivateOptimizer(inner, account=account, clipping=rule, expected_batch_size=RATE * N)
         lots = PoissonLots(RECORDS, account)
         for _ in range(5):
             lot = lots.draw()
-            optimizer.take(materialised({weight: lot.records}, lot.draw))
+            optimizer.set_gradients(materialised({weight: lot.records}, lot.draw))
             optimizer.step()
 
     with pytest.raises(Exception, match="rank 1 has another clipping rule, bound or divisor"):
@@ -220,14 +220,14 @@ def test_one_flat_sum_a_step(size):
     def work(ranks):
         weight, sums = nn.Parameter(torch.zeros(4)), {}
         for rule in (Fixed(1.0), DPNorm(4.0, bins=8)):
-            account = account_of(ranks, dict.fromkeys(["gradient", *rule.weights], 1.0), count=10)
+            account = account_of(ranks, dict.fromkeys(["gradient", *rule.noise_shares], 1.0), count=10)
             optimizer = PrivateOptimizer(
-                torch.optim.SGD([weight], lr=0.1), account=account, clipping=rule, expected_lot=RATE * N
+                torch.optim.SGD([weight], lr=0.1), account=account, clipping=rule, expected_batch_size=RATE * N
             )
             lots, ranks.sums = PoissonLots(RECORDS, account), 0
             for _ in range(10):
                 lot = lots.draw()
-                optimizer.take(materialised({weight: lot.records}, lot.draw))
+                optimizer.set_gradients(materialised({weight: lot.records}, lot.draw))
                 optimizer.step()
             sums[type(rule)] = ranks.sums
         return sums
@@ -238,6 +238,6 @@ def test_one_flat_sum_a_step(size):
 def test_alone_nothing_is_said():
     ranks = Ranks()
     values = torch.ones(3)
-    assert ranks.sum_(values) is values and ranks.told("x") == "x" and ranks.leader_first(lambda: 3) == 3
-    ranks.spread_([values])
-    ranks.same("anything", values)
+    assert ranks.sum_(values) is values and ranks.broadcast_object("x") == "x" and ranks.leader_first(lambda: 3) == 3
+    ranks.broadcast_([values])
+    ranks.assert_equal("anything", values)

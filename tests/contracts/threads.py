@@ -37,15 +37,15 @@ class ThreadRanks(Ranks):
         self.sums = getattr(self, "sums", 0) + 1
         return values.copy_(total)
 
-    def told(self, value=None):
+    def broadcast_object(self, value=None):
         # By way of bytes, as between processes.
         return pickle.loads(self._meeting.all(self.rank, pickle.dumps(value) if self.leads else None)[0])
 
-    def spread_(self, tensors):
+    def broadcast_(self, tensors):
         for tensor in tensors:
             tensor.copy_(self._meeting.all(self.rank, tensor.clone())[0])
 
-    def same(self, what, value):
+    def assert_equal(self, what, value):
         values = self._meeting.all(self.rank, value)
         for rank, other in enumerate(values):
             if other != values[0]:

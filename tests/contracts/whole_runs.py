@@ -20,8 +20,8 @@ from contracts.door import given_the_answers, overspent, parts_add_up
 from lightning_dpgen import fit
 from lightning_dpgen.cli.configuration import read_conf
 from lightning_dpgen.cli.interrupts import Interrupts
+from lightning_dpgen.cli.reporter import SilentReporter
 from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.telling import Nobody
 from lightning_dpgen.cli.train import train
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
@@ -95,7 +95,7 @@ def _own(*words: str) -> Callable[[Any, Path], None]:
         global handed
         handed = data
         with Interrupts().caught() as interrupts:
-            train(read_conf(conf), RunFolder(folder), interrupts, Nobody())
+            train(read_conf(conf), RunFolder(folder), interrupts, SilentReporter())
 
     return release
 

@@ -19,9 +19,10 @@ from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import CUT_COUNTED, OUTSIDE_COUNTED, read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.sampling.errors import BadRecords
 
 NAMES = ("bread", "milk", "tea", "gin", "öl", "NA", "12")
 FOREIGN = "caviar"

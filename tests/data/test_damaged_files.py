@@ -13,10 +13,10 @@ from PIL import Image
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.sampling.errors import BadRecords
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (3, 9, 9, 3), dtype=np.uint8)
 PLAIN = SeriesSchema(2, 0, 10)

@@ -17,26 +17,26 @@ from lightning_dpgen.data.discovery import (
     REAL,
     WHOLE,
     bounds_of,
-    discovery_draft,
+    discovery_stage,
     find_bounds,
     find_keys,
     keys_of,
 )
-from lightning_dpgen.data.errors import BadRecords
-from lightning_dpgen.data.held import Held, held_at_most
+from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE
-from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_rest
+from lightning_dpgen.privacy.calibration import StageSpec, make_first_plan, make_rest
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.errors import BadRecords
 
 
-def _first(draft, *, epsilon=2.0, delta=1e-5):
+def _first(spec, *, epsilon=2.0, delta=1e-5):
     """The plan of the discovery alone."""
-    return Plan((Stage(draft.access(draft.noise or 0.0), 1, draft.share),), epsilon, delta)
+    return Plan((Stage(spec.access(spec.noise or 0.0), 1, spec.share),), epsilon, delta)
 
 
 def _look(find, multiplier=0.0, *, seed=0):
@@ -46,7 +46,7 @@ def _look(find, multiplier=0.0, *, seed=0):
     with Account(Plan((stage,), 1.0, 1e-5), stream=PrivateStream(seed=seed)).open(DISCOVERY) as access:
         found = find(access)
         for name in list(access._left):
-            access.take(name)
+            access.consume(name)
     return found
 
 
@@ -155,7 +155,7 @@ def test_bounds_under_replace_one_are_refused():
     with Account(Plan((stage,), 1.0, 1e-5, REPLACE_ONE)).open("s") as access:
         with pytest.raises(LedgerError, match="added or removed"):
             find_bounds(access, "b", np.arange(3.0))
-        access.take("b")
+        access.consume("b")
 
 
 # Keys
@@ -177,11 +177,11 @@ COLUMNS = {
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS.keys())
 def test_columns_of_any_make(column):
-    held = Held.of_column(column)
+    held = KeyOwners.of_column(column)
     assert _keys(held) in (["a", "b"], [1, 2])
     assert held.owners.tolist() == [0, 2, 3]
     assert all(type(key) in (str, int) for key in _keys(held))
-    by_person = Held.of_column(column, np.array([5, 5, 5, 9]))
+    by_person = KeyOwners.of_column(column, np.array([5, 5, 5, 9]))
     assert by_person.owners.tolist() == [5, 5, 9]
 
 
@@ -204,28 +204,28 @@ def test_columns_of_any_make(column):
 )
 def test_what_is_no_category_is_refused_without_showing_it(column):
     with pytest.raises(BadRecords, match=r"expected text or whole numbers|neither all text") as error:
-        Held.of_column(column)
+        KeyOwners.of_column(column)
     assert "2020" not in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
 def test_a_column_of_missing_values_holds_nothing():
     for column in ([], [None, None], pd.Series([np.nan, np.nan]), pa.nulls(3)):
-        assert _keys(Held.of_column(column)) == [] and _keys(Held.of_column(column), 3.0) == []
+        assert _keys(KeyOwners.of_column(column)) == [] and _keys(KeyOwners.of_column(column), 3.0) == []
 
 
 def test_strings_that_nearly_agree_stay_apart():
     names = ["a", "a\0", "A", " a", "á", "a\u0301", ""]
-    assert _keys(Held.of_column(names)) == sorted(names)
+    assert _keys(KeyOwners.of_column(names)) == sorted(names)
 
 
 SETS = (np.array([0, 2, 2, 5, 6]), np.array([0, 1, 1, 1, 2, 0]))
 
 
 def test_sets():
-    held = Held.of_sets(*SETS, ["tea", "milk", "jam"])
+    held = KeyOwners.of_sets(*SETS, ["tea", "milk", "jam"])
     assert held.owners.tolist() == [0, 0, 2, 2, 2, 3] and _keys(held) == ["jam", "milk", "tea"]
-    assert _keys(Held.of_sets(*SETS, [16, 3, 9])) == [3, 9, 16]
-    together = Held.of_sets(*SETS, ["tea", "milk", "jam"], owners=np.array([7, 7, 7, 1]))
+    assert _keys(KeyOwners.of_sets(*SETS, [16, 3, 9])) == [3, 9, 16]
+    together = KeyOwners.of_sets(*SETS, ["tea", "milk", "jam"], owners=np.array([7, 7, 7, 1]))
     assert together.owners.tolist() == [7, 7, 7, 7, 7, 1]
 
 
@@ -251,21 +251,21 @@ def test_sets():
 def test_sets_that_do_not_fit_together_are_refused(wrong, words):
     arguments = {"indptr": SETS[0], "codes": SETS[1], "names": ["tea", "milk", "jam"], "owners": None} | wrong
     with pytest.raises(BadRecords, match=words) as error:
-        Held.of_sets(**arguments)
+        KeyOwners.of_sets(**arguments)
     assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("names", [np.array([1.5]), np.array(["a", 1], dtype=object), np.zeros((1, 1), int)])
 def test_names_of_another_kind_are_refused(names):
     with pytest.raises(BadRecords, match="all alike"):
-        Held(np.array([0]), np.array([0]), names)
+        KeyOwners(np.array([0]), np.array([0]), names)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.uint64])
 def test_codes_and_owners_of_any_whole_kind(kind):
     codes, owners = np.array([0, 1, 1, 2], dtype=kind), np.array([3, 3, 3, 250], dtype=kind)
     assert sorted(held_at_most(owners, codes, 2, PrivateStream(seed=0)).tolist()) == [0, 1, 2]
-    assert _keys(Held(codes, owners, np.array([5, 6, 7]))) == [5, 6, 7]
+    assert _keys(KeyOwners(codes, owners, np.array([5, 6, 7]))) == [5, 6, 7]
 
 
 @given(
@@ -297,55 +297,55 @@ def test_the_choice_is_uniform_and_each_owners_own():
 
 def test_a_new_key_of_one_record_changes_nothing_that_is_seen():
     """In 300 looks of its own noise, at a delta of 1e-6: a false alarm of 3e-4 in all."""
-    common = Held.of_column(["x"] * 400 + ["y"] * 300)
-    more = Held.of_column(["x"] * 400 + ["y"] * 300 + ["only here"])
+    common = KeyOwners.of_column(["x"] * 400 + ["y"] * 300)
+    more = KeyOwners.of_column(["x"] * 400 + ["y"] * 300 + ["only here"])
     for seed in range(150):
         for held in (common, more):
             assert _look(lambda access, held=held: find_keys(access, keys_of("x"), held), 5.0, seed=seed) == ["x", "y"]
 
 
-# The draft
+# The spec
 
 
-def test_the_draft_is_the_first_stage_of_the_whole_plan():
+def test_the_spec_is_the_first_stage_of_the_whole_plan():
     """As the noisy count is today: the discovery is planned alone, made, and the whole plan begins with it."""
-    draft = discovery_draft(
+    spec = discovery_stage(
         epsilon=2.0, delta=1e-5, share=0.05, count_share=0.01, bounds={"age": 1}, keys={"city": 1, "items": 5}
     )
-    assert set(draft.weights) == {"n", bounds_of("age"), keys_of("city"), keys_of("items")}
-    assert draft.deltas == pytest.approx({keys_of("city"): 5e-7, keys_of("items"): 5e-7})
-    assert draft.weights["n"] == 0.01 and draft.share == pytest.approx(0.06)
-    ratio = draft.weights[keys_of("items")] / draft.weights[keys_of("city")]
+    assert set(spec.noise_shares) == {"n", bounds_of("age"), keys_of("city"), keys_of("items")}
+    assert spec.deltas == pytest.approx({keys_of("city"): 5e-7, keys_of("items"): 5e-7})
+    assert spec.noise_shares["n"] == 0.01 and spec.share == pytest.approx(0.06)
+    ratio = spec.noise_shares[keys_of("items")] / spec.noise_shares[keys_of("city")]
     assert ratio == pytest.approx(math.sqrt(5))
-    first = make_first_plan(draft, epsilon=2.0, delta=1e-5)
+    first = make_first_plan(spec, epsilon=2.0, delta=1e-5)
     account = Account(first)
     random = np.random.default_rng(0)
     with account.open(DISCOVERY) as access:
         n = gaussian(access, "n", torch.tensor([5000.0], dtype=torch.float64), sensitivity=1.0)
         bounds = find_bounds(access, bounds_of("age"), random.integers(18, 90, 5000), whole=True)
-        cities = find_keys(access, keys_of("city"), Held.of_column(random.choice(["a", "b"], 5000)))
-        items = Held.of_sets(np.arange(0, 25_001, 5), random.integers(0, 9, 25_000), list(range(9)))
+        cities = find_keys(access, keys_of("city"), KeyOwners.of_column(random.choice(["a", "b"], 5000)))
+        items = KeyOwners.of_sets(np.arange(0, 25_001, 5), random.integers(0, 9, 25_000), list(range(9)))
         assert find_keys(access, keys_of("items"), items, most=5) == list(range(9))
     assert abs(float(n) - 5000) < 200 and bounds == (16, 127) and cities == ["a", "b"]
-    whole = make_rest(first, [draft, Draft("training", {"gradient": 1.0}, 20, largest=1e3, rate=0.1)])
+    whole = make_rest(first, [spec, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e3, sample_rate=0.1)])
     account.extend(whole)
     assert whole.stages[0] == first.stages[0] and 1.99 < whole.epsilon <= 2.0 and whole.event == first.event
     for _ in range(20):
         with account.open("training", draw=account.sample("training", 9)[1]) as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
 
 
 def test_without_keys_no_delta_is_spent():
-    draft = discovery_draft(epsilon=2.0, delta=1e-5, share=0.05, bounds={"age": 1})
-    assert draft.deltas == {} and _first(draft).epsilon < 0.5
-    count = discovery_draft(epsilon=2.0, delta=1e-5, count_share=0.01)
-    assert dict(count.weights) == {"n": 0.01}
+    spec = discovery_stage(epsilon=2.0, delta=1e-5, share=0.05, bounds={"age": 1})
+    assert spec.deltas == {} and _first(spec).epsilon < 0.5
+    count = discovery_stage(epsilon=2.0, delta=1e-5, count_share=0.01)
+    assert dict(count.noise_shares) == {"n": 0.01}
 
 
-def test_the_draft_of_a_twin_has_no_noise():
-    draft = discovery_draft(epsilon=math.inf, delta=1e-5, share=0.05, keys={"city": 1})
-    assert draft.noise is None and not _first(draft, epsilon=math.inf).private
+def test_the_spec_of_a_twin_has_no_noise():
+    spec = discovery_stage(epsilon=math.inf, delta=1e-5, share=0.05, keys={"city": 1})
+    assert spec.noise is None and not _first(spec, epsilon=math.inf).private
 
 
 @pytest.mark.parametrize(
@@ -374,9 +374,9 @@ def test_the_draft_of_a_twin_has_no_noise():
     ],
     ids=str,
 )
-def test_impossible_drafts_are_refused(wrong):
+def test_impossible_specs_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
-        discovery_draft(**({"epsilon": 2.0, "delta": 1e-5, "share": 0.05, "keys": {"city": 1}} | wrong))
+        discovery_stage(**({"epsilon": 2.0, "delta": 1e-5, "share": 0.05, "keys": {"city": 1}} | wrong))
 
 
 def test_utility_of_fifty_categories():
@@ -384,9 +384,9 @@ def test_utility_of_fifty_categories():
     random = np.random.default_rng(1)
     shares = 1.0 / np.arange(1, 51)
     column = np.array([f"c{rank:02}" for rank in random.choice(50, 5000, p=shares / shares.sum())])
-    plan = _first(discovery_draft(epsilon=2.0, delta=1e-5, share=0.05, keys={"city": 1}))
+    plan = _first(discovery_stage(epsilon=2.0, delta=1e-5, share=0.05, keys={"city": 1}))
     with Account(plan, stream=PrivateStream(seed=1)).open(DISCOVERY) as access:
-        found = find_keys(access, keys_of("city"), Held.of_column(column))
+        found = find_keys(access, keys_of("city"), KeyOwners.of_column(column))
     covered = np.isin(column, found).mean()
     print(f"{len(found)} of 50 categories found, which hold {covered:.0%} of the records")
     assert len(found) >= 20 and covered > 0.8

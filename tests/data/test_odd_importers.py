@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.draft import draft_text
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
+from lightning_dpgen.data.tables.schema_draft import draft_text
 
 WRONG = (None, True, 0, -1, 1.5, 10**300, "x", "", "%", "%Y", "\x00", "?", [], ["id"], [[]], {}, {"x": 1}, "999999-99-99")
 SDV = {

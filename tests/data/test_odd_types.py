@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.sampling.errors import BadRecords
 
 COLUMNS = {
     "boolean": "{type: boolean, missing: true}",

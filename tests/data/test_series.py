@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.series.reading import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.sampling.errors import BadRecords
 
 quick = settings(max_examples=25, deadline=None)
 RANDOM = np.random.default_rng(0)

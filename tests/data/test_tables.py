@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_tables import records, schemas
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.tables import sources as table_sources
 from lightning_dpgen.data.tables import text as text_tables
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.sampling.errors import BadRecords
 
 SOME = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 
-from lightning_dpgen import Account, DPNorm, MomentsAccountant, PrivateOptimizer, make_plan, poisson_loader, training_draft
+from lightning_dpgen import Account, DPNorm, MomentsAccountant, PrivateOptimizer, make_plan, poisson_loader, training_stage
 from lightning_dpgen.release.weights import release_weights
 
 N, RATE, STEPS, RULE = 600, 0.2, 60, DPNorm(c_max=8.0)
@@ -34,13 +34,13 @@ class Stranger(pl.LightningModule):
 
     def configure_optimizers(self):
         inner = torch.optim.Adam(self.parameters(), lr=0.05)
-        return PrivateOptimizer(inner, account=self.account, clipping=RULE, expected_lot=RATE * N)
+        return PrivateOptimizer(inner, account=self.account, clipping=RULE, expected_batch_size=RATE * N)
 
 
 def main(devices: str, strategy: str, folder: str, num_nodes: str = "1") -> None:
     root, rank = Path(folder), int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
     steps = STEPS + (os.environ.get("ODD") == str(rank))
-    plan = make_plan([training_draft(RULE, n=N, rate=RATE, steps=steps)], epsilon=8.0, delta=1e-5)
+    plan = make_plan([training_stage(RULE, n=N, sample_rate=RATE, steps=steps)], epsilon=8.0, delta=1e-5)
     account = Account(plan, root / "ledger.jsonl")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(N, 8, generator=generator)

@@ -67,7 +67,7 @@ def test_a_basket_more_moves_what_is_measured_by_the_sensitivity_at_most(baskets
 
     def seen(access, noise, values, sensitivity=1.0, **_):
         measured.append((values.numpy().copy(), sensitivity))
-        access.take(noise)
+        access.consume(noise)
         return values
 
     def counted(access, noise, places, bins):

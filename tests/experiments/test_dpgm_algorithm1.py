@@ -12,12 +12,12 @@ from papers.dpgm import FIGURE_2, dpgm_events, joined
 from scipy.stats import binom
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.lots import PoissonLots
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import PerComponent
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.sampling.lots import PoissonLots
 
 JOINT, MERGED, TURNS = dpgm_algorithm1.WAYS.values()
 
@@ -43,7 +43,7 @@ def test_all_ways_cost_the_same_and_visit_a_record_as_often():
     assert all(1.737 < plan.epsilon <= 1.74 for plan in plans)
     # An epoch is 58.9 steps of ten times the rate: rounded up.
     assert [training.count for training in trainings] == [589, 59, 59]
-    assert [training.access.rate for training in trainings] == pytest.approx([0.0017, 0.017, 0.017])
+    assert [training.access.sample_rate for training in trainings] == pytest.approx([0.0017, 0.017, 0.017])
     gradient = [training.access.multipliers["gradient"] for training in trainings]
     assert gradient[1] == gradient[2] > 1.3 * gradient[0]
 

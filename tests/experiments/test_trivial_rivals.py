@@ -62,7 +62,7 @@ def test_one_record_more_moves_what_is_measured_by_its_sensitivity_at_most(name,
 
     def seen(access, noise, values, sensitivity=1.0, **_):
         measured.append((values.numpy().copy(), sensitivity))
-        access.take(noise)
+        access.consume(noise)
         return values
 
     def counted(access, noise, places, bins):

@@ -29,7 +29,7 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -100,10 +100,10 @@ def _projected(random: np.random.Generator) -> ProjectedRows:
 
 def _releases(folder: Path) -> dict[str, bytes]:
     stages = {
-        "one": [Draft("training", {"gradient": 1.0}, 1, largest=1e3, rate=0.1)],
+        "one": [StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)],
         "run": [
-            Draft("split", {"sum": 1.0}, 3, largest=1e3, share=0.2),
-            Draft("training", {"gradient": 1.0}, 40, largest=1e3, rate=0.05, share=0.8),
+            StageSpec("split", {"sum": 1.0}, 3, max_noise=1e3, share=0.2),
+            StageSpec("training", {"gradient": 1.0}, 40, max_noise=1e3, sample_rate=0.05, share=0.8),
         ],
     }
     made = {}
@@ -114,7 +114,7 @@ def _releases(folder: Path) -> dict[str, bytes]:
                 with account.open(draft.stage, draw=account.sample(draft.stage, 90)[1]) as access:
                     for noise in access.access.multipliers:
                         gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
-        account.settle()
+        account.verify_complete()
         content = WeightsContent({"weight": torch.zeros(2)}, "a network")
         declared = {"data": "a table", "n": 90, "rows": 5}
         write_release(folder / name, folder / f".{name}", content, account, unit="one record", declared=declared)
@@ -124,7 +124,7 @@ def _releases(folder: Path) -> dict[str, bytes]:
 
 
 def _ledgers(folder: Path) -> dict[str, bytes]:
-    split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, rate=0.5)
+    split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sample_rate=0.5)
     account = Account(Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 8.0, 1e-5), folder / "ledger.jsonl")
     for stage in ("split", "training", "training"):
         with account.open(stage, draw=account.sample(stage, 90)[1]) as access:

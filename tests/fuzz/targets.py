@@ -25,20 +25,19 @@ from dp_accounting.rdp import RdpAccountant
 
 from lightning_dpgen.cli.configuration import read_project_conf
 from lightning_dpgen.cli.main import _status
-from lightning_dpgen.cli.mistake import FAULT
 from lightning_dpgen.cli.settings import read_settings
+from lightning_dpgen.cli.usage_error import FAULT
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, schema_text
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import PrivacyError
@@ -49,6 +48,7 @@ from lightning_dpgen.release.certificate import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.sampling.errors import BadRecords
 
 # How far a certificate may be below another accountant's answer: both are upper bounds, on grids of their own.
 _SLACK = 0.03

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
+from lightning_dpgen.sampling.lots import Lot
 
 # Records of a family: a shape of real numbers, or of indices below the number of entries.
 ENTRIES = 6

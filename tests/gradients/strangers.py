@@ -126,7 +126,7 @@ class Squares(Stranger):
         z = h * 1.0
         z **= 2
         weights = self.decoder.weight**2
-        return ((self.decoder(h) - x) ** 2).sum(dim=1) + z.sum(dim=1) ** 0.5 + 2**h[:, 0] + (h @ weights.mT).sum(dim=1)
+        return ((self.decoder(h) - x) ** 2).sum(dim=1) + z.sum(dim=1) ** 0.5 + 2 ** h[:, 0] + (h @ weights.mT).sum(dim=1)
 
 
 class KeptInForward(Stranger):

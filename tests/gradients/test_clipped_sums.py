@@ -8,14 +8,14 @@ import torch
 from gradients.families import BY_FUNC, RULED
 from torch import nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.forms import Less, Outer, Product
+from lightning_dpgen.gradients.factors import CentredRankOne, OuterSum, RankOne
 from lightning_dpgen.gradients.privatize import GradientBuffer, clipped_weights
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
 LOTS = {"even": (0, 2, 4, 6), "hollow": (0, 5, 5, 6), "lonely": (0, 0, 1, 1), "as many as positions": (0, 1, 2, 3)}
 FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
@@ -195,23 +195,23 @@ def test_no_norm_is_too_small_where_squares_vanish_beside_huge_factors(flushed):
             left, right = torch.full((2, 2, 5), tiny), torch.full((2, 2, 5), huge)
             chains, free = torch.full((3, 5), -tiny), torch.full((3, 5), huge)
             forms = [
-                Outer([(left, right)], (5, 5), (5, 5)),
-                Outer([(right, left)], (5, 5), (5, 5)),
-                Product(left[:, 0], right[:, 0], (5, 5)),
-                Less(Product(left[:, 0], right[:, 0], (5, 5)), chains, free),
+                OuterSum([(left, right)], (5, 5), (5, 5)),
+                OuterSum([(right, left)], (5, 5), (5, 5)),
+                RankOne(left[:, 0], right[:, 0], (5, 5)),
+                CentredRankOne(RankOne(left[:, 0], right[:, 0], (5, 5)), chains, free),
             ]
             for form in forms:
-                if isinstance(form, Less):
+                if isinstance(form, CentredRankOne):
                     exact = left[:, 0, :, None].double() * right[:, 0, None].double() - chains.double().T @ free.double()
                 else:
-                    exact = form.mapped(torch.Tensor.double).whole()
+                    exact = form.mapped(torch.Tensor.double).materialise()
                 assert (form.norms() >= exact.flatten(1).norm(dim=1) * (1 - 1e-6)).all()
     finally:
         torch.set_flush_denormal(False)
 
 
 def test_a_record_that_is_not_finite_takes_nothing_of_what_is_shared():
-    form = Less(Product(torch.ones(2, 2), torch.ones(2, 2), (2, 2)), torch.ones(1, 2), torch.full((1, 2), 0.5))
+    form = CentredRankOne(RankOne(torch.ones(2, 2), torch.ones(2, 2), (2, 2)), torch.ones(1, 2), torch.full((1, 2), 0.5))
     out = torch.zeros(2, 2)
     form.weighted_sum(torch.ones(2), torch.tensor([True, False]), out, add=False)
     assert torch.equal(out, torch.full((2, 2), 0.5))

@@ -37,10 +37,10 @@ def rule_on(account_of):
     """The bound that a rule gives for some norms, at one noise multiplier."""
 
     def apply(rule, norms, multiplier=1.0, before=None):
-        with account_of({**dict.fromkeys(rule.weights, multiplier), "gradient": 1.0}).open("training") as access:
+        with account_of({**dict.fromkeys(rule.noise_shares, multiplier), "gradient": 1.0}).open("training") as access:
             bound = laws.bound_of(rule, access, torch.tensor(norms), before)
             assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
-            access.take("gradient")
+            access.consume("gradient")
         return bound
 
     return apply
@@ -51,7 +51,7 @@ def rule_on(account_of):
 def test_the_bound_is_positive_and_finite_and_leaves_a_share_for_the_gradient(rule_on, rule, norms):
     bound = rule_on(rule, norms)
     assert 0.0 < bound < math.inf
-    assert all(w > 0 for w in rule.weights.values()) and sum(rule.weights.values()) < 1.0
+    assert all(w > 0 for w in rule.noise_shares.values()) and sum(rule.noise_shares.values()) < 1.0
 
 
 @pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS.keys())
@@ -95,19 +95,19 @@ def test_a_bound_may_fall_with_the_lots(account_of):
     for _ in range(4):
         with account.open("training") as access:
             seen.append(laws.bound_of(Decay(0.8, factor=0.5, every=2, least=0.5), access, torch.zeros(0)))
-            access.take("gradient")
+            access.consume("gradient")
     assert seen == [0.8, 0.8, 0.5, 0.5]
     with pytest.raises(ValueError, match="bound of lot 3"):
         Schedule(lambda lot: -1.0).known(3)
 
 
 def test_a_quantile_is_found_and_followed(rule_on):
-    rule, norms = Quantile(0.01, expected_lot=400.0, target=0.7, lr=0.5), [i / 100 for i in range(400)]
+    rule, norms = Quantile(0.01, expected_batch_size=400.0, target=0.7, lr=0.5), [i / 100 for i in range(400)]
     bound = None
     for _ in range(60):
         bound = rule_on(rule, norms, multiplier=1e-6, before=bound)
     assert bound == pytest.approx(2.8, rel=0.05), "70 % of 0 to 4"
-    far = Quantile(1.0, expected_lot=1.0, least=0.5, most=2.0)
+    far = Quantile(1.0, expected_batch_size=1.0, least=0.5, most=2.0)
     assert rule_on(far, [9.0] * 500, multiplier=1e-6) <= 2.0 and rule_on(far, [0.0] * 500, multiplier=1e-6) >= 0.5
 
 
@@ -125,7 +125,7 @@ def test_the_count_of_a_quantile_moves_by_half_a_record():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightning_dpgen.gradients.clipping.gaussian", exact)
         for norms in ([0.1, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 5.0], [0.1, 0.9, math.nan]):
-            laws.bound_of(Quantile(0.5, expected_lot=2.0), Access, torch.tensor(norms))
+            laws.bound_of(Quantile(0.5, expected_batch_size=2.0), Access, torch.tensor(norms))
     values, sensitivities = zip(*taken, strict=True)
     assert values == (0.0, 0.5, -0.5, 0.0) and set(sensitivities) == {0.5}
 

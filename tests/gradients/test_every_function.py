@@ -40,7 +40,8 @@ def _placed(sample, place):
         return sample.input, lambda x: ((x, *sample.args), sample.kwargs)
     if isinstance(place, int):
         return sample.args[place], lambda x: (
-            (sample.input, *sample.args[:place], x, *sample.args[place + 1 :]), sample.kwargs
+            (sample.input, *sample.args[:place], x, *sample.args[place + 1 :]),
+            sample.kwargs,
         )
     return sample.kwargs[place], lambda x: ((sample.input, *sample.args), sample.kwargs | {place: x})
 

@@ -7,7 +7,6 @@ import torch
 from gradients.families import RULED
 from torch import nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.groups import Groups
@@ -15,6 +14,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
 PLAIN = ("one linear", "positions", "wide layer, few positions", "convolution", "embedding", "a scale and a shift")
 

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
 
 class Net(nn.Module):

@@ -1,6 +1,5 @@
 """A loss sees one record of a lot: what it makes of that record follows from no other one, or the loss is refused."""
 
-
 import contextlib
 import copy
 import gc
@@ -11,12 +10,12 @@ import torch.nn.functional as F
 from gradients.strangers import STRANGERS, WIDTH
 from torch import nn
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.gradients.clipping import clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation import Isolation, Kept
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
 ACCEPTED = [name for name, kind in STRANGERS.items() if kind.refused is None]
 REFUSED = [name for name, kind in STRANGERS.items() if kind.refused]

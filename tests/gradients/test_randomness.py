@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lightning_dpgen.data.lots import Lot
-from lightning_dpgen.gradients.alone import check_exact
+from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
 # Of (B, 4) positive numbers that depend on records and parameters.
 DRAWN = {

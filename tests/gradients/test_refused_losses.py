@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_dpgen.data.lots import Draw, Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Fixed
-from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot, LotId
 
 RECORDS = torch.arange(60.0).view(20, 3).remainder(7.0)
 
@@ -252,12 +252,12 @@ def test_public_random_numbers(draw, words):
 
 
 def test_parts_of_another_lot_or_twice_the_same():
-    weight, draw = nn.Parameter(torch.zeros(3)), Draw(0.1, 4)
+    weight, draw = nn.Parameter(torch.zeros(3)), LotId(0.1, 4)
     part = materialised({weight: torch.ones(3, 3)}, draw)
     with pytest.raises(ValueError, match="another lot"):
-        list(Parts(lambda: [part], Draw()).parts())
+        list(MicroBatches(lambda: [part], LotId()).parts())
     with pytest.raises(ValueError, match="more records"):
-        list(Parts(lambda: [part, part], draw).parts())
+        list(MicroBatches(lambda: [part, part], draw).parts())
 
 
 def test_nothing_of_a_lot_is_held_once_its_gradients_are_dropped():
@@ -297,13 +297,13 @@ def test_records_of_an_earlier_call_by_either_engine():
 
 
 def test_gradients_of_another_lot_behind_a_mean_embedding(account_of):
-    weight, draw = nn.Parameter(torch.zeros(3)), Draw()
+    weight, draw = nn.Parameter(torch.zeros(3)), LotId()
     for other in (materialised({weight: torch.ones(2, 3)}), materialised({weight: torch.ones(3, 3)}, draw)):
-        waits = Deferred(torch.zeros(2, 4), lambda _, other=other: other, [weight], draw)
+        waits = EmbeddingGradients(torch.zeros(2, 4), lambda _, other=other: other, [weight], draw)
         with account_of({"embedding": 1.0, "gradient": 1.0}).open("training") as access:
             with pytest.raises(ValueError, match="same lot as the embedding"):
                 waits.given(access, 2.0)
-            access.take("gradient")
+            access.consume("gradient")
 
 
 def test_networks_of_convolutions_under_autocast():

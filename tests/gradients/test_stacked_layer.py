@@ -18,9 +18,7 @@ def test_values_and_gradients_equal_a_loop(offsets, bias):
     inputs = [x, *layer.parameters()]
     slope = torch.randn(offsets[-1], 2, generator=generator, dtype=torch.float64)
 
-    parts = [
-        F.linear(x[offsets[c] : offsets[c + 1]], layer.weight[c], layer.bias[c] if bias else None) for c in range(3)
-    ]
+    parts = [F.linear(x[offsets[c] : offsets[c + 1]], layer.weight[c], layer.bias[c] if bias else None) for c in range(3)]
     expected = torch.cat(parts)
     found = layer(x, offsets)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -22,7 +22,7 @@ def some_baskets(n, items=30, kinds=3, classes=(), seed=0):
     random = np.random.default_rng(seed)
     rates = np.ones((kinds, items)) * random.uniform(0.5, 1.5, items)
     for kind in range(kinds):
-        rates[kind, kind :: kinds] *= 10.0
+        rates[kind, kind::kinds] *= 10.0
     own = random.integers(0, kinds, n)
     sizes = torch.from_numpy(random.choice([0, 1, 2, 3, 5, 9], n, p=[0.05, 0.3, 0.25, 0.2, 0.15, 0.05]))
     drawn = successive_sample(torch.from_numpy(rates[own]).float(), sizes, torch.Generator().manual_seed(seed))
@@ -35,7 +35,7 @@ def some_baskets(n, items=30, kinds=3, classes=(), seed=0):
 
 def fitted(records, epsilon, **settings):
     recipe = BasketRecipe(records.schema, n=len(records), **({"k": 10} | settings))
-    account = Account(make_plan(recipe.drafts(1.0), epsilon=epsilon, delta=1e-6))
+    account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=1e-6))
     kept = []
     mixture = recipe.measure(records, torch.zeros(len(records), dtype=torch.int64), account, save=kept.append)
     assert account.finished and all(recipe.fits(state) for state in kept)
@@ -119,14 +119,14 @@ def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     assert not torch.equal(other.network.means, mixture.network.means)
 
 
-@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.Doubtful")
+@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.MostlyNoise")
 @pytest.mark.parametrize("epsilon", [0.05, math.inf])
 def test_few_and_empty_baskets_are_fitted_too(epsilon, short_fits):
     schema = BasketSchema(tuple(range(5)), max_items=5)
     units = scipy.sparse.csr_array(np.zeros((40, 5), np.uint8))
     records = Records(schema, schema.encode(units))
     recipe = BasketRecipe(schema, 3, 40)
-    account = Account(make_plan(recipe.drafts(1.0), epsilon=max(epsilon, 1.0), delta=1e-6))
+    account = Account(make_plan(recipe.specs(1.0), epsilon=max(epsilon, 1.0), delta=1e-6))
     mixture = recipe.measure(records, torch.zeros(40, dtype=torch.int64), account)
     drawn = mixture.sample(100, torch.Generator().manual_seed(0))
     assert mixture.network.means.isfinite().all() and mixture.weights.sum() == pytest.approx(1.0)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
@@ -22,7 +21,7 @@ from lightning_dpgen.measure.gaussians import (
     likely_means,
     through_clipping,
 )
-from lightning_dpgen.measure.recipe import Doubtful
+from lightning_dpgen.measure.recipe import MostlyNoise
 from lightning_dpgen.measure.statistics import Counts, Histogram
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
@@ -32,6 +31,7 @@ from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.sampling.errors import BadRecords
 
 SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))
 
@@ -53,7 +53,7 @@ def recipe(n, **changed):
 
 def fitted(records, epsilon, **changed):
     own = recipe(len(records), **changed)
-    account = Account(make_plan(own.drafts(1.0), epsilon=epsilon, delta=1e-5))
+    account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-5))
     component = label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
     return own.measure(records, component, account), account
 
@@ -80,7 +80,7 @@ def test_without_noise_it_is_the_gaussian_of_each_class():
 def test_the_noise_of_a_plan_costs_what_two_gaussians_cost_by_hand():
     """Counts, means and moments by their multipliers: inverse squares add, and the sum is the budget's mu^2."""
     own = recipe(1000)
-    plan = make_plan(own.drafts(1.0), epsilon=2.0, delta=1e-5)
+    plan = make_plan(own.specs(1.0), epsilon=2.0, delta=1e-5)
     inverse = [m**-2 for stage in plan.stages for m in stage.access.multipliers.values()]
     assert math.sqrt(sum(inverse)) == pytest.approx(gaussian_mu(2.0, 1e-5), rel=1e-4)
     assert sum(inverse[:2]) / sum(inverse) == pytest.approx(0.15)
@@ -277,7 +277,7 @@ def test_two_levels_are_told_apart_by_a_step():
     random = np.random.default_rng(0)
     pixels = (random.random((2000, 16)) < np.linspace(0.05, 0.3, 16)).astype(np.uint8)
     records = Records(schema, Encoded(pixels, np.zeros((2000, 0), np.uint8)))
-    account = Account(make_plan(own.drafts(1.0), epsilon=math.inf, delta=1e-5))
+    account = Account(make_plan(own.specs(1.0), epsilon=math.inf, delta=1e-5))
     mixture = own.measure(records, torch.zeros(2000, dtype=torch.int64), account)
     units = mixture.network.generate((0, 4000), torch.Generator().manual_seed(0))
     assert set(units.unique().tolist()) == {0.0, 1.0}
@@ -340,7 +340,7 @@ def test_a_run_goes_on_after_each_access_and_measures_nothing_twice():
     own = recipe(2000)
     component = label_components(records, torch.zeros(2000, dtype=torch.int64), 1)
     states = []
-    account = Account(make_plan(own.drafts(1.0), epsilon=3.0, delta=1e-5))
+    account = Account(make_plan(own.specs(1.0), epsilon=3.0, delta=1e-5))
     whole = own.measure(records, component, account, save=states.append)
     assert [sorted(state) for state in states] == [["means"], ["means", "squares"]]
     assert {name: account.remaining(name) for name in ("means", "squares")} == {"means": 0, "squares": 0}
@@ -360,7 +360,7 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path):
     own = GaussianRecipe(schema, 6, 300, size=9, radius=3.0, spread=1.5)
     component = label_components(records, torch.arange(300) % 2, 2)
     assert component.tolist() == [2 * int(label) + i % 2 for i, label in enumerate(labels[:, 0])]
-    mixture = own.measure(records, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)))
+    mixture = own.measure(records, component, Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4)))
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
     mine = mixture.sample(50, torch.Generator().manual_seed(3))
@@ -379,7 +379,7 @@ def test_a_share_of_all_is_refused():
 def test_a_state_is_known_for_what_it_is():
     records, *_ = some_series(100)
     own, kept = recipe(100), []
-    account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+    account = Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4))
     own.measure(records, torch.zeros(100, dtype=torch.int64), account, save=kept.append)
     first, both = kept
     assert own.fits({}) and own.fits(first) and own.fits(both)
@@ -398,7 +398,7 @@ def test_a_state_is_known_for_what_it_is():
 def test_a_state_of_another_recipe_is_refused_before_anything_is_spent(changed):
     records, *_ = some_series(100)
     own, component, kept = recipe(100), torch.zeros(100, dtype=torch.int64), []
-    own.measure(records, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)), save=kept.append)
+    own.measure(records, component, Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4)), save=kept.append)
     state = kept[0] | {"lost": kept[0]["means"]} if changed == "a stage of nobody's" else kept[0]
     other = own if changed == "a stage of nobody's" else recipe(100, size=5)
     with pytest.raises(ValueError, match=r"state: holds \[.*\], which is not what this recipe measures"):
@@ -410,7 +410,7 @@ def test_what_is_missing_needs_an_account():
     own, component, kept = recipe(100), torch.zeros(100, dtype=torch.int64), []
     with pytest.raises(ValueError, match="account=None: the state lacks 'means'"):
         own.measure(records, component, None)
-    own.measure(records, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)), save=kept.append)
+    own.measure(records, component, Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4)), save=kept.append)
     with pytest.raises(ValueError, match="account=None: the state lacks 'squares', which an account has to pay for"):
         own.measure(records, component, None, state=kept[0])
 
@@ -420,11 +420,11 @@ def test_measurements_of_two_runs_make_no_model():
     own, component = recipe(200), torch.zeros(200, dtype=torch.int64)
     kept = []
     for _ in range(2):
-        account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+        account = Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4))
         states = []
         own.measure(records, component, account, save=states.append)
         kept.append(states)
-    fresh = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+    fresh = Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4))
     with pytest.raises(ValueError, match="measurements of another run"):
         own.measure(records, component, fresh, state=kept[0][0])
     with pytest.raises(ValueError, match="of two data sets"):
@@ -435,7 +435,7 @@ def test_measurements_of_two_runs_make_no_model():
 def test_other_records_on_the_same_account_are_refused_before_anything_is_spent():
     own, component = recipe(200), torch.zeros(200, dtype=torch.int64)
     first, second = (some_series(200, seed)[0] for seed in (0, 1))
-    account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4))
+    account = Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4))
     means, _ = own.workloads
     state = {"means": (means.measure(own.statistics("means", {}), first, component, account),)}
     with pytest.raises(LedgerError, match="measurements of other records"):
@@ -447,8 +447,8 @@ def test_other_records_on_the_same_account_are_refused_before_anything_is_spent(
 def test_noise_that_hides_what_is_measured_is_said_from_python():
     records, *_ = some_series(100)
     own, component = recipe(100, radius=1e4), torch.zeros(100, dtype=torch.int64)
-    account = Account(make_plan(own.drafts(1.0), epsilon=0.5, delta=1e-4))
-    with pytest.warns(Doubtful, match="the mean of a component is off by"):
+    account = Account(make_plan(own.specs(1.0), epsilon=0.5, delta=1e-4))
+    with pytest.warns(MostlyNoise, match="the mean of a component is off by"):
         own.measure(records, component, account)
 
 
@@ -460,7 +460,7 @@ def test_a_statistic_without_a_bound_is_refused_before_anything_is_spent(bound):
     Unbounded.bound = bound
     records, *_ = some_series(100)
     workload = Workload("counts", {"counts": 1.0}, 100)
-    account = Account(make_plan([workload.draft(1.0)], epsilon=1.0, delta=1e-4))
+    account = Account(make_plan([workload.spec(1.0)], epsilon=1.0, delta=1e-4))
     with pytest.raises(ValueError, match=r"statistic 'counts' has bound=.*: expected a number from 1e-200 to 1e200"):
         workload.measure({"counts": Unbounded(2)}, records, torch.zeros(100, dtype=torch.int64), account)
     assert not account.ledger.accesses
@@ -504,7 +504,7 @@ AMISS = {
 def test_what_is_amiss_with_a_statistic_is_said_before_anything_is_spent(statistic, component, message):
     records, *_ = some_series(100)
     workload = Workload("amiss", {"amiss": 1.0}, 100)
-    account = Account(make_plan([workload.draft(1.0)], epsilon=1.0, delta=1e-4))
+    account = Account(make_plan([workload.spec(1.0)], epsilon=1.0, delta=1e-4))
     with pytest.raises(ValueError, match=message):
         workload.measure({"amiss": statistic}, records, component, account)
     assert not account.ledger.accesses
@@ -536,13 +536,13 @@ def test_numbers_that_make_no_recipe_are_refused(numbers, message):
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"weights": {}}, "weights={}, expected a positive number a statistic"),
-        ({"weights": {"a": 0.0, "b": 0.0}}, "expected a positive number a statistic"),
-        ({"weights": {"a": math.nan}}, "expected a positive number a statistic"),
-        ({"weights": {"a": "much"}}, "weights={'a': 'much'}, expected a positive number a statistic"),
-        ({"weights": "a"}, "weights=a, expected a positive number a statistic"),
-        ({"largest": 0}, "largest=0, expected about how many records, above 0"),
-        ({"largest": "100"}, "largest='100', expected about how many records"),
+        ({"noise_shares": {}}, "noise_shares={}, expected a positive number a statistic"),
+        ({"noise_shares": {"a": 0.0, "b": 0.0}}, "expected a positive number a statistic"),
+        ({"noise_shares": {"a": math.nan}}, "expected a positive number a statistic"),
+        ({"noise_shares": {"a": "much"}}, "noise_shares={'a': 'much'}, expected a positive number a statistic"),
+        ({"noise_shares": "a"}, "noise_shares=a, expected a positive number a statistic"),
+        ({"max_noise": 0}, "max_noise=0, expected about how many records, above 0"),
+        ({"max_noise": "100"}, "max_noise='100', expected about how many records"),
         ({"share": -1.0}, r"share=-1\.0, expected a number above 0"),
         ({"share": True}, "share=True, expected a number above 0"),
         ({"rounds": 0}, "rounds=0, expected a whole number, 1 or more"),
@@ -552,7 +552,7 @@ def test_numbers_that_make_no_recipe_are_refused(numbers, message):
 def test_a_workload_that_makes_no_sense_is_refused(numbers, message):
     """Weights that sum to nothing among them."""
     with pytest.raises(ValueError, match=message):
-        Workload(**({"stage": "s", "weights": {"a": 1.0}, "largest": 10} | numbers))
+        Workload(**({"stage": "s", "noise_shares": {"a": 1.0}, "max_noise": 10} | numbers))
 
 
 @pytest.mark.parametrize("max_rows", [1, 3])
@@ -561,7 +561,7 @@ def test_noise_is_that_of_all_records_of_a_person(max_rows):
     records, *_ = some_series(100)
     records = dataclasses.replace(records, persons=np.arange(100) // max_rows)
     workload = Workload("counts", {"counts": 1.0}, 100)
-    account = Account(make_plan([workload.draft(1.0)], epsilon=1.0, delta=1e-4, max_rows=max_rows))
+    account = Account(make_plan([workload.spec(1.0)], epsilon=1.0, delta=1e-4, max_rows=max_rows))
     found = workload.measure({"counts": Counts(20_000)}, records, torch.zeros(100, dtype=torch.int64), account)["counts"]
     multiplier = account.plan.stage("counts").access.multipliers["counts"]
     assert found.deviation == pytest.approx(max_rows * multiplier)
@@ -583,8 +583,8 @@ def test_what_a_plan_does_not_cover_is_refused():
     own, component = recipe(100), torch.zeros(100, dtype=torch.int64)
     several = dataclasses.replace(records, persons=np.arange(100) // 50)
     with pytest.raises(BadRecords, match="more records than the plan's max_rows=1"):
-        own.measure(several, component, Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4)))
-    account = Account(make_plan(own.drafts(1.0), epsilon=5.0, delta=1e-4, relation="replace_one"))
+        own.measure(several, component, Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4)))
+    account = Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4, relation="replace_one"))
     with pytest.raises(LedgerError, match="under replace_one: expected add_or_remove_one"):
         own.measure(records, component, account)
     assert not account.ledger.accesses

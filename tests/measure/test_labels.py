@@ -115,7 +115,7 @@ def recipe(records, **settings):
 def measured(records, epsilon, **settings):
     own, kept = recipe(records, **settings), []
     # The noise is always the same, so that what is found is.
-    account = Account(make_plan(own.drafts(1.0), epsilon=epsilon, delta=1e-6), stream=PrivateStream(3))
+    account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-6), stream=PrivateStream(3))
     mixture = own.measure(records, torch.zeros(len(records), dtype=torch.int64), account, save=kept.append)
     assert account.finished and all(own.fits(state) for state in kept)
     return own, mixture, kept
@@ -154,9 +154,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
 
     def offsets(share):
         agreement = torch.tensor([2000.0 * share], dtype=torch.float64)
-        rounds = [
-            {**found, "agreement": Measured(agreement, 0.0, found["agreement"].run)} for found in kept[-1][LABELS]
-        ]
+        rounds = [{**found, "agreement": Measured(agreement, 0.0, found["agreement"].run)} for found in kept[-1][LABELS]]
         return own.fitted({**kept[-1], LABELS: rounds}).network.label_offsets
 
     assert float(offsets(0.0).std(dim=0).max()) < 1e-6
@@ -172,7 +170,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     assert made == pytest.approx(real, abs=0.03)
 
 
-@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.Doubtful")
+@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.MostlyNoise")
 def test_noise_alone_moves_nothing_much():
     """Gradients of a budget that buys nothing: their mean is drawn to the start by what noise explains."""
     records, _ = some_records(2000)
@@ -186,7 +184,7 @@ def test_noise_alone_moves_nothing_much():
 def test_noise_is_that_of_the_plan(short_fits):
     records, _ = some_records(2000)
     own, _, kept = measured(records, 2.0)
-    plan = make_plan(own.drafts(1.0), epsilon=2.0, delta=1e-6)
+    plan = make_plan(own.specs(1.0), epsilon=2.0, delta=1e-6)
     access = plan.stage(LABELS).access
     statistics = own.statistics(LABELS, kept[0])
     for name, found in kept[1][LABELS][0].items():

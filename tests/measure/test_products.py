@@ -39,7 +39,7 @@ def some_records(n, label=None, seed=0):
 
 def measured(records, epsilon, **settings):
     recipe = ProductRecipe(records.schema, n=len(records), **({"k": 6} | settings))
-    account = Account(make_plan(recipe.drafts(1.0), epsilon=epsilon, delta=1e-6))
+    account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=1e-6))
     component = torch.zeros(len(records), dtype=torch.int64)
     kept = []
     mixture = recipe.measure(records, component, account, save=kept.append)

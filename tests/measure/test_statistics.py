@@ -125,9 +125,7 @@ def test_tables_and_items_and_pairs_are_those_of_loops():
             if row[some[first]] and row[some[second]]:
                 pairs[0, place] += math.comb(len(held), 2) ** -0.5
     torch.testing.assert_close(STATISTICS["items"][0].sums(baskets, None), items)
-    of_labels = [
-        LABELLED.encode(baskets.units, np.full(len(baskets), label)) for label in (0, 1)
-    ]
+    of_labels = [LABELLED.encode(baskets.units, np.full(len(baskets), label)) for label in (0, 1)]
     apart = [STATISTICS["items by label"][0].sums(own, None) for own in of_labels]
     torch.testing.assert_close(apart[0], torch.cat([items, torch.zeros_like(items)]))
     torch.testing.assert_close(apart[1], torch.cat([torch.zeros_like(items), items]))

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics.records import dense, drawn, layouts, table
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import choose_pairs
 from lightning_dpgen.metrics.correlation import AssociationDistance, cramers_v
 from lightning_dpgen.metrics.marginals import MarginalDistance
+from lightning_dpgen.sampling.errors import BadRecords
 
 METRICS = {MarginalDistance: "distances", AssociationDistance: "differences"}
 law = settings(max_examples=30, deadline=None)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from metrics.records import drawn
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation
 from lightning_dpgen.metrics.evaluation import KINDS, TRAINING, evaluate_encoded
+from lightning_dpgen.sampling.errors import BadRecords
 
 LAYOUTS = {
     "images": Layout(units=6, levels=255, groups=(3,), label=0),

@@ -10,7 +10,7 @@ from contracts.door import overspent
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics import fidelity
-from lightning_dpgen.metrics.fidelity import fidelity_draft, measure_fidelity
+from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -24,8 +24,8 @@ def _records(codes):
 
 
 def _account(multiplier, max_rows=1):
-    draft = fidelity_draft(LAYOUT, 100, 0.1)
-    return Account(Plan((Stage(draft.access(multiplier), 1, 0.1),), 1.0, 1e-5, max_rows=max_rows))
+    spec = fidelity_stage(LAYOUT, 100, 0.1)
+    return Account(Plan((Stage(spec.access(multiplier), 1, 0.1),), 1.0, 1e-5, max_rows=max_rows))
 
 
 def test_without_noise_it_is_the_distance_and_the_accuracy():
@@ -88,6 +88,6 @@ def test_noise_of_a_person_is_said():
 
 
 def test_no_record_and_no_label():
-    assert set(fidelity_draft(Layout(units=3), 10, 0.1).weights) == {"records", "means"}
+    assert set(fidelity_stage(Layout(units=3), 10, 0.1).noise_shares) == {"records", "means"}
     figure = measure_fidelity(_account(2.0), _records([]), _records([[1, 0]]).encoded, radius=1.0)
     assert all(torch.isfinite(torch.tensor(list(figure.values()))))

@@ -48,9 +48,7 @@ def test_averages_over_fresh_codes_are_the_targets(layout, strength):
         assert ((made - targets[c]).abs() <= 0.007 + 0.01 * targets[c]).all()
     # The bias of a network whose codes make no difference is no answer where they make one.
     if strength == 6.0:
-        flat = held_bias(
-            lambda z, _: torch.zeros(len(z), layout.width), bias, targets, torch.zeros(k), latent, layout
-        )
+        flat = held_bias(lambda z, _: torch.zeros(len(z), layout.width), bias, targets, torch.zeros(k), latent, layout)
         wrong = means(codes @ weight[0] + flat[0], layout).mean(dim=0)
         assert ((wrong - targets[0]).abs() > 0.007 + 0.01 * targets[0]).any()
 

@@ -59,11 +59,14 @@ def test_draws_have_their_shares():
     assert counts[1] == 0
 
 
-@pytest.mark.parametrize(("layout", "units", "codes"), [
-    (Layout(units=2, levels=255, groups=(300,)), np.uint8, np.int16),
-    (Layout(units=2, levels=70_000), np.int32, np.uint8),
-    (Layout(units=2), np.float32, np.uint8),
-])
+@pytest.mark.parametrize(
+    ("layout", "units", "codes"),
+    [
+        (Layout(units=2, levels=255, groups=(300,)), np.uint8, np.int16),
+        (Layout(units=2, levels=70_000), np.int32, np.uint8),
+        (Layout(units=2), np.float32, np.uint8),
+    ],
+)
 def test_types_are_the_smallest(layout, units, codes):
     found = draw(torch.rand(3, layout.width), layout, torch.Generator().manual_seed(0))
     assert (found.units.dtype, found.codes.dtype) == (units, codes)

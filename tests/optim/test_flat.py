@@ -32,7 +32,7 @@ def _network():
 
 def _private(network, make, account_of):
     account = account_of({"gradient": 0.0})
-    return PrivateOptimizer(make(list(network.parameters())), account=account, clipping=Fixed(1.0), expected_lot=2.0)
+    return PrivateOptimizer(make(list(network.parameters())), account=account, clipping=Fixed(1.0), expected_batch_size=2.0)
 
 
 def _fill(optimizer, number):
@@ -159,7 +159,7 @@ def test_parameters_and_optimizers_that_no_noise_fits_are_refused(account_of):
     account = account_of({"gradient": 1.0})
 
     def private(inner):
-        return PrivateOptimizer(inner, account=account, clipping=Fixed(1.0), expected_lot=2.0)
+        return PrivateOptimizer(inner, account=account, clipping=Fixed(1.0), expected_batch_size=2.0)
 
     mixed = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.float64))]
     with pytest.raises(ValueError, match="all in float32, or all in float64"):

@@ -14,26 +14,26 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_dpgen.data.lots import Lot
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Smoothed
-from lightning_dpgen.gradients.deferred import Deferred
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.forms import Whole
+from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.parts import Parts
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.sampling.lots import Lot
 
 
 def _sgd(parameters, account, clipping=None, **kwargs):
     clipping = clipping or Fixed(1.0)
     return PrivateOptimizer(
-        torch.optim.SGD(parameters, lr=1.0), account=account, clipping=clipping, expected_lot=4.0, **kwargs
+        torch.optim.SGD(parameters, lr=1.0), account=account, clipping=clipping, expected_batch_size=4.0, **kwargs
     )
 
 
@@ -51,7 +51,7 @@ def test_a_stock_opacus_module_gives_the_same_step_as_the_ghost_engine(account_o
     ours, theirs = network_of_two_layers(), GradSampleModule(network_of_two_layers(), loss_reduction="sum")
     term, account = PerRecord(lambda lot, _: 5 * ours(lot.records).sum(dim=1)), account_of({"gradient": 1e-7}, count=2)
     first, second = _sgd(ours.parameters(), account), _sgd(theirs.parameters(), account)
-    first.take(ghost_gradients(ours, term, drawn(account, records), torch.empty(6, 0)))
+    first.set_gradients(ghost_gradients(ours, term, drawn(account, records), torch.empty(6, 0)))
     lot = drawn(account, records)
     second.expect(lot.draw)
     (5 * theirs(lot.records)).sum().backward()
@@ -85,7 +85,7 @@ def test_a_step_without_gradients_is_refused_and_not_charged(account_of):
 def test_gradients_serve_one_step_only(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=2)
     optimizer = _sgd([weight], account)
-    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
+    optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
     optimizer.step()
     with pytest.raises(RuntimeError, match="no per-record gradient"):
         optimizer.step()
@@ -94,10 +94,10 @@ def test_gradients_serve_one_step_only(account_of):
 def test_a_step_past_the_plan_is_refused(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=1)
     optimizer = _sgd([weight], account)
-    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
+    optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
     optimizer.step()
     after = weight.detach().clone()
-    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
+    optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
     with pytest.raises(PlanMismatch):
         optimizer.step()
     assert torch.equal(weight, after)
@@ -105,7 +105,7 @@ def test_a_step_past_the_plan_is_refused(account_of):
 
 def _parts_of(account, gradients, weight):
     draw = draw_of(account, len(gradients))
-    return Parts(lambda: (materialised({weight: part}, draw) for part in gradients.split(2)), draw)
+    return MicroBatches(lambda: (materialised({weight: part}, draw) for part in gradients.split(2)), draw)
 
 
 @pytest.mark.parametrize("rule", [Fixed(1.0), DPNorm(c_max=4.0, bins=8)], ids=["fixed", "dpnorm"])
@@ -113,13 +113,13 @@ def test_a_lot_in_parts_is_the_lot(account_of, rule):
     gradients, after = torch.randn(7, 3, generator=torch.Generator().manual_seed(1)), []
     for take in ("whole", "parts"):
         weight = nn.Parameter(torch.zeros(3))
-        account = account_of(dict.fromkeys(["gradient", *rule.weights], 1.0))
+        account = account_of(dict.fromkeys(["gradient", *rule.noise_shares], 1.0))
         optimizer = _sgd([weight], account, rule)
         whole = handed(account, {weight: gradients})
-        optimizer.take(whole if take == "whole" else _parts_of(account, gradients, weight))
+        optimizer.set_gradients(whole if take == "whole" else _parts_of(account, gradients, weight))
         optimizer.step()
         after.append(weight.detach().clone())
-        account.settle()
+        account.verify_complete()
     torch.testing.assert_close(*after)
 
 
@@ -132,7 +132,7 @@ def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(accoun
         return [materialised({weight: torch.full((1, 2), next(passes))}, draw)]
 
     optimizer = _sgd([weight], account, DPNorm(c_max=4.0, bins=8))
-    optimizer.take(Parts(make, draw))
+    optimizer.set_gradients(MicroBatches(make, draw))
     optimizer.step()
     assert optimizer.last_bound == 1.5 and float(weight.detach().norm()) <= 1.5 / 4.0 * 1.001
 
@@ -140,11 +140,11 @@ def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(accoun
 def test_parts_of_nothing_or_of_groups_are_refused(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
     optimizer = _sgd([weight], account)
-    optimizer.take(Parts(list, draw_of(account, 0)))
+    optimizer.set_gradients(MicroBatches(list, draw_of(account, 0)))
     with pytest.raises(ValueError, match="one part of no records"):
         optimizer.step()
-    grouped = RecordGradients({weight: Whole(torch.zeros(2, 2))}, [[weight]], 2, draw_of(account, 2), groups=2)
-    optimizer.take(Parts(lambda: [grouped], grouped.draw))
+    grouped = RecordGradients({weight: Dense(torch.zeros(2, 2))}, [[weight]], 2, draw_of(account, 2), groups=2)
+    optimizer.set_gradients(MicroBatches(lambda: [grouped], grouped.draw))
     with pytest.raises(ValueError, match="groups reach over"):
         optimizer.step()
 
@@ -173,7 +173,7 @@ def _asked_for(network, optimizer, rows):
 
     for lot in LOTS:
         draw = draw_of(optimizer.account, len(lot))
-        optimizer.take(Parts(lambda lot=lot, draw=draw: make(lot, draw), draw))
+        optimizer.set_gradients(MicroBatches(lambda lot=lot, draw=draw: make(lot, draw), draw))
         optimizer.step()
 
 
@@ -214,12 +214,12 @@ def _hand_over(optimizer, weight, way, parts, draw, *, more=False):
         if way == "grad_sample":
             weight.grad_sample = rows.clone()
         else:
-            optimizer.take(materialised({weight: rows}, draw))
+            optimizer.set_gradients(materialised({weight: rows}, draw))
         optimizer.step()
 
 
-@pytest.mark.parametrize("first", ["take", "grad_sample"])
-@pytest.mark.parametrize("second", ["take", "grad_sample"])
+@pytest.mark.parametrize("first", ["set_gradients", "grad_sample"])
+@pytest.mark.parametrize("second", ["set_gradients", "grad_sample"])
 def test_a_begun_lot_is_dropped_where_another_is_handed_over(account_of, first, second):
     """A record that is in both lots would add up to twice its bound in one step."""
     ends = []
@@ -228,7 +228,7 @@ def test_a_begun_lot_is_dropped_where_another_is_handed_over(account_of, first, 
         optimizer = _sgd([weight], account)
         if begun:
             _hand_over(optimizer, weight, first, [ROWS[:2]], draw_of(account, 4), more=True)
-            if second == "take":
+            if second == "set_gradients":
                 with pytest.raises(RuntimeError, match=r"of another lot(.|\n)*nothing was charged"):
                     _hand_over(optimizer, weight, second, [ROWS[2:4]], draw_of(account, 2))
             assert not account.ledger.accesses and not weight.any()
@@ -281,7 +281,7 @@ def test_a_bound_from_the_whole_lot_cannot_be_chosen_from_its_parts(account_of):
     optimizer.expect(draw_of(account, 1))
     optimizer.signal_skip_step(do_skip=True)
     weight.grad_sample = torch.zeros(1, 2)
-    with pytest.raises(RuntimeError, match=r"take\(Parts"):
+    with pytest.raises(RuntimeError, match=r"set_gradients\(MicroBatches"):
         optimizer.step()
     assert not account.ledger.accesses
 
@@ -328,8 +328,8 @@ SHARED = {
 }
 WAYS = {
     "whole": lambda gradients: gradients,
-    "in parts": lambda gradients: Parts(lambda: [gradients], gradients.draw),
-    "deferred": lambda gradients: Deferred(
+    "in parts": lambda gradients: MicroBatches(lambda: [gradients], gradients.draw),
+    "deferred": lambda gradients: EmbeddingGradients(
         torch.zeros(5, 2), lambda mean: gradients, gradients.parameters, gradients.draw
     ),
 }
@@ -340,7 +340,7 @@ def _by_component(account, net, term, way="whole"):
     embeddings = ["embedding"] if way == "deferred" else []
     optimizer = _sgd(net.parameters(), account, PerComponent(Fixed(1.0)), embeddings=embeddings)
     gradients = term_gradients(net, term, drawn(account, torch.rand(5, 3), (0, 2, 2, 5)), account.stream)
-    optimizer.take(WAYS[way](gradients))
+    optimizer.set_gradients(WAYS[way](gradients))
     optimizer.step()
 
 
@@ -376,7 +376,7 @@ def test_a_data_free_term_is_added_whole_and_after_the_noise(account_of):
             weight.zero_(), other.zero_()
         account = account_of({"gradient": 1.0})
         optimizer = _sgd([weight, other], account, data_free=terms)
-        optimizer.take(handed(account, {weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
+        optimizer.set_gradients(handed(account, {weight: torch.ones(3, 2), other: torch.ones(3, 1)}))
         optimizer.step()
         results.append(torch.cat([weight, other]).detach())
     torch.testing.assert_close(results[0] - results[1], torch.tensor([100.0, -3.0, 0.0]))
@@ -388,7 +388,7 @@ def test_the_hook_of_an_opacus_accountant_is_called_with_the_merged_multiplier(a
     account = account_of({"norms": 4.0, "gradient": 1.0})
     optimizer = _sgd([weight], account, DPNorm(c_max=2.0))
     optimizer.attach_step_hook(lambda o: calls.append((o.noise_multiplier, o.accumulated_iterations)))
-    optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
+    optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
     optimizer.step()
     assert calls == [(pytest.approx(0.970, abs=5e-4), 1)]
     assert calls[0][0] == account.plan.stages[0].access.multiplier
@@ -399,7 +399,7 @@ def test_the_schedule_of_a_learning_rate_reaches_the_inner_optimizer(account_of)
     optimizer = _sgd([weight], account)
     for group in optimizer.param_groups:
         group["lr"] = 0.25
-    optimizer.take(handed(account, {weight: torch.tensor([[4.0, 0.0]])}))
+    optimizer.set_gradients(handed(account, {weight: torch.tensor([[4.0, 0.0]])}))
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.tensor([-0.25, 0.0]))
 
@@ -410,22 +410,22 @@ def test_behind_the_wrapper_of_lightning_nothing_is_lost(account_of):
     optimizer = _sgd([weight], account)
     wrapped = LightningOptimizer(optimizer)
     for gradient, expected in (([1.0, 0.0], [-0.25, 0.0]), ([0.0, 0.5], [-0.25, -0.125])):
-        wrapped.optimizer.take(handed(account, {weight: torch.tensor([gradient])}))
+        wrapped.optimizer.set_gradients(handed(account, {weight: torch.tensor([gradient])}))
         # The wrapper's own step needs a Trainer; the class that it poses as is the real one's.
         wrapped.optimizer.step()
         torch.testing.assert_close(weight.detach(), torch.tensor(expected), rtol=1e-4, atol=1e-4)
         assert wrapped.optimizer.last_bound == 1.0
-    wrapped.take(materialised({weight: torch.ones(1, 2)}))
+    wrapped.set_gradients(materialised({weight: torch.ones(1, 2)}))
     assert optimizer._state_of_step["gradients"] is not None, "also a call on the wrapper reaches the real optimizer"
     assert account.ledger.count("training") == 2
 
 
-@pytest.mark.parametrize("expected_lot", [0.0, -1.0, math.nan])
-def test_an_impossible_divisor_is_refused(account_of, expected_lot):
-    with pytest.raises(ValueError, match="expected_lot"):
+@pytest.mark.parametrize("expected_batch_size", [0.0, -1.0, math.nan])
+def test_an_impossible_divisor_is_refused(account_of, expected_batch_size):
+    with pytest.raises(ValueError, match="expected_batch_size"):
         PrivateOptimizer(
             torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0),
-            account=account_of({"gradient": 1.0}), clipping=Fixed(1.0), expected_lot=expected_lot,
+            account=account_of({"gradient": 1.0}), clipping=Fixed(1.0), expected_batch_size=expected_batch_size,
         )  # fmt: skip
 
 
@@ -439,7 +439,7 @@ def test_gradients_of_other_parameters_are_refused_and_not_charged(account_of):
     optimizer = _sgd(network.parameters(), account)
     part = network[2]
     term = PerRecord(lambda lot, _: part(lot.records).sum(dim=1))
-    optimizer.take(ghost_gradients(part, term, drawn(account, torch.rand(3, 4)), torch.empty(3, 0)))
+    optimizer.set_gradients(ghost_gradients(part, term, drawn(account, torch.rand(3, 4)), torch.empty(3, 0)))
     with pytest.raises(RuntimeError, match="gradients are of 2 parameters, and 2 of them are among the 4"):
         optimizer.step()
     assert account.ledger.count("training") == 0
@@ -449,7 +449,7 @@ def test_a_parameter_frozen_later_is_noticed(account_of):
     network, account = network_of_two_layers(), account_of({"gradient": 1.0}, count=2)
     optimizer = _sgd(network.parameters(), account)
     network[0].weight.requires_grad_(False)
-    optimizer.take(handed(account, {p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
+    optimizer.set_gradients(handed(account, {p: torch.zeros(1, *p.shape) for p in network.parameters() if p.requires_grad}))
     with pytest.raises(RuntimeError, match="make a new PrivateOptimizer"):
         optimizer.step()
     assert account.ledger.count("training") == 0
@@ -536,22 +536,22 @@ def test_a_sum_that_was_not_noised_does_not_outlive_the_failure(account_of, monk
         raise ArithmeticError
 
     monkeypatch.setattr(account.stream, "add_normal_", fails)
-    optimizer.take(handed(account, {weight: torch.full((3, 2), 0.1)}))
+    optimizer.set_gradients(handed(account, {weight: torch.full((3, 2), 0.1)}))
     with pytest.raises(ArithmeticError):
         optimizer.step()
     assert sums[0].all(), "the sum was there"
     assert not optimizer._buffer.flat.any() and weight.grad is None and not weight.any()
 
 
-@pytest.mark.parametrize("way", ["take", "grad_sample"])
+@pytest.mark.parametrize("way", ["set_gradients", "grad_sample"])
 def test_what_was_handed_over_does_not_outlive_a_failure_or_zero_grad(account_of, way):
     class Broken(Fixed):
         def bounds(self, access, norms, before):
             raise ArithmeticError
 
     def hand_over():
-        if way == "take":
-            optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
+        if way == "set_gradients":
+            optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
         else:
             optimizer.expect(draw_of(account, 1))
             weight.grad_sample = torch.ones(1, 2)
@@ -575,12 +575,12 @@ def test_the_last_bound_is_part_of_the_state(account_of):
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0}, count=4)
     optimizer = _sgd([weight], account, rule)
     for _ in range(2):
-        optimizer.take(handed(account, {weight: torch.ones(1, 2)}))
+        optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
         optimizer.step()
     assert optimizer.last_bound == 0.75
     again = _sgd([weight], account, rule)
     again.load_state_dict(optimizer.state_dict())
-    again.take(handed(account, {weight: torch.ones(1, 2)}))
+    again.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
     again.step()
     assert again.last_bound == 0.5 * 0.75 + 0.5 * 0.25
     plain = torch.optim.SGD([weight], lr=1.0)

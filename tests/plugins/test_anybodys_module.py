@@ -15,13 +15,12 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_dpgen.data.lots import LotBlocks, PoissonLots, poisson_loader
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
-from lightning_dpgen.optim.draft import training_draft
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.training_stage import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
-from lightning_dpgen.plugins.adopted import check_overrides
+from lightning_dpgen.plugins.automatic_module import check_overrides
 from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -29,6 +28,7 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.verify import verify
 from lightning_dpgen.release.weights import release_weights
+from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, poisson_loader
 
 N, RATE, STEPS = 400, 0.1, 12
 RULE = DPNorm(c_max=8.0)
@@ -42,8 +42,8 @@ pytestmark = [
 
 
 def _account(rule=RULE, steps=STEPS, epsilon=8.0):
-    draft = training_draft(rule, n=N, rate=RATE, steps=steps)
-    return Account(make_plan([draft], epsilon=epsilon, delta=1e-5), stream=PrivateStream(seed=1))
+    spec = training_stage(rule, n=N, sample_rate=RATE, steps=steps)
+    return Account(make_plan([spec], epsilon=epsilon, delta=1e-5), stream=PrivateStream(seed=1))
 
 
 class Stranger(pl.LightningModule):
@@ -53,9 +53,7 @@ class Stranger(pl.LightningModule):
         super().__init__()
         self.settings = account, rule, wrap
         torch.manual_seed(0)
-        self.net = nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(48, 3)
-        )
+        self.net = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(48, 3))
 
     def losses(self, batch):
         x, y = batch
@@ -71,7 +69,7 @@ class Stranger(pl.LightningModule):
         inner = torch.optim.Adam(self.parameters(), lr=1e-2)
         if not wrap:
             return inner
-        return PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
+        return PrivateOptimizer(inner, account=account, clipping=rule, expected_batch_size=RATE * N)
 
 
 def _records():
@@ -103,8 +101,8 @@ def test_from_a_module_to_a_release(tmp_path, precision):
 
 
 def test_its_release_verifies(tmp_path):
-    draft = training_draft(RULE, n=N, rate=RATE, steps=STEPS)
-    account = Account(make_plan([draft], epsilon=8.0, delta=1e-5))
+    spec = training_stage(RULE, n=N, sample_rate=RATE, steps=STEPS)
+    account = Account(make_plan([spec], epsilon=8.0, delta=1e-5))
     module = Stranger(account)
     _trainer(account).fit(module, poisson_loader(_records(), account))
     release_weights(module, account, tmp_path / "release", data="squares", n=N)
@@ -135,8 +133,8 @@ class WithTerms(Stranger):
 @pytest.mark.parametrize("rate", [RATE, 0.002], ids=["usual lots", "many empty lots"])
 def test_a_training_step_may_give_terms(rate):
     rules = [Fixed(1.0), Fixed(0.1)]
-    draft = training_draft(rules, n=N, rate=rate, steps=STEPS)
-    account = Account(make_plan([draft], epsilon=50.0, delta=1e-5), stream=PrivateStream(seed=1))
+    spec = training_stage(rules, n=N, sample_rate=rate, steps=STEPS)
+    account = Account(make_plan([spec], epsilon=50.0, delta=1e-5), stream=PrivateStream(seed=1))
     module = WithTerms(account, rules)
     _trainer(account).fit(module, poisson_loader(_records(), account))
     assert account.remaining("training") == 0
@@ -279,8 +277,8 @@ def test_a_fit_that_is_left_early_is_charged_what_the_plan_says(tmp_path, option
 
 def test_resume_from_a_checkpoint(tmp_path):
     stream, ledger = PrivateStream(seed=1), tmp_path / "ledger.jsonl"
-    draft = training_draft(RULE, n=N, rate=RATE, steps=60)
-    account = Account(make_plan([draft], epsilon=8.0, delta=1e-5), ledger, stream)
+    spec = training_stage(RULE, n=N, sample_rate=RATE, steps=60)
+    account = Account(make_plan([spec], epsilon=8.0, delta=1e-5), ledger, stream)
     module = Stranger(account)
     trainer = _trainer(account, limit_train_batches=3)
     trainer.fit(module, poisson_loader(_records(), account))
@@ -317,8 +315,8 @@ def test_a_release_needs_a_run_and_finite_parameters_and_no_statistics(tmp_path)
 
 def test_lots_at_another_rate_than_the_plan_are_refused():
     account = _account()
-    draft = training_draft(RULE, n=N, rate=0.2, steps=3)
-    lots = PoissonLots(_records(), Account(make_plan([draft], epsilon=8.0, delta=1e-5)))
+    spec = training_stage(RULE, n=N, sample_rate=0.2, steps=3)
+    lots = PoissonLots(_records(), Account(make_plan([spec], epsilon=8.0, delta=1e-5)))
     with pytest.raises(LedgerError, match="rate"):
         _trainer(account).fit(Stranger(account), LotBlocks(lots, STEPS, 4))
     assert not account.ledger.accesses
@@ -462,7 +460,7 @@ class Partly(Stranger):
     def configure_optimizers(self):
         account, rule, _ = self.settings
         inner = torch.optim.SGD(self.net[4].parameters(), lr=1e-2)
-        return PrivateOptimizer(inner, account=account, clipping=rule, expected_lot=RATE * N)
+        return PrivateOptimizer(inner, account=account, clipping=rule, expected_batch_size=RATE * N)
 
 
 def test_an_optimizer_of_some_parameters_is_refused():

@@ -10,12 +10,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from lightning_dpgen import (
     VAE,
     Account,
-    Draft,
     Fixed,
     ImageSchema,
     MomentsAccountant,
     PrivateSplitDataModule,
     SplitSettings,
+    StageSpec,
     encode_images,
     make_plan,
 )
@@ -30,8 +30,8 @@ SPLIT, N, STEPS = SplitSettings(k=2, iterations=2, features=4, dimensions=2), 60
 
 @functools.cache
 def _plan():
-    training = Draft("training", {"gradient": 1.0}, STEPS, largest=N, rate=0.5)
-    return make_plan([*SPLIT.drafts(N), training], epsilon=20.0, delta=1e-5)
+    training = StageSpec("training", {"gradient": 1.0}, STEPS, max_noise=N, sample_rate=0.5)
+    return make_plan([*SPLIT.specs(N), training], epsilon=20.0, delta=1e-5)
 
 
 class Stop(pl.Callback):

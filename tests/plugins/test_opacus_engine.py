@@ -39,7 +39,7 @@ def _made(account, data=ROWS, *, loader=None, **more):
     network = network_of_two_layers()
     loader = loader or DataLoader(TensorDataset(data), batch_size=7, shuffle=True)
     inner = torch.optim.SGD(network.parameters(), lr=0.1)
-    more = {"max_grad_norm": 1.0, "expected_lot": 10.0} | more
+    more = {"max_grad_norm": 1.0, "expected_batch_size": 10.0} | more
     return AccountEngine(account).make_private(module=network, optimizer=inner, data_loader=loader, **more)
 
 
@@ -57,14 +57,14 @@ def _by_hand(account, bound=1.0):
     """The same steps, with lots of `PoissonLots` and the ghost engine."""
     network, lots = network_of_two_layers(), PoissonLots(ROWS, account)
     optimizer = PrivateOptimizer(
-        torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(bound), expected_lot=10.0
+        torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(bound), expected_batch_size=10.0
     )
     optimizer.rehearse()
     term = PerRecord(lambda lot, _: 5 * network(lot.records)[:, 0])
     for _ in range(STEPS):
         lot = lots.draw()
         # The term draws nothing, and the private stream has to stay where it is.
-        optimizer.take(term_gradients(network, term, lot, PrivateStream(seed=0), noise=torch.empty(len(lot), 0)))
+        optimizer.set_gradients(term_gradients(network, term, lot, PrivateStream(seed=0), noise=torch.empty(len(lot), 0)))
         optimizer.step()
     return _flat(network)
 
@@ -88,16 +88,14 @@ def test_a_loop_of_opacus_is_the_loop_of_the_account(size, loss_reduction, bound
         if size is None:
             batches = loader
         else:
-            batches = BatchMemoryManager(
-                data_loader=loader, max_physical_batch_size=size, optimizer=optimizer
-            ).__enter__()
+            batches = BatchMemoryManager(data_loader=loader, max_physical_batch_size=size, optimizer=optimizer).__enter__()
         for (rows,) in batches:
             optimizer.zero_grad()
             reduce(5 * network(rows)).backward()
             optimizer.step()
             taken += 1
     assert taken == STEPS if size is None else taken > STEPS
-    account.settle()
+    account.verify_complete()
     torch.testing.assert_close(_flat(network), _by_hand(_account(noise=0.3 / bound), bound), rtol=1e-4, atol=1e-5)
 
 
@@ -120,7 +118,7 @@ def test_the_optimizer_is_kept_and_its_rules_count():
     account = _account()
     network = network_of_two_layers()
     ours = PrivateOptimizer(
-        torch.optim.Adam(network.parameters()), account=account, clipping=Fixed(0.5), expected_lot=10.0
+        torch.optim.Adam(network.parameters()), account=account, clipping=Fixed(0.5), expected_batch_size=10.0
     )
     made = AccountEngine(account).make_private(module=network, optimizer=ours, data_loader=DataLoader(TensorDataset(ROWS)))
     assert made[1] is ours
@@ -187,7 +185,7 @@ def test_workers_fetch_ahead_and_each_batch_has_its_draw():
         for _ in range(3):
             for (rows,) in loader:
                 _step(network, optimizer, rows)
-        account.settle()
+        account.verify_complete()
         ends.append(_flat(network))
     # The stream keeps noise for a few steps, so drawing lots ahead changes none of it.
     assert torch.equal(*ends)
@@ -257,7 +255,7 @@ def test_stock_make_private_does_not_get_the_optimizer():
     """It would take the torch optimizer out of it, and train with noise of its own beside an empty ledger."""
     account, network = _account(), network_of_two_layers()
     inner = torch.optim.SGD(network.parameters(), lr=0.1)
-    ours = PrivateOptimizer(inner, account=account, clipping=Fixed(1.0), expected_lot=10.0)
+    ours = PrivateOptimizer(inner, account=account, clipping=Fixed(1.0), expected_batch_size=10.0)
     before = _flat(network)
     with pytest.raises(AttributeError, match=r"AccountEngine\(account\).make_private"):
         PrivacyEngine().make_private(
@@ -275,7 +273,7 @@ def _stock(network):
 REFUSED = {
     "noise_multiplier": {"noise_multiplier": 0.5},
     "max_grad_norm": {"max_grad_norm": None},
-    "expected_lot": {"expected_lot": None},
+    "expected_batch_size": {"expected_batch_size": None},
     "noise_generator": {"noise_generator": torch.Generator()},
     "poisson_sampling": {"poisson_sampling": False},
     "clipping": {"clipping": "per_layer"},
@@ -285,7 +283,7 @@ REFUSED = {
     "stands in no ledger": {"optimizer": _stock},
     "another account or stage": {
         "optimizer": lambda network: PrivateOptimizer(
-            torch.optim.SGD(network.parameters(), lr=0.1), account=_account(), clipping=Fixed(1.0), expected_lot=4.0
+            torch.optim.SGD(network.parameters(), lr=0.1), account=_account(), clipping=Fixed(1.0), expected_batch_size=4.0
         )
     },
     "not of the module": {"optimizer": lambda network: torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)},
@@ -300,7 +298,7 @@ REFUSED = {
 def test_what_contradicts_the_plan_is_refused_and_changes_nothing(words):
     account, network, given = _account(), network_of_two_layers(), dict(REFUSED[words])
     given["optimizer"] = given.pop("optimizer", lambda net: torch.optim.SGD(net.parameters(), lr=0.1))(network)
-    given = {"data_loader": DataLoader(TensorDataset(ROWS)), "max_grad_norm": 1.0, "expected_lot": 10.0} | given
+    given = {"data_loader": DataLoader(TensorDataset(ROWS)), "max_grad_norm": 1.0, "expected_batch_size": 10.0} | given
     with pytest.raises(ValueError, match=words):
         AccountEngine(account).make_private(module=network, **given)
     assert not account.ledger.accesses and not any(m._forward_hooks for m in network.modules())
@@ -308,7 +306,7 @@ def test_what_contradicts_the_plan_is_refused_and_changes_nothing(words):
     again = torch.optim.SGD(network.parameters(), lr=0.1)
     AccountEngine(account).make_private(
         module=network, optimizer=again, data_loader=DataLoader(TensorDataset(ROWS)), noise_multiplier=1.0,
-        max_grad_norm=1.0, expected_lot=10.0,
+        max_grad_norm=1.0, expected_batch_size=10.0,
     )  # fmt: skip
 
 

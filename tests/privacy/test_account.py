@@ -33,7 +33,7 @@ def test_a_complete_run_settles():
     account = Account(_plan(("first", 2), ("second", 3)))
     for stage in ("first", "first", "second", "second", "second"):
         _draw(account, stage)
-    account.settle()
+    account.verify_complete()
     assert account.certified()[1].epsilon == account.plan.epsilon
 
 
@@ -41,7 +41,7 @@ def test_one_access_too_few_is_noticed():
     account = Account(_plan(("first", 2)))
     _draw(account, "first")
     with pytest.raises(PlanMismatch, match="not what the plan promised"):
-        account.settle()
+        account.verify_complete()
     laws.stopping_early_does_not_lower_what_is_certified()
 
 
@@ -57,7 +57,7 @@ def test_an_access_written_past_the_plan_is_noticed_and_charged():
     _draw(account, "first")
     account.ledger.write(account.plan.stages[0].access)
     with pytest.raises(PlanMismatch):
-        account.settle()
+        account.verify_complete()
     assert account.certified()[1].epsilon > account.plan.epsilon
 
 
@@ -97,7 +97,7 @@ def test_the_file_holds_one_line_an_access_with_its_own_id(tmp_path):
     assert len(ahead) == 1 + 45, "a crash now over-counts, by at most a hundredth of the stage"
     account.ledger.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[0]["ledger"] == 4 and lines[-1]["closed"] == 3
+    assert lines[0]["ledger"] == 5 and lines[-1]["closed"] == 3
     entries = [line for line in lines if "id" in line]
     assert len({entry["id"] for entry in entries}) == 45 == 3 + len(lines[-1]["never_drawn"])
     with pytest.raises(FileExistsError):
@@ -108,7 +108,7 @@ def test_a_run_that_is_not_private_has_one_entry():
     account = Account(_plan(("first", 2), ("second", 2), off=True))
     for stage in ("first", "first", "second", "second"):
         _draw(account, stage)
-    account.settle()
+    account.verify_complete()
     assert len(account.ledger.accesses) == 1 and account.ledger.accesses[0][1] == 1
     assert account.certified()[1].epsilon == float("inf")
 
@@ -117,9 +117,9 @@ def test_nothing_is_drawn_after_the_last_line(tmp_path, account_of):
     for ledger in (None, tmp_path / "ledger.jsonl"):
         account = account_of({"a": 1.0}, count=3, ledger=ledger)
         with account.open("training") as access:
-            access.take("a")
+            access.consume("a")
         with pytest.raises(PlanMismatch):
-            account.settle()
+            account.verify_complete()
         with pytest.raises(LedgerError, match="closed"), account.open("training"):
             pass
 

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, round_down, round_up, spent, spent_by_rdp
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 
 DELTA = 1e-5
@@ -67,7 +67,7 @@ def test_one_gaussian_is_the_closed_form(multiplier):
 
 
 def test_gaussians_of_one_access_are_merged_and_sampled_once():
-    access = Access("training", {"norms": 4.0, "gradient": 1.0}, rate=0.0017)
+    access = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.0017)
     assert access.multiplier == pytest.approx(0.970, abs=5e-4)
     merged = spent(dp_accounting.SelfComposedDpEvent(access.event, 11780), DELTA).epsilon
     # Two events, each sampled by itself, would claim less than is spent (docs/PRIVACY.md).
@@ -84,11 +84,11 @@ def test_multipliers_are_python_floats(multipliers):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rate": 0.0}, {"rate": 1.5}, *({"multipliers": m} for m in ({}, {"a": -1.0}, {"a": math.inf}))],
+    [{"sample_rate": 0.0}, {"sample_rate": 1.5}, *({"multipliers": m} for m in ({}, {"a": -1.0}, {"a": math.inf}))],
 )
 def test_an_impossible_access_is_refused(wrong):
     with pytest.raises(ValueError):
-        Access(**({"stage": "s", "multipliers": {"a": 1.0}, "rate": 1.0} | wrong))
+        Access(**({"stage": "s", "multipliers": {"a": 1.0}, "sample_rate": 1.0} | wrong))
 
 
 def test_not_private_is_infinite():
@@ -108,11 +108,11 @@ def test_rounding_goes_the_safe_way(value):
 
 @pytest.mark.parametrize(("epsilon", "rate", "count"), [(0.3, 0.1, 50), (2.0, 0.01, 400), (6.0, 1.0, 20)])
 def test_a_plan_meets_its_target_from_below(epsilon, rate, count):
-    drafts = [
-        Draft("mean", {"counts": 0.2, "sums": 0.8}, 2, largest=1e4, share=0.2),
-        Draft("training", {"gradient": 1.0}, count, largest=1e4, rate=rate),
+    specs = [
+        StageSpec("mean", {"counts": 0.2, "sums": 0.8}, 2, max_noise=1e4, share=0.2),
+        StageSpec("training", {"gradient": 1.0}, count, max_noise=1e4, sample_rate=rate),
     ]
-    plan = make_plan(drafts, epsilon=epsilon, delta=DELTA)
+    plan = make_plan(specs, epsilon=epsilon, delta=DELTA)
     assert 0.99 * epsilon < plan.epsilon <= epsilon
     curve = plan.curve("training")
     assert list(curve.epsilons) == sorted(curve.epsilons)
@@ -134,7 +134,7 @@ def make_plan_prefix(plan, count):
 def test_a_budget_that_is_too_small_says_what_fits():
     def plan(epsilon, count):
         return make_plan(
-            [Draft("training", {"gradient": 1.0}, count, largest=20, rate=0.1)], epsilon=epsilon, delta=DELTA
+            [StageSpec("training", {"gradient": 1.0}, count, max_noise=20, sample_rate=0.1)], epsilon=epsilon, delta=DELTA
         )
 
     with pytest.raises(BudgetTooSmall, match="of the 5000 accesses") as error:
@@ -147,19 +147,19 @@ def test_a_budget_that_is_too_small_says_what_fits():
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, 1e9])
 def test_an_impossible_epsilon_is_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon"):
-        make_plan([Draft("t", {"g": 1.0}, 1, largest=10)], epsilon=epsilon, delta=DELTA)
+        make_plan([StageSpec("t", {"g": 1.0}, 1, max_noise=10)], epsilon=epsilon, delta=DELTA)
 
 
 @pytest.mark.parametrize("delta", [1.0, -1e-5, math.nan])
 def test_an_impossible_delta_is_refused(delta):
     with pytest.raises(ValueError, match="delta"):
-        make_plan([Draft("t", {"g": 1.0}, 1, largest=10)], epsilon=1.0, delta=delta)
+        make_plan([StageSpec("t", {"g": 1.0}, 1, max_noise=10)], epsilon=1.0, delta=delta)
 
 
 def test_shares_must_leave_something():
     with pytest.raises(ValueError, match="less than 1"):
         make_plan(
-            [Draft("a", {"g": 1.0}, 1, largest=10, share=1.0), Draft("t", {"g": 1.0}, 1, largest=10)],
+            [StageSpec("a", {"g": 1.0}, 1, max_noise=10, share=1.0), StageSpec("t", {"g": 1.0}, 1, max_noise=10)],
             epsilon=1.0,
             delta=DELTA,
         )

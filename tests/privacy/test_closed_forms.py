@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import gaussian_mu, spent, spent_by_rdp
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.plan import Curve, Plan, Stage
 
 
@@ -94,12 +94,12 @@ def test_the_curve_of_a_stage_starts_from_what_came_before():
 
 
 def test_a_stage_gets_its_share_of_mu_squared():
-    drafts = [
-        Draft("a", {"x": 1.0}, 2, largest=1e4, share=0.3),
-        Draft("b", {"x": 0.25, "y": 0.75}, 5, largest=1e4, share=0.2),
-        Draft("rest", {"z": 1.0}, 3, largest=1e4),
+    specs = [
+        StageSpec("a", {"x": 1.0}, 2, max_noise=1e4, share=0.3),
+        StageSpec("b", {"x": 0.25, "y": 0.75}, 5, max_noise=1e4, share=0.2),
+        StageSpec("rest", {"z": 1.0}, 3, max_noise=1e4),
     ]
-    plan = make_plan(drafts, epsilon=2.0, delta=1e-5)
+    plan = make_plan(specs, epsilon=2.0, delta=1e-5)
     total = gaussian_mu(2.0, 1e-5) ** 2
     parts = [stage.count * stage.access.multiplier**-2 for stage in plan.stages]
     assert parts == pytest.approx([0.3 * total, 0.2 * total, 0.5 * total], rel=3e-3)
@@ -109,19 +109,19 @@ def test_a_stage_gets_its_share_of_mu_squared():
 
 
 def test_a_plan_without_a_budget_is_not_private():
-    plan = make_plan([Draft("a", {"x": 1.0}, 2, largest=0.1, share=0.3), Draft("b", {"x": 1.0}, 9, largest=0.1)],
-                     epsilon=math.inf, delta=1e-5)  # fmt: skip
+    stages = [StageSpec("a", {"x": 1.0}, 2, max_noise=0.1, share=0.3), StageSpec("b", {"x": 1.0}, 9, max_noise=0.1)]
+    plan = make_plan(stages, epsilon=math.inf, delta=1e-5)
     assert not plan.private and plan.epsilon == math.inf
     assert plan.event == dp_accounting.NonPrivateDpEvent()
 
 
 @pytest.mark.parametrize("shares", [[None, None], [0.5, 0.6], [0.5, 0.5, None], [0.0, None], [-0.1, None], [1.2, None]])
 def test_impossible_shares_are_refused(shares):
-    drafts = [Draft(str(i), {"x": 1.0}, 1, largest=100, share=share) for i, share in enumerate(shares)]
+    specs = [StageSpec(str(i), {"x": 1.0}, 1, max_noise=100, share=share) for i, share in enumerate(shares)]
     with pytest.raises(ValueError, match="budget"):
-        make_plan(drafts, epsilon=1.0, delta=1e-5)
+        make_plan(specs, epsilon=1.0, delta=1e-5)
 
 
 def test_an_impossible_count_is_refused():
     with pytest.raises(ValueError, match="count=0"):
-        make_plan([Draft("a", {"x": 1.0}, 0, largest=100)], epsilon=1.0, delta=1e-5)
+        make_plan([StageSpec("a", {"x": 1.0}, 0, max_noise=100)], epsilon=1.0, delta=1e-5)

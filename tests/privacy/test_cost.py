@@ -20,7 +20,7 @@ def _plan(accesses):
 
 
 def test_a_plan_that_nobody_could_verify_is_refused():
-    sampled = [Access(f"s{i}", {"sum": 5.0 + i}, rate=0.1) for i in range(200)]
+    sampled = [Access(f"s{i}", {"sum": 5.0 + i}, sample_rate=0.1) for i in range(200)]
     with pytest.raises(ValueError, match="200 stages: an account of their noises"):
         _plan(sampled)
     with pytest.raises(ValueError, match=f"expected at most {MOST_STAGES:,}"):
@@ -29,11 +29,11 @@ def test_a_plan_that_nobody_could_verify_is_refused():
 
 def test_plans_of_many_stages_are_not():
     # Those without an epsilon, and those that have it in closed form, cost nothing to account for.
-    _plan([Access(f"s{i}", {"sum": 1e-3}, rate=0.1) for i in range(5)])
+    _plan([Access(f"s{i}", {"sum": 1e-3}, sample_rate=0.1) for i in range(5)])
     pure = [Access(f"s{i}", {"sum": 900.0 + i}, kinds={"sum": "laplace"}) for i in range(900)]
     assert Plan(tuple(Stage(access, 1, 0.1) for access in pure), 8.0, 0.0).spent.method == "closed form"
     _plan([Access(f"s{i}", {"sum": 500.0 + i}) for i in range(MOST_STAGES)])
-    _plan([Access(f"s{i}", {"sum": 5.0 + i}, rate=0.1) for i in range(50)])
+    _plan([Access(f"s{i}", {"sum": 5.0 + i}, sample_rate=0.1) for i in range(50)])
 
 
 @pytest.mark.parametrize(

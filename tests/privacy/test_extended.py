@@ -9,14 +9,14 @@ import torch
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.reference import Reference
 
 FIRST = Stage(Access("first", {"n": 10.0, "keys": 12.0}, deltas={"keys": 1e-7}), 1, 0.01)
-LAST = Stage(Access("last", {"sum": 2.0}, rate=0.5), 3, 0.99)
+LAST = Stage(Access("last", {"sum": 2.0}, sample_rate=0.5), 3, 0.99)
 # Far above what the last stage costs.
 REFERENCE = Reference(0.3, 1e-7, after=1)
 
@@ -52,7 +52,7 @@ OTHERS = {
     "more noise": _changed(multipliers={"n": 10.0 * (1 + 1e-6), "keys": 12.0}),
     "another noise": _changed(multipliers={"n": 10.0, "bounds": 12.0}, deltas={}),
     "one more noise": _changed(multipliers={"n": 10.0, "keys": 12.0, "bounds": 10.0}),
-    "another rate": _changed(deltas={}, rate=0.999),
+    "another rate": _changed(deltas={}, sample_rate=0.999),
     "another kind": _changed(deltas={}, kinds={"n": "laplace"}),
     "another delta": _changed(deltas={"keys": 2e-7}),
     "no delta": _changed(deltas={}),
@@ -69,7 +69,7 @@ def test_what_was_drawn_stays_as_it_was_drawn(first):
     for _ in range(3):
         with account.open("last", draw=account.sample("last", 9)[1]) as access:
             gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
 
 
 @pytest.mark.parametrize("first", OTHERS.values(), ids=OTHERS)
@@ -96,9 +96,9 @@ def test_a_stage_has_the_share_that_it_was_given_in_every_plan():
         shares = random.dirichlet(np.ones(random.integers(2, 9)))
         shares[-1] = 1.0 - sum(shares[:-1].tolist())
         named = [(f"stage {i}", float(share)) for i, share in enumerate(shares)]
-        drafts = [Draft(name, {"sum": 1.0}, 1, largest=1e12, share=share, noise=1.0) for name, share in named]
-        plan = make_plan(drafts, epsilon=math.inf, delta=1e-5)
-        assert [stage.share for stage in plan.stages] == [draft.share for draft in drafts]
-    halves = [replace(draft, share=draft.share / 2) for draft in drafts]
+        specs = [StageSpec(name, {"sum": 1.0}, 1, max_noise=1e12, share=share, noise=1.0) for name, share in named]
+        plan = make_plan(specs, epsilon=math.inf, delta=1e-5)
+        assert [stage.share for stage in plan.stages] == [spec.share for spec in specs]
+    halves = [replace(spec, share=spec.share / 2) for spec in specs]
     plan = make_plan(halves, epsilon=math.inf, delta=1e-5)
-    assert [stage.share for stage in plan.stages] == pytest.approx([draft.share for draft in drafts])
+    assert [stage.share for stage in plan.stages] == pytest.approx([spec.share for spec in specs])

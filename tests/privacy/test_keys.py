@@ -83,11 +83,11 @@ def test_without_noise_all_keys_come_back():
 def test_it_is_one_line_of_the_ledger_with_its_delta(tmp_path):
     account = laws.discovery_account(ledger=tmp_path / "ledger")
     with account.open("discovery") as access:
-        access.take("bounds")
+        access.consume("bounds")
         keys, counts = select_keys(access, "keys", np.array([7, 3]), np.array([500, 1]))
         with pytest.raises(LedgerError, match="drawn already"):
             select_keys(access, "keys", np.array([7, 3]), np.array([500, 1]))
-    account.settle()
+    account.verify_complete()
     assert keys.tolist() == [7] and abs(counts[0] - 500) < 20
     assert len(account.ledger.accesses) == 1
     assert '"deltas": {"keys": 0.02}' in (tmp_path / "ledger").read_text()
@@ -95,7 +95,7 @@ def test_it_is_one_line_of_the_ledger_with_its_delta(tmp_path):
 
 def test_no_keys_at_all_use_the_noise_up():
     with laws.discovery_account().open("discovery") as access:
-        access.take("bounds")
+        access.consume("bounds")
         assert select_keys(access, "keys", np.array([]), np.array([]))[0].tolist() == []
 
 
@@ -117,7 +117,7 @@ def test_impossible_keys_are_refused_before_noise_is_taken(keys, counts, most):
         with pytest.raises(ValueError, match="expected"):
             select_keys(access, "keys", np.array(keys), np.array(counts), most=most)
         assert "keys" in access._left
-        access.take("keys"), access.take("bounds")
+        access.consume("keys"), access.consume("bounds")
 
 
 def test_noise_without_a_delta_selects_nothing():
@@ -126,7 +126,7 @@ def test_noise_without_a_delta_selects_nothing():
             select_keys(access, "bounds", np.array([1]), np.array([1]))
         with pytest.raises(LedgerError, match="not listed"):
             select_keys(access, "others", np.array([1]), np.array([1]))
-        access.take("keys"), access.take("bounds")
+        access.consume("keys"), access.consume("bounds")
 
 
 def test_a_plan_under_replace_one_selects_nothing():
@@ -134,7 +134,7 @@ def test_a_plan_under_replace_one_selects_nothing():
     with Account(Plan((stage,), 1.0, 1e-5, REPLACE_ONE)).open("s") as access:
         with pytest.raises(LedgerError, match="added or removed"):
             select_keys(access, "keys", np.array([1]), np.array([1]))
-        access.take("keys")
+        access.consume("keys")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_plan_under_replace_one_selects_nothing():
         {"deltas": {"a": 1.0}},
         {"deltas": {"a": -1e-6}},
         {"deltas": {"a": math.nan}},
-        {"deltas": {"a": 1e-6}, "rate": 0.5},
+        {"deltas": {"a": 1e-6}, "sample_rate": 0.5},
         {"deltas": {"a": 1e-6}, "kinds": {"a": LAPLACE}},
     ],
 )

@@ -12,12 +12,12 @@ from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 
-SPLIT, LOT = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, rate=0.5)
+SPLIT, LOT = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sample_rate=0.5)
 
 
 def _account(path, off=False):
     stages = [
-        (Access(a.stage, dict.fromkeys(a.multipliers, 0.0), a.rate) if off else a, count)
+        (Access(a.stage, dict.fromkeys(a.multipliers, 0.0), a.sample_rate) if off else a, count)
         for a, count in ((SPLIT, 2), (LOT, 203))
     ]
     return Account(Plan(tuple(Stage(a, c, 0.5) for a, c in stages), 1.0, 1e-5), path)
@@ -44,7 +44,7 @@ def test_at_every_moment_the_file_lists_what_was_drawn(tmp_path):
             assert listed[: len(drawn)] == drawn and len(listed) - len(drawn) < 200
             for name in access.access.multipliers:
                 gaussian(access, name, torch.zeros(1), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
     entries = _entries(path)
     assert len({entry["id"] for entry in entries}) == len(entries) == 205
     assert all(Access.from_json(entry) == LOT for entry in entries[2:])
@@ -66,7 +66,7 @@ def test_lines_that_nothing_was_drawn_on_are_named(tmp_path):
 def test_another_access_than_the_one_written_ahead_gets_its_own_line(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
-    other = Access("training", {"norms": 8.0, "sum": 2.0}, rate=0.5)
+    other = Access("training", {"norms": 8.0, "sum": 2.0}, sample_rate=0.5)
     ledger.write(LOT, ahead=3)
     ledger.write(other)
     ledger.write(LOT)
@@ -104,12 +104,12 @@ def test_a_run_without_privacy_writes_one_line_and_may_go_on(tmp_path):
     account = _account(path, off=True)
     for stage in ("split", "training", "training"):
         _draw(account, stage)
-    account.settle()
+    account.verify_complete()
     assert len(_entries(path)) == 1 and not account.plan.private
 
 
 def test_before_anything_is_drawn_there_is_nothing_to_certify():
     account = _account(None)
-    for ask in (account.settle, account.certified):
+    for ask in (account.verify_complete, account.certified):
         with pytest.raises(PlanMismatch, match="nothing has been drawn"):
             ask()

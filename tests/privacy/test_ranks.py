@@ -64,7 +64,7 @@ def test_rank_0_writes_before_anybody_draws(tmp_path):
                 # Of every line on disk, counted by whoever is about to draw.
                 written.append((number, path.read_bytes().count(b'"id"')))
                 gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
-        account.settle()
+        account.verify_complete()
         return account.accesses
 
     first, second = together(2, work)
@@ -136,7 +136,7 @@ def test_what_rank_0_makes_alone_all_know_of():
             with account.open("training") as access:
                 return gaussian(access, "sum", torch.zeros(4), sensitivity=1.0)
 
-        made = account.led(make)
+        made = account.on_rank_zero(make)
         with account.open("training") as access:
             shared = gaussian(access, "sum", torch.zeros(4), sensitivity=1.0)
         return made.tolist(), shared.tolist(), account.remaining("training"), account.done, account.ledger.run
@@ -152,7 +152,7 @@ def test_where_rank_0_fails_alone_others_are_told():
         account = account_of({"sum": 0.8})
         account.join(ranks)
         try:
-            account.led(lambda: 1 / 0)
+            account.on_rank_zero(lambda: 1 / 0)
         except (RankLost, ZeroDivisionError) as error:
             ends[ranks.rank] = type(error)
         assert account.ranks.size == 2

@@ -68,16 +68,16 @@ def ledger(tmp_path):
     path = tmp_path / "ledger.jsonl"
     stages = (
         Stage(Access("first", {"n": 9.0, "keys": 8.0}, deltas={"keys": 1e-8}), 1, 0.1),
-        Stage(Access("last", {"sum": 6.0}, rate=0.5), 3, 0.9),
+        Stage(Access("last", {"sum": 6.0}, sample_rate=0.5), 3, 0.9),
     )
     # Far above what the last stage costs.
     reference = Reference(0.3, 1e-7, after=1)
     account = Account(Plan(stages[:1], 8.0, 1e-5, reference=reference), path, about={"settings": {"a": 1}})
     with account.open("first") as access:
-        access.take("n"), access.take("keys")
+        access.consume("n"), access.consume("keys")
     account.extend(Plan(stages, 8.0, 1e-5, flexible="last", reference=reference), {"n": 5})
     with account.open("last", draw=account.sample("last", 9)[1]) as access:
-        access.take("sum")
+        access.consume("sum")
     account.ledger.write(stages[1].access, ahead=2)
     account.ledger.close()
     account = Account.resume(path)

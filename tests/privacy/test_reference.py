@@ -12,10 +12,12 @@ from scipy.stats import norm
 from lightning_dpgen.privacy import reference
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import Spent, gaussian_mu, spent
-from lightning_dpgen.privacy.calibration import Draft, make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.calibration import StageSpec, make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed
-from lightning_dpgen.privacy.loss import (
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import (
     REPLACE_ONE,
     Unaccountable,
     addition_profile,
@@ -23,8 +25,6 @@ from lightning_dpgen.privacy.loss import (
     removal_profile,
     replacement_profile,
 )
-from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.reference import Reference, dominating_shift, read_reference
 
 GAUSSIAN, LAPLACE = dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent
@@ -40,11 +40,11 @@ def _sampled(rate, multiplier, count):
 
 def _count(share, *, epsilon=EPSILON, delta=DELTA):
     noise = 1 / (math.sqrt(share) * gaussian_mu(epsilon, delta))
-    return Draft("count", {"n": 1.0}, 1, largest=1e9, share=share, noise=noise)
+    return StageSpec("count", {"n": 1.0}, 1, max_noise=1e9, share=share, noise=noise)
 
 
 def _training(rate, steps, **more):
-    return Draft("training", {"gradient": 1.0}, steps, largest=1e9, rate=rate, **more)
+    return StageSpec("training", {"gradient": 1.0}, steps, max_noise=1e9, sample_rate=rate, **more)
 
 
 def _true_delta(count, multipliers, epsilon):
@@ -151,8 +151,12 @@ def test_gaussians_alone_need_no_failure_and_cost_nothing():
     count = _count(0.1)
     first = make_first_plan(count, epsilon=EPSILON, delta=DELTA, sampled=0)
     assert first.reference.failure == 0.0 and first.reference.replaceable
-    drafts = [count, Draft("a", {"x": 1.0}, 3, largest=1e9, share=0.4), Draft("b", {"y": 0.3, "z": 0.7}, 1, largest=1e9)]
-    below, fixed = make_rest(first, drafts), make_plan(drafts, epsilon=EPSILON, delta=DELTA)
+    specs = [
+        count,
+        StageSpec("a", {"x": 1.0}, 3, max_noise=1e9, share=0.4),
+        StageSpec("b", {"y": 0.3, "z": 0.7}, 1, max_noise=1e9),
+    ]
+    below, fixed = make_rest(first, specs), make_plan(specs, epsilon=EPSILON, delta=DELTA)
     for name in ("a", "b"):
         ratio = below.stage(name).access.multiplier / fixed.stage(name).access.multiplier
         assert ratio == pytest.approx(1.0, abs=1e-3)
@@ -184,7 +188,7 @@ def test_a_plan_above_the_reference_is_refused():
 def test_what_is_rewritten_after_a_crash_stays_below_it():
     count = _count(0.1)
     first = make_first_plan(count, epsilon=EPSILON, delta=DELTA)
-    split = Draft("split", {"sums": 1.0}, 4, largest=1e9, share=0.3)
+    split = StageSpec("split", {"sums": 1.0}, 4, max_noise=1e9, share=0.3)
     plan = make_rest(first, [count, split, _training(0.1, 60)])
     made = {"count": 1, "split": 3, "training": 0}
     rewritten = plan.rewritten(made, {"count": 1})
@@ -201,12 +205,12 @@ def test_what_is_rewritten_after_a_crash_stays_below_it():
 
 def test_the_cost_is_that_of_the_first_access_and_the_reference_for_stock_accountants_too():
     count = _count(0.1)
-    keys = Draft("count", {"n": 1.0}, 1, largest=1e9, share=0.1, noise=count.noise, deltas={"n": 1e-6})
-    for draft in (count, keys):
-        plan = make_first_plan(draft, epsilon=EPSILON, delta=DELTA)
+    keys = StageSpec("count", {"n": 1.0}, 1, max_noise=1e9, share=0.1, noise=count.noise, deltas={"n": 1e-6})
+    for spec in (count, keys):
+        plan = make_first_plan(spec, epsilon=EPSILON, delta=DELTA)
         assert 0.9999 * EPSILON < plan.epsilon <= EPSILON
         mu = math.hypot(1 / plan.stages[0].access.multiplier, 1 / plan.reference.multiplier)
-        failing = 1.0 - (1.0 - sum(draft.deltas.values())) * (1.0 - plan.reference.failure)
+        failing = 1.0 - (1.0 - sum(spec.deltas.values())) * (1.0 - plan.reference.failure)
         # Delta at the stated epsilon, by Balle and Wang's formula.
         assert failing + (1 - failing) * _gaussian(np.array([plan.epsilon]), mu)[0] <= DELTA * (1 + 1e-9)
         promised = plan.reference

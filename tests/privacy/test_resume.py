@@ -12,7 +12,7 @@ import torch
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -20,9 +20,9 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 
 DRAFTS = [
-    Draft("first", {"sum": 1.0}, 1, largest=1e3, share=0.1),
-    Draft("split", {"counts": 0.2, "sums": 0.8}, 4, largest=1e3, share=0.3),
-    Draft("training", {"gradient": 1.0}, 500, largest=1e3, rate=0.1),
+    StageSpec("first", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),
+    StageSpec("split", {"counts": 0.2, "sums": 0.8}, 4, max_noise=1e3, share=0.3),
+    StageSpec("training", {"gradient": 1.0}, 500, max_noise=1e3, sample_rate=0.1),
 ]
 PLAN = make_plan(DRAFTS, epsilon=2.0, delta=1e-5)
 
@@ -268,7 +268,7 @@ def test_threads_draw_each_noise_once(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    account.settle()
+    account.verify_complete()
     numbers = torch.cat(drawn)
     assert len(numbers) == 4 * 2 * 300_000 and torch.isfinite(numbers).all()
     # Of float32 normals some are equal by chance, at their own places; whole stretches are not.
@@ -285,7 +285,7 @@ def test_stages_lost_after_later_ones_began_are_made_again(tmp_path):
     account.go_on({})
     for stage in ("first", "split", "training"):
         _draw(account, stage, account.remaining(stage))
-    account.settle()
+    account.verify_complete()
     event, spending = account.certified()
     assert event == account.plan.event and spending.epsilon <= 2.0
     assert [(stage.name, stage.count) for stage in account.plan.stages[:2]] == [("first", 2), ("split", 8)]
@@ -302,7 +302,7 @@ def test_a_forked_child_draws_writes_and_closes_nothing(tmp_path):
         child = os.fork()
         if child == 0:
             told = 0
-            for ask in (lambda: access.take("sum"), lambda: account.ledger.write(PLAN.stages[1].access)):
+            for ask in (lambda: access.consume("sum"), lambda: account.ledger.write(PLAN.stages[1].access)):
                 try:
                     ask()
                 except LedgerError:
@@ -345,7 +345,7 @@ def test_lost_steps_are_not_made_again(tmp_path):
     account.go_on({"first": 1, "split": 4, "training": 40})
     assert account.plan.as_json() == PLAN.as_json() and account.remaining("training") == 440
     _draw(account, "training", 440)
-    account.settle()
+    account.verify_complete()
     assert account.certified()[1].epsilon == PLAN.epsilon
 
 
@@ -368,7 +368,7 @@ def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     account.go_on(done)
     _draw(account, "split", 3)
     _draw(account, "training", account.remaining("training"))
-    account.settle()
+    account.verify_complete()
     event, cost = account.certified()
     assert cost.epsilon == spent(account.event, 1e-5).epsilon <= 2.0
     assert account.ledger.count("split") == 4 + 3 and event == account.event
@@ -420,7 +420,7 @@ def test_the_twin_without_privacy_goes_on_too(tmp_path):
     account.go_on(done)
     assert account.remaining("training") == 495 and not account.plan.private
     _draw(account, "training", 495)
-    account.settle()
+    account.verify_complete()
 
 
 @pytest.mark.parametrize("first", [{"seed": 3}, {"secure": True}, {}], ids=["seeded", "secure", "standard"])

@@ -16,10 +16,10 @@ from scipy.stats import norm
 
 from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, pure_moments
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.failures import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.loss import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.study import Study, _shares, fingerprint_key
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
@@ -115,7 +115,7 @@ def test_the_first_run_fixes_the_relation(study, tmp_path):
 def test_no_study_states_less_than_its_runs_cost_under_its_relation(tmp_path, relation, multiplier):
     """Whatever way runs enter: what two Gaussians cost together is known exactly."""
     delta, shift = 1e-6, 2.0 if relation == REPLACE_ONE else 1.0
-    plan = make_plan([Draft("a", {"x": 1.0}, 1, largest=1e9, noise=multiplier)], epsilon=None, delta=delta / 4)
+    plan = make_plan([StageSpec("a", {"x": 1.0}, 1, max_noise=1e9, noise=multiplier)], epsilon=None, delta=delta / 4)
     study = Study(tmp_path / "s.jsonl", epsilon=900.0, delta=delta)
     if relation == REPLACE_ONE:
         study.enter("rows", GAUSSIAN(1e9), relation=REPLACE_ONE, pair=(0.0, 0.0))

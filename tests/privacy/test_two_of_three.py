@@ -7,15 +7,17 @@ import pytest
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, spent
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 
 DELTA = 1e-5
-SPLIT = Draft("split", {"counts": 0.2, "sums": 0.8}, 3, largest=1e4, share=0.25)
+SPLIT = StageSpec("split", {"counts": 0.2, "sums": 0.8}, 3, max_noise=1e4, share=0.25)
 
 
 def _training(count=200, noise=None, share=None):
-    return Draft("training", {"norms": 0.05, "gradient": 0.95}, count, largest=1e4, rate=0.05, noise=noise, share=share)
+    return StageSpec(
+        "training", {"norms": 0.05, "gradient": 0.95}, count, max_noise=1e4, sample_rate=0.05, noise=noise, share=share
+    )
 
 
 def test_any_two_give_the_third():
@@ -54,71 +56,71 @@ def test_shares_of_all_stages_are_divided_by_their_sum():
 
 
 def test_noise_of_one_stage_stays_and_the_others_use_what_is_left():
-    fixed = Draft("count", {"n": 1.0}, 1, largest=1e4, share=0.01, noise=30.0)
+    fixed = StageSpec("count", {"n": 1.0}, 1, max_noise=1e4, share=0.01, noise=30.0)
     plan = make_plan([fixed, SPLIT, _training()], epsilon=2.0, delta=DELTA)
     assert plan.stage("count").access.multiplier == 30.0 and 1.99 < plan.epsilon <= 2.0
 
 
 @pytest.mark.parametrize(
-    ("drafts", "epsilon"),
+    ("specs", "epsilon"),
     [
         ([_training(count=None)], 1.0),
         ([_training(count=None, noise=1.0)], None),
-        ([_training(count=None, noise=1.0), Draft("b", {"x": 1.0}, None, 10, share=0.1, noise=1.0)], 1.0),
+        ([_training(count=None, noise=1.0), StageSpec("b", {"x": 1.0}, None, 10, share=0.1, noise=1.0)], 1.0),
         ([_training()], None),
         ([_training(noise=-1.0)], 1.0),
         ([_training(noise=math.inf)], 1.0),
         ([_training(noise=1e12)], None),
     ],
 )
-def test_too_many_unknowns_are_refused(drafts, epsilon):
+def test_too_many_unknowns_are_refused(specs, epsilon):
     with pytest.raises(ValueError):
-        make_plan(drafts, epsilon=epsilon, delta=DELTA)
+        make_plan(specs, epsilon=epsilon, delta=DELTA)
 
 
 @pytest.mark.parametrize(
-    "drafts",
+    "specs",
     [
         [],
         [SPLIT, SPLIT],
-        [Draft("t", {"g": 1.0}, 1.5, 10)],
-        [Draft("t", {"g": 1.0}, True, 10)],
-        [Draft("t", {"g": 0.0}, 1, 10)],
-        [Draft("t", {"g": -1.0, "h": 2.0}, 1, 10)],
-        [Draft("t", {}, 1, 10)],
+        [StageSpec("t", {"g": 1.0}, 1.5, 10)],
+        [StageSpec("t", {"g": 1.0}, True, 10)],
+        [StageSpec("t", {"g": 0.0}, 1, 10)],
+        [StageSpec("t", {"g": -1.0, "h": 2.0}, 1, 10)],
+        [StageSpec("t", {}, 1, 10)],
     ],
 )
-def test_impossible_drafts_are_refused(drafts):
+def test_impossible_specs_are_refused(specs):
     with pytest.raises(ValueError, match="expected"):
-        make_plan(drafts, epsilon=1.0, delta=DELTA)
+        make_plan(specs, epsilon=1.0, delta=DELTA)
 
 
 def test_given_noise_that_is_too_dear_is_refused():
     with pytest.raises(BudgetTooSmall, match="cost"):
         make_plan([_training(noise=0.5)], epsilon=0.1, delta=DELTA)
     with pytest.raises(BudgetTooSmall, match="not one access"):
-        make_plan([Draft("t", {"g": 1.0}, None, 100, noise=0.5)], epsilon=0.1, delta=DELTA)
+        make_plan([StageSpec("t", {"g": 1.0}, None, 100, noise=0.5)], epsilon=0.1, delta=DELTA)
 
 
 def test_a_pure_plan_divides_epsilon_itself():
-    drafts = [
-        Draft("counts", {"n": 1.0}, 2, largest=1e3, share=0.25, kinds={"n": LAPLACE}),
-        Draft("choice", {"best": 1.0}, 4, largest=1e3, kinds={"best": PURE}),
+    specs = [
+        StageSpec("counts", {"n": 1.0}, 2, max_noise=1e3, share=0.25, kinds={"n": LAPLACE}),
+        StageSpec("choice", {"best": 1.0}, 4, max_noise=1e3, kinds={"best": PURE}),
     ]
-    plan = make_plan(drafts, epsilon=2.0, delta=0.0)
+    plan = make_plan(specs, epsilon=2.0, delta=0.0)
     assert plan.epsilon == pytest.approx(2.0, rel=1e-12) and plan.epsilon <= 2.0 * (1 + 1e-12)
     assert plan.stage("counts").access.multipliers["n"] == pytest.approx(2 / (0.25 * 2.0))
     assert plan.stage("choice").access.multipliers["best"] == pytest.approx(4 / (0.75 * 2.0))
-    choices = Draft("choice", {"best": 1.0}, None, largest=1e3, noise=2.0, kinds={"best": PURE})
-    steps = make_plan([drafts[0], choices], epsilon=2.0, delta=0.0)
+    choices = StageSpec("choice", {"best": 1.0}, None, max_noise=1e3, noise=2.0, kinds={"best": PURE})
+    steps = make_plan([specs[0], choices], epsilon=2.0, delta=0.0)
     assert steps.stage("choice").count == 3
     with pytest.raises(ValueError, match="only Laplace noise is pure"):
         make_plan([_training()], epsilon=1.0, delta=0.0)
 
 
 def test_pure_noise_in_a_composition_with_a_delta():
-    drafts = [Draft("choice", {"best": 1.0}, 3, largest=1e3, share=0.3, kinds={"best": PURE}), _training()]
-    plan = make_plan(drafts, epsilon=2.0, delta=DELTA)
+    specs = [StageSpec("choice", {"best": 1.0}, 3, max_noise=1e3, share=0.3, kinds={"best": PURE}), _training()]
+    plan = make_plan(specs, epsilon=2.0, delta=DELTA)
     assert 1.99 < plan.epsilon <= 2.0
     # Bounded losses compose otherwise than a Gaussian's, which the common factor makes up for.
     alone = spent(dict(plan.stage_events)["choice"], DELTA).epsilon
@@ -127,9 +129,9 @@ def test_pure_noise_in_a_composition_with_a_delta():
 
 def test_a_stage_that_is_not_used_gives_its_share_back():
     one, ten = SplitSettings(k=1), SplitSettings(k=10)
-    assert [draft.stage for draft in one.drafts(1000)] == ["final pass"]
-    with_means, without = ten.drafts(1000)[-1], ten.drafts(1000, means=False)[-1]
-    assert without.weights == {"counts": 1.0} and without.share == pytest.approx(0.1 * with_means.share)
+    assert [spec.stage for spec in one.specs(1000)] == ["final pass"]
+    with_means, without = ten.specs(1000)[-1], ten.specs(1000, means=False)[-1]
+    assert without.noise_shares == {"counts": 1.0} and without.share == pytest.approx(0.1 * with_means.share)
     # The counts are as good as they were.
     before, after = (d.access(d.share**-0.5).multipliers["counts"] for d in (with_means, without))
     assert before == pytest.approx(after)

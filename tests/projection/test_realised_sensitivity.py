@@ -7,13 +7,13 @@ import pytest
 import scipy.sparse
 from contracts import laws
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, check_rows
 from lightning_dpgen.projection.sensitivity import _dual_bound, l1_of_a_row, l2_of_a_row, largest_row
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 def _moved(projection, before, after, norm):
@@ -166,7 +166,6 @@ def test_sparse_rows_are_treated_like_dense_ones(unit, centre):
         again, count = projection._exact(check_rows(other))
         np.testing.assert_allclose(again, exact, atol=1e-12)
         assert count == clipped
-
 
 
 @pytest.mark.parametrize("unit", ["row", "element"])

@@ -9,7 +9,6 @@ from sklearn.cluster import KMeans
 from sklearn.pipeline import make_pipeline
 
 from lightning_dpgen import Neighbourhood, PrivateProjection
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
@@ -19,6 +18,7 @@ from lightning_dpgen.projection.matrices import distortion, make_matrix
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
+from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS, LABELS = blobs(400, 6, seed=1)
 

@@ -7,7 +7,7 @@ import torch
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.bundle import write_release
@@ -18,11 +18,13 @@ VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
 def account(epsilon=2.0, seed=None):
     """Paid; not private for an infinite epsilon, or with a seed."""
-    plan = make_plan([Draft("training", {"gradient": 1.0}, 1, largest=1e3, rate=0.1)], epsilon=epsilon, delta=1e-5)
+    plan = make_plan(
+        [StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)], epsilon=epsilon, delta=1e-5
+    )
     paid = Account(plan, stream=PrivateStream(seed=seed))
     with paid.open("training", draw=paid.sample("training", 9)[1]) as access:
         gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
-    paid.settle()
+    paid.verify_complete()
     return paid
 
 

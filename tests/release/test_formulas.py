@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.formulas import escaped, known_again, unescaped
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.release.tables import csv_text, write_table
+from lightning_dpgen.sampling.errors import BadRecords
 
 SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 

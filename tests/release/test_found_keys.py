@@ -9,7 +9,7 @@ from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE, round_up, spent
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.events import decode
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.release.certificate import make_certificate
@@ -20,18 +20,18 @@ from lightning_dpgen.release.verify import verify
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("release")
-    drafts = [
-        Draft("discovery", {"n": 1.0, "keys of city": 4.0}, 1, largest=1e3, share=0.2, deltas={"keys of city": 1e-6}),
-        Draft("training", {"gradient": 1.0}, 10, largest=1e3, rate=0.1),
+    specs = [
+        StageSpec("discovery", {"n": 1.0, "keys of city": 4.0}, 1, max_noise=1e3, share=0.2, deltas={"keys of city": 1e-6}),
+        StageSpec("training", {"gradient": 1.0}, 10, max_noise=1e3, sample_rate=0.1),
     ]
-    account = Account(make_plan(drafts, epsilon=2.0, delta=1e-5))
+    account = Account(make_plan(specs, epsilon=2.0, delta=1e-5))
     with account.open("discovery") as access:
         gaussian(access, "n", torch.zeros(1), sensitivity=1.0)
         select_keys(access, "keys of city", np.array(["Rome"], dtype=object), np.array([900]))
     for _ in range(10):
         with account.open("training", draw=account.sample("training", 9)[1]) as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
     (folder / "numbers.txt").write_text("1 2 3")
     certificate = make_certificate(account, unit="one row", declared={"n": 90}, released=["numbers.txt"], folder=folder)
     return folder, certificate

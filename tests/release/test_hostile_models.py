@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import load_arrays, mapped
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.rows import read_rows
@@ -19,6 +18,7 @@ from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.release.sampler import Release, load_release, write_model
+from lightning_dpgen.sampling.errors import BadRecords
 
 NETWORK = StackedVAE(BasketSchema(tuple("abc"), 2), 1, latent=2, hidden=3)
 WHOLE = {"model": NETWORK.kind, "schema": NETWORK.schema.as_json(), "k": 1, **NETWORK.settings, "mixture_weights": [1.0]}

@@ -42,7 +42,7 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
 
 
 def test_any_names_are_shown_as_they_are(tmp_path):
-    names = ["<b>bold</b> & \"more\"", "$x^2$ and $", "名前", "a\x00b\n" * 30]
+    names = ['<b>bold</b> & "more"', "$x^2$ and $", "名前", "a\x00b\n" * 30]
     layout = Layout(units=0, groups=(2, 3, 40, 70))
     choices = [["<i>", "$y$"], ["", "\x01", "長" * 50], list(map(str, range(40))), list(map(str, range(70)))]
     real = drawn(layout, 40, 0)

@@ -10,24 +10,24 @@ import torch
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import Draft, make_plan
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.release.certificate import digest, make_certificate
 from lightning_dpgen.release.verify import verify
 
 
 @pytest.fixture
 def release(tmp_path):
-    drafts = [
-        Draft("counts", {"n": 1.0}, 1, largest=1e3, share=0.25, kinds={"n": LAPLACE}),
-        Draft("choice", {"best": 1.0}, 3, largest=1e3, kinds={"best": PURE}),
+    specs = [
+        StageSpec("counts", {"n": 1.0}, 1, max_noise=1e3, share=0.25, kinds={"n": LAPLACE}),
+        StageSpec("choice", {"best": 1.0}, 3, max_noise=1e3, kinds={"best": PURE}),
     ]
-    account = Account(make_plan(drafts, epsilon=2.0, delta=0.0))
+    account = Account(make_plan(specs, epsilon=2.0, delta=0.0))
     with account.open("counts") as access:
         mechanisms.laplace(access, "n", torch.zeros(4), sensitivity=1.0)
     for _ in range(3):
         with account.open("choice") as access:
             mechanisms.report_noisy_max(access, "best", np.arange(4.0), sensitivity=1.0)
-    account.settle()
+    account.verify_complete()
     (tmp_path / "numbers.txt").write_text("1 2 3")
     certificate = make_certificate(account, unit="one row", declared={"n": 90}, released=["numbers.txt"], folder=tmp_path)
     (tmp_path / "privacy.json").write_text(json.dumps(certificate))

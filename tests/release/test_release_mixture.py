@@ -26,7 +26,7 @@ N = 1797
 def measured():
     digits, schema = load_digits(), ImageSchema(height=8, width=8, levels=16, classes=10)
     recipe = GaussianRecipe(schema, k=10, n=N, size=12, radius=4.0, spread=2.5)
-    account = Account(make_plan(recipe.drafts(1.0), epsilon=4.0, delta=1e-5))
+    account = Account(make_plan(recipe.specs(1.0), epsilon=4.0, delta=1e-5))
     records = encode_images(digits.images, digits.target, schema)
     return recipe.measure(records, torch.from_numpy(digits.target), account), account
 
@@ -63,7 +63,7 @@ def test_what_makes_no_sense_is_refused_and_the_account_stays_open(measured, tmp
 def test_a_mixture_of_another_account_is_not_signed(measured, tmp_path):
     mixture, account = measured
     recipe = GaussianRecipe(mixture.network.schema, k=10, n=N, size=12, radius=4.0, spread=2.5)
-    cheap = Account(make_plan(recipe.drafts(1.0), epsilon=1.0, delta=1e-5))
+    cheap = Account(make_plan(recipe.specs(1.0), epsilon=1.0, delta=1e-5))
     with pytest.raises(ValueError, match="learned on another account"):
         release_mixture(mixture, cheap, tmp_path / "release", data="digits", n=N, rows=5)
     with pytest.raises(ValueError, match="or nobody says on which"):
@@ -74,7 +74,7 @@ def test_a_mixture_of_another_account_is_not_signed(measured, tmp_path):
 def test_a_fit_to_a_state_remembers_who_paid(tmp_path):
     digits, schema = load_digits(), ImageSchema(height=8, width=8, levels=16, classes=10)
     recipe = GaussianRecipe(schema, k=10, n=N, size=12, radius=4.0, spread=2.5)
-    dear, cheap = (Account(make_plan(recipe.drafts(1.0), epsilon=epsilon, delta=1e-5)) for epsilon in (100.0, 1.0))
+    dear, cheap = (Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=1e-5)) for epsilon in (100.0, 1.0))
     states = []
     records = encode_images(digits.images, digits.target, schema)
     recipe.measure(records, torch.from_numpy(digits.target), dear, save=states.append)
@@ -86,7 +86,7 @@ def test_a_fit_to_a_state_remembers_who_paid(tmp_path):
 def test_the_unit_of_a_plan_about_persons_is_a_person(tmp_path):
     digits, schema = load_digits(), ImageSchema(height=8, width=8, levels=16, classes=10)
     recipe = GaussianRecipe(schema, k=10, n=N, size=12, radius=4.0, spread=2.5)
-    account = Account(make_plan(recipe.drafts(1.0), epsilon=4.0, delta=1e-5, max_rows=2))
+    account = Account(make_plan(recipe.specs(1.0), epsilon=4.0, delta=1e-5, max_rows=2))
     records = dataclasses.replace(encode_images(digits.images, digits.target, schema), persons=np.arange(N) // 2)
     mixture = recipe.measure(records, torch.from_numpy(digits.target), account)
     certificate = release_mixture(mixture, account, tmp_path / "release", data="digits", n=N, rows=5)

@@ -5,7 +5,7 @@ import torch
 from contracts import laws
 from contracts.laws import CLUSTERS, lots_of
 
-from lightning_dpgen.data.lots import LotBlocks
+from lightning_dpgen.sampling.lots import LotBlocks
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5, 1.0])

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
 from lightning_dpgen.data.files.text import check_there, decoded, opened
 from lightning_dpgen.data.names import plain, shown
-from lightning_dpgen.data.reading import Numbers, one_each
+from lightning_dpgen.data.reading import Numbering, one_each
+from lightning_dpgen.sampling.errors import BadRecords
 
 LINES = (".dat", ".txt", ".baskets")
 ROWS = (".csv", ".tsv", ".parquet")
@@ -190,7 +190,7 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
             "these two (data.columns)"
         )
     basket, item = columns
-    numbers = Numbers()
+    numbers = Numbering()
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
         for name in (basket, *besides):
             missing = np.flatnonzero(block.column(name).is_null().to_numpy(zero_copy_only=False))

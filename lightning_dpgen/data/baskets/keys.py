@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from lightning_dpgen.data.baskets.files import BasketForm, Entries, entries_in_memory, entries_of
 from lightning_dpgen.data.baskets.sets import as_sets
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import shown, whole_numbers
-from lightning_dpgen.data.reading import Numbers
+from lightning_dpgen.data.reading import Numbering
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +51,7 @@ def basket_keys(source: Any, *, integers: bool = False, form: BasketForm | None 
         blocks = iter([entries_in_memory(source, None, None)])
     else:
         blocks = entries_of(source, form or BasketForm())
-    numbers, kept, n = Numbers(), [], 0
+    numbers, kept, n = Numbering(), [], 0
     for entries in blocks:
         items = _whole(entries) if integers else entries.items.cast(pa.string())
         kept.append((entries.baskets, numbers.of(items)))

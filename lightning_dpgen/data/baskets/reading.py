@@ -23,10 +23,11 @@ from lightning_dpgen.data.baskets.files import (
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
-from lightning_dpgen.data.csr import check_csr, load_csr
-from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.data.files.csr import load_csr
 from lightning_dpgen.data.names import positions, shown
-from lightning_dpgen.data.reading import Numbers, Own, Reading, check_outside, class_positions, only_counted
+from lightning_dpgen.data.reading import Numbering, Reading, RecordValues, check_outside, class_positions, only_counted
+from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.errors import BadRecords
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"
 CUT_COUNTED = "baskets: with more than max_items, cut"
@@ -116,8 +117,8 @@ class _Found:
         # Of a matrix, which is all that is read: rows as `as_sets` gives them.
         self.sets: tuple[np.ndarray, np.ndarray] | None = None
         self.counted: Counter[str] = Counter()
-        self.labels, self.persons = Own("the label", "basket"), Own("the person", "basket")
-        self.has_persons, self._person_numbers = False, Numbers()
+        self.labels, self.persons = RecordValues("the label", "basket"), RecordValues("the person", "basket")
+        self.has_persons, self._person_numbers = False, Numbering()
 
     def put(self, entries: Entries) -> None:
         at = positions(self.schema.items, entries.items)

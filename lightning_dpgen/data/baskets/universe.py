@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.names import Name, public_names, shown
 from lightning_dpgen.privacy.strict_json import parse_json
+from lightning_dpgen.sampling.errors import BadRecords
 
 NO_UNIVERSE = (
     "items: baskets need the list of all items that there may be, and which of them occur is private, so that "

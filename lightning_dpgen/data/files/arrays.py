@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.sampling.errors import BadRecords
 
 ENDINGS = (".npy", ".npz")
 

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.text import Utf8Bytes, check_there, decoded, opened
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.sampling.errors import BadRecords
 
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}

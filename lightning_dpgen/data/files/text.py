@@ -8,7 +8,8 @@ import io
 from pathlib import Path
 from typing import BinaryIO
 
-from lightning_dpgen.data.errors import BadRecords, MissingData
+from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 def opened(path: Path) -> BinaryIO:
@@ -26,9 +27,9 @@ def decoded(line: bytes, place: str) -> str:
         BadRecords: if they are not UTF-8.
 
     Example:
-        >>> decoded(b"caf\\xe9", "a.txt, line 3")
+        >>> decoded(b"caf\\xe9", "a.txt")
         Traceback (most recent call last):
-        lightning_dpgen.data.errors.BadRecords: a.txt, line 3: byte 4 (0xe9) is not UTF-8: convert the file to UTF-8 first
+        lightning_dpgen.sampling.errors.BadRecords: a.txt: byte 4 (0xe9) is not UTF-8: convert the file to UTF-8 first
     """
     try:
         return line.decode()

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
 from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.pictures.form import PictureForm, eight_bits
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_dpgen.data.errors import BadRecords
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 def read_idx(path: Path) -> np.ndarray:

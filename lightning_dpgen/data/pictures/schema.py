@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.sampling.errors import BadRecords
 
 # Sizes beyond them are a slip of the pen, or somebody's attempt to exhaust a machine.
 _RANGES = (

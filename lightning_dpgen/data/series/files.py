@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.rows import Block, RowFile
 from lightning_dpgen.data.names import plain, shown
-from lightning_dpgen.data.reading import Numbers, class_positions
+from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.sampling.errors import BadRecords
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
@@ -96,7 +96,7 @@ def wide_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> Iterat
     label = ("label" if form.header is False else form.label) if schema.classes else None
     besides = _besides(file, label, form.person)
     columns = _wide_columns(file, schema, form, besides)
-    persons = Numbers()
+    persons = Numbering()
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
         readings = np.column_stack([readings_of(block, name) for name in columns])
         yield SeriesBlock(
@@ -118,7 +118,7 @@ def long_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> tuple[
     keys = [name for name in (form.by, form.day) if name is not None]
     besides = _besides(file, label, form.person, *keys)
     columns = _columns(file, list(schema.channels), form.columns, besides, "channels")
-    ids, persons = Numbers(), Numbers()
+    ids, persons = Numbering(), Numbering()
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("readings", "ids", "times", "label", "person")}
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
         n = len(block.rows)

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
 from lightning_dpgen.data.files.rows import UNREADABLE, RowFile
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import (
-    Numbers,
+    Numbering,
     Reading,
     check_outside,
     class_positions,
@@ -27,6 +26,7 @@ from lightning_dpgen.data.reading import (
 )
 from lightning_dpgen.data.series.files import SeriesBlock, SeriesForm, long_series, wide_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.sampling.errors import BadRecords
 
 CLAMPED = "readings: outside the bounds, moved to them"
 INCOMPLETE = "series: with a missing reading, left out"
@@ -180,7 +180,7 @@ def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSch
         raise BadRecords(f"series have dtype {array.dtype}: expected numbers")
     place = lambda i: f"series {i + 1}"  # noqa: E731
     at = class_positions(schema.classes, _one_each(labels, array, "label"), place) if schema.classes else None
-    persons = None if person is None else Numbers().of(_one_each(person, array, "person"))
+    persons = None if person is None else Numbering().of(_one_each(person, array, "person"))
     rows = max(1, _NUMBERS_AT_ONCE // schema.layout.units)
     for start in range(0, len(array), rows):
         part = slice(start, start + rows)

@@ -94,9 +94,7 @@ class Category(Modelled):
     def takes_empty(self) -> bool:
         return self.kind is str and "" in self.values
 
-    def encode_present(
-        self, values: pa.Array, clamp: bool, counted: Counter[str]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         codes = self._codes(values)
         unlisted = codes < 0
         if not unlisted.any():

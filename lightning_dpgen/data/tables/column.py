@@ -116,9 +116,7 @@ class Modelled(Column):
         return count if count > 1 else 0
 
     @abstractmethod
-    def encode_present(
-        self, values: pa.Array, clamp: bool, counted: Counter[str]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         """As `encode`, of values none of which is missing."""
 
     @abstractmethod

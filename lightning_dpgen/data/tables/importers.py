@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.tables.column import BadSchema, shortened
-from lightning_dpgen.data.tables.draft import OPEN, Draft
+from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft
 from lightning_dpgen.data.tables.schema_file import read_yaml
 
 _DPSYNTH = {
@@ -19,7 +19,7 @@ _NAMES = {"name", "first_name", "last_name", "email"}
 _CLOCK = ("%H", "%I", "%M", "%S", "%f", "%T", "%X", "%c", "%p")
 
 
-def read_sdv(path: str | Path) -> list[Draft]:
+def read_sdv(path: str | Path) -> list[ColumnDraft]:
     """Columns of SDV's metadata (JSON): of one table, or of several of which there is one.
 
     Keys of the table and what is about a person become fakes, or are left out.
@@ -42,7 +42,7 @@ def read_sdv(path: str | Path) -> list[Draft]:
     return [_of_sdv(name, about, name in keys) for name, about in columns.items()]
 
 
-def read_domain(path: str | Path) -> list[Draft]:
+def read_domain(path: str | Path) -> list[ColumnDraft]:
     """Columns of a domain file of dpsynth (YAML of attributes), or of mbi (JSON of the number of values of each column).
 
     Values of dpsynth that are outside of a list go to one of the list, which becomes `other`. The values that a size counts
@@ -59,7 +59,7 @@ def read_domain(path: str | Path) -> list[Draft]:
     made = []
     for name, about in fields.items():
         if type(about) is int and 1 <= about <= 10_000:
-            made.append(Draft(name, {"type": "integer", "low": 0, "high": about - 1, "bins": about}))
+            made.append(ColumnDraft(name, {"type": "integer", "low": 0, "high": about - 1, "bins": about}))
         elif isinstance(about, dict) and set(about) <= _DPSYNTH:
             made.append(_of_dpsynth(name, about))
         else:
@@ -70,37 +70,37 @@ def read_domain(path: str | Path) -> list[Draft]:
     return made
 
 
-def _of_sdv(name: str, about: dict[str, Any], is_key: bool) -> Draft:
+def _of_sdv(name: str, about: dict[str, Any], is_key: bool) -> ColumnDraft:
     kind = about.get("sdtype")
     known: dict[str, Any] = {"missing": True} if about.get("range_is_nullable") is True else {}
     if is_key:
-        return Draft(name, {"type": "fake", "fake": "row_number"}, {"fake": "the key of the table"})
+        return ColumnDraft(name, {"type": "fake", "fake": "row_number"}, {"fake": "the key of the table"})
     if kind == "numerical":
         kept = str(about.get("computer_representation", "")).lower()
         whole = about.get("decimal_places") == 0 or kept.startswith(("int", "uint"))
         if not whole and type(about.get("decimal_places")) is int:
             known["decimals"] = about["decimal_places"]
         known |= _range(about, lambda value: value)
-        return Draft.of_type(name, "integer" if whole else "number", **known)
+        return ColumnDraft.of_type(name, "integer" if whole else "number", **known)
     if kind == "datetime":
         form = about.get("datetime_format")
         form = form if isinstance(form, str) else "%Y-%m-%d %H:%M:%S"
         timed = any(part in form for part in _CLOCK)
         known |= _range(about, lambda value: _iso(value, form, timed))
-        draft = Draft.of_type(name, "datetime" if timed else "date", **known)
+        draft = ColumnDraft.of_type(name, "datetime" if timed else "date", **known)
         if form not in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):
             draft.why["type"] = "write it as YYYY-MM-DD in the file" + (", with HH:MM:SS" if timed else "")
         return draft
     if kind in ("categorical", "ordinal"):
         listed = about.get("range_values")
-        return Draft.of_type(name, "category", **({"values": listed} if isinstance(listed, list) else {}), **known)
+        return ColumnDraft.of_type(name, "category", **({"values": listed} if isinstance(listed, list) else {}), **known)
     if kind == "boolean":
-        return Draft.of_type(name, "boolean", **known)
+        return ColumnDraft.of_type(name, "boolean", **known)
     if isinstance(kind, str) and kind in _NAMES:
-        return Draft(name, {"type": "fake", "fake": "email" if kind == "email" else "name"})
+        return ColumnDraft(name, {"type": "fake", "fake": "email" if kind == "email" else "name"})
     if isinstance(kind, str) and kind != "unknown":
-        return Draft(name, {"type": "drop"}, {"type": f"sdtype {shortened(kind)}: not modelled; or type: fake"})
-    return Draft(name, {"type": OPEN}, {"type": "SDV does not know"})
+        return ColumnDraft(name, {"type": "drop"}, {"type": f"sdtype {shortened(kind)}: not modelled; or type: fake"})
+    return ColumnDraft(name, {"type": OPEN}, {"type": "SDV does not know"})
 
 
 def _range(about: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
@@ -118,19 +118,19 @@ def _iso(value: Any, form: str, timed: bool) -> str:
     return moment.isoformat(" ") if timed else moment.date().isoformat()
 
 
-def _of_dpsynth(name: str, about: dict[str, Any]) -> Draft:
+def _of_dpsynth(name: str, about: dict[str, Any]) -> ColumnDraft:
     described = {"description": about["description"]} if isinstance(about.get("description"), str) else {}
     kind = about.get("type")
     if kind == "NumericalAttribute" or "min_value" in about:
         whole = about.get("dtype") == "int"
         known = {ours: about[theirs] for theirs, ours in (("min_value", "low"), ("max_value", "high")) if theirs in about}
         outside = {} if about.get("clip_to_range", True) else {"missing": True}
-        return Draft.of_type(name, "integer" if whole else "number", **known, **outside, **described)
+        return ColumnDraft.of_type(name, "integer" if whole else "number", **known, **outside, **described)
     if kind == "CategoricalAttribute" or "possible_values" in about:
         values, other = about.get("possible_values"), about.get("out_of_domain_index", 0)
         if isinstance(values, list) and type(other) is int and 0 <= other < len(values):
             values = [str(value) if type(value) is float else value for value in values]
-            return Draft.of_type(name, "category", values=values, other=values[other], **described)
+            return ColumnDraft.of_type(name, "category", values=values, other=values[other], **described)
     if kind == "FreeFormTextAttribute" or "max_tokens" in about:
-        return Draft(name, {"type": "drop", **described}, {"type": "free text is not modelled; or type: fake"})
-    return Draft.of_type(name, "category", **described)
+        return ColumnDraft(name, {"type": "drop", **described}, {"type": "free text is not modelled; or type: fake"})
+    return ColumnDraft.of_type(name, "category", **described)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from lightning_dpgen.data.tables.arrays import Misfit, first, shown
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
-from lightning_dpgen.data.tables.moments import RESOLUTIONS, Dates, Datetimes, Times
-from lightning_dpgen.data.tables.scales import Integers, Numbers, Scale
+from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times
+from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
@@ -176,9 +176,7 @@ class Numeric(Modelled):
         expected = f"expected {self._shown(low)}..{self._shown(high)}, or another range of whole bins"
         return expected + (f" ({', '.join(self.present_names)})" if self.present <= _LISTED else "")
 
-    def encode_present(
-        self, values: pa.Array, clamp: bool, counted: Counter[str]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         ticks = self._within(values, clamp, counted)
         if not self.scaled:
             return self._bins.encode(ticks), None
@@ -323,5 +321,5 @@ def scale_of(kind: str, decimals: int | None = None, resolution: str | None = No
     if kind == "integer":
         return Integers()
     if kind == "number":
-        return Numbers(decimals)
+        return Decimals(decimals)
     return Dates() if kind == "date" else {"datetime": Datetimes, "time": Times}[kind](resolution)

@@ -113,9 +113,7 @@ class Open(Modelled):
                 raise misfit.moved(rows) from None
         return ticks
 
-    def encode_present(
-        self, values: pa.Array, clamp: bool, counted: Counter[str]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         return np.zeros(len(values), np.int64), np.full(len(values), self.present)
 
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:

@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.tables.arrays import Misfit, plain
@@ -19,6 +18,7 @@ from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.open_columns import KEYS
 from lightning_dpgen.data.tables.schema import BadValue, TableSchema, listed
 from lightning_dpgen.data.tables.sources import TableSource, table_source
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 def read_table(

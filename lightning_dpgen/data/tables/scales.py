@@ -100,11 +100,11 @@ class Integers(Scale):
 
 
 @dataclass(frozen=True)
-class Numbers(Scale):
+class Decimals(Scale):
     """Real numbers; with `decimals` whole numbers of the last decimal place.
 
     Example:
-        >>> Numbers(2).ticks(pa.array(["1.25", "3"]))
+        >>> Decimals(2).ticks(pa.array(["1.25", "3"]))
         array([125., 300.])
     """
 

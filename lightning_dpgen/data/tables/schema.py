@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
@@ -21,6 +20,7 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.unmodelled import Fake
+from lightning_dpgen.sampling.errors import BadRecords
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20

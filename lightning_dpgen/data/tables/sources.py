@@ -11,12 +11,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.text import SUFFIXES, TextTable
+from lightning_dpgen.sampling.errors import BadRecords
 
 _ROWS = 1 << 16
 

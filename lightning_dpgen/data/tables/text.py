@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from lightning_dpgen.data.errors import BadRecords
 from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
 from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.sampling.errors import BadRecords
 
 SUFFIXES = (".csv", ".tsv", ".data")
 # Errors that a damaged gzip file raises while it is read.

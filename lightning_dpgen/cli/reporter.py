@@ -1,0 +1,70 @@
+"""Who hears what a run has to say: the person at a terminal, or the program that called."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Protocol
+
+from lightning_dpgen.cli.warn import warn
+
+
+class Reporter(Protocol):
+    """Hears what a run says.
+
+    Attributes:
+        bar: whether to show a bar of progress on standard error.
+    """
+
+    bar: bool
+
+    def say(self, text: str) -> None:
+        """Something worth knowing: the plan, what was read."""
+
+    def warn(self, text: str | None) -> None:
+        """Something to be changed perhaps; nothing where it is None."""
+
+
+class TerminalReporter:
+    """Prints; a bar of progress only where it is seen moving."""
+
+    @property
+    def bar(self) -> bool:
+        return sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def warn(self, text: str | None) -> None:
+        warn(text)
+
+
+class SilentReporter:
+    """Of all ranks but the first: they say the same."""
+
+    bar = False
+
+    def say(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str | None) -> None:
+        pass
+
+
+class LogReporter:
+    """Logs to ``lightning_dpgen``, and warns as Python does; prints nothing.
+
+    Args:
+        bar: whether to show a bar of progress.
+    """
+
+    def __init__(self, bar: bool) -> None:
+        self.bar = bar
+
+    def say(self, text: str) -> None:
+        logging.getLogger("lightning_dpgen").info(text)
+
+    def warn(self, text: str | None) -> None:
+        if text:
+            warnings.warn(text, stacklevel=2)

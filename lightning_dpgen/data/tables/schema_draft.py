@@ -1,0 +1,231 @@
+"""Drafts of schemas: what a program may say of a table, with ??? where only a person may decide."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.columns import KINDS
+from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times
+from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
+from lightning_dpgen.data.tables.sources import table_source
+from lightning_dpgen.data.tables.text import TextTable
+from lightning_dpgen.sampling.errors import BadRecords
+
+OPEN = UNFILLED[0]
+BOUND = "from public knowledge; the {} of the file would reveal a record"
+LISTED = "all values there can be, as [a, b, c]; those of the file would reveal rare ones. Free text: type: drop, or fake"
+# What columns of names and keys are called, and the fakes that may take their place.
+_FAKES = {
+    "id": "row_number", "key": "row_number", "nr": "row_number", "uuid": "uuid", "guid": "uuid", "name": "name",
+    "surname": "name", "mail": "email", "email": "email",
+}  # fmt: skip
+_WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
+_ROWS = 1000
+# A draft is filled in by deciding about each column.
+_MOST_COLUMNS = 20_000
+_TESTS: dict[str, Scale] = {
+    "integer": Integers(),
+    "number": Decimals(),
+    "date": Dates(),
+    "datetime": Datetimes("second"),
+    "time": Times("second"),
+}
+
+
+@dataclass(frozen=True)
+class ColumnDraft:
+    """A column of which not all is decided.
+
+    Args:
+        name: of the column.
+        fields: by key; `OPEN` where a person has to decide.
+        why: comments, by key.
+    """
+
+    name: str
+    fields: dict[str, Any]
+    why: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_type(cls, name: str, kind: str, **known: Any) -> ColumnDraft:
+        """A column of a type of schemas, of which nothing is known but this."""
+        fields: dict[str, Any] = {"type": kind}
+        why = {}
+        if kind == "category":
+            fields["values"], why["values"] = OPEN, LISTED
+        elif kind in _TESTS and kind != "time":
+            for key, word in (("low", "smallest"), ("high", "largest")):
+                fields[key], why[key] = OPEN, BOUND.format(word)
+        # By what it is called, which is public, and not by what it holds.
+        fakes = [_FAKES[word] for word in map(str.lower, _WORDS.findall(name)) if word in _FAKES]
+        if fakes and kind in ("category", "integer") and "values" not in known:
+            why["type"] = f"a name or key? Then in place of all this:  type: fake, fake: {fakes[-1]}  (or type: drop)"
+        for key, value in known.items():
+            why.pop(key, None)
+            fields[key] = value
+        return cls(name, fields, why)
+
+
+def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None) -> str:
+    """A schema file of drafts of columns.
+
+    Args:
+        columns: in their order.
+        origin: what they were made from, for the first line.
+        about: what is known of the whole table, by key.
+
+    Example:
+        >>> print(draft_text([ColumnDraft.of_type("a", "boolean")], "t.csv"), end="")
+        # Drafted from t.csv. All of it is public: fill in every ??? from public knowledge, not from the records.
+        # Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).
+        # private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.
+        # Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.
+        # For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp
+        # moves what is not listed, or beyond the bounds, which is refused otherwise.
+        # label: ???   # the column that says of which class a record is, if there is one
+        columns:
+          a:
+            type: boolean
+    """
+    lines = [
+        f"# Drafted from {origin}. All of it is public: fill in every {OPEN} from public knowledge, not from the records.",
+        '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
+        "# private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.",
+        "# Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.",
+        "# For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
+        "# moves what is not listed, or beyond the bounds, which is refused otherwise.",
+        f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
+    ]
+    lines += [f"{key}: {_text(value)}" for key, value in (about or {}).items()]
+    lines.append("columns:")
+    for column in columns:
+        lines.append(f"  {_text(column.name)}:")
+        for key, value in column.fields.items():
+            comment = f"   # {column.why[key]}" if key in column.why else ""
+            lines.append(f"    {key}: {_text(value)}{comment}")
+    return "\n".join(lines) + "\n"
+
+
+def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[ColumnDraft], dict[str, Any]]:
+    """Columns of a file by their types, and what is known of the whole table; no value of the file is in there.
+
+    The types of a Parquet file are in its own schema. Of a file of text they are those that its first records can be read
+    as.
+
+    Args:
+        path: as of `read_table`.
+        header: whether a file of text begins with the names of its columns.
+
+    Raises:
+        MissingData, BadRecords: if it cannot be read, or its header looks like a record.
+    """
+    path = Path(path)
+    source = table_source(path, _ANY)
+    if not isinstance(source, TextTable):
+        _refuse_many(source.columns(), path)
+        _refuse_twice(source.columns(), path)
+        return [_of_arrow(name, kind) for name, kind in zip(source.columns(), source.types(), strict=True)], {}
+    about: dict[str, Any] = {}
+    found = source.columns()
+    others = [cut for cut in ";\t|" if len(found) == 1 and cut in found[0]]
+    if others:
+        about["separator"] = others[0]
+        source = replace(source, separator=others[0])
+        found = source.columns()
+    _refuse_many(found, path)
+    if header:
+        _refuse_record(found, path)
+        _refuse_twice(found, path)
+    else:
+        about["header"] = False
+        found = [f"column_{number}" for number in range(1, len(found) + 1)]
+        source = replace(source, names=tuple(found))
+    block = next(source.batches(found), None)
+    texts = [block.column(name).slice(0, _ROWS) if block else pa.array([], pa.string()) for name in found]
+    return [_of_texts(name, values) for name, values in zip(found, texts, strict=True)], about
+
+
+def _text(value: Any) -> str:
+    return OPEN if value == OPEN else value_text(value)
+
+
+# Says how text is written by default, and nothing of columns.
+_ANY = TableSchema((Category(name="any", values=(False, True)),))
+
+
+def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
+    """By the first type of which all texts are."""
+    values = values.filter(pc.not_equal(values, ""))
+    if not len(values):
+        return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
+    if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
+        return ColumnDraft.of_type(name, "boolean")
+    for kind, scale in _TESTS.items():
+        try:
+            scale.ticks(values)
+        except Misfit:
+            continue
+        return ColumnDraft.of_type(name, kind)
+    return ColumnDraft.of_type(name, "category")
+
+
+def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = {
+        "boolean": pa.types.is_boolean,
+        "integer": pa.types.is_integer,
+        "number": lambda kind: pa.types.is_floating(kind) or pa.types.is_decimal(kind),
+        "date": pa.types.is_date,
+        "datetime": lambda kind: pa.types.is_timestamp(kind) and kind.tz is None,
+        "time": pa.types.is_time,
+        "category": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    }
+    for found, test in tests.items():
+        if test(kind):
+            return ColumnDraft.of_type(name, found)
+    return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
+
+
+def _refuse_many(names: list[str], path: Path) -> None:
+    if len(names) > _MOST_COLUMNS:
+        raise BadRecords(
+            f"{path}: {len(names):,} columns: expected at most {_MOST_COLUMNS:,}; keep those that are to be modelled"
+        )
+
+
+def _refuse_twice(names: list[str], path: Path) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise BadRecords(f"{path}: two columns are named {shortened(twice[0])}: expected each name once; rename one")
+
+
+def _refuse_record(names: list[str], path: Path) -> None:
+    """A first record taken for a header would put its values into the draft."""
+    for name in names:
+        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, name)]
+        if not name or looks:
+            what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}" if looks else "an empty field"
+            raise BadRecords(
+                f"{path}: the first line has {what}: expected the names of the columns; use --no-header if it is a record"
+            )
+
+
+def _reads(scale: Scale, text: str) -> bool:
+    try:
+        scale.ticks(pa.array([text]))
+    except Misfit:
+        return False
+    return True

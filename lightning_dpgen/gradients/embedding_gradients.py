@@ -1,0 +1,80 @@
+"""Gradients that wait for a noisy mean embedding of their own lot.
+
+A divergence of a lot from a prior is a function of the lot's mean embedding. Its gradient would mix the records; given a
+noisy mean it does not: with m the released mean and mu that of the prior, a record's part of the gradient of
+``|m - mu|^2`` is ``2 J^T (m - mu)``, and is clipped by itself (docs/PRIVACY.md, PriVAE). Both noises come from one access.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.mechanisms import gaussian
+
+
+@dataclass(frozen=True)
+class EmbeddingGradients:
+    """What an optimizer takes in place of gradients, where these depend on a noisy mean of the lot.
+
+    Args:
+        rows: (B, ...) the embedding of each record, whose length is that of all its numbers; one longer than 1 is scaled to
+            1, one that is not finite counts as zeros.
+        then: gives the gradients of the same lot from the noisy mean (...); that of a record may depend on the record and
+            the mean alone.
+        parameters: which the gradients are of.
+        draw: the identity of the lot.
+        noise: the name of the mean's noise in the plan.
+
+    Example:
+        The mean code of a lot is drawn towards zero:
+
+        >>> from lightning_dpgen import Account, Fixed, PerRecord, PoissonLots, PrivateOptimizer
+        >>> from lightning_dpgen import make_plan, term_gradients, training_stage
+        >>> spec = training_stage(Fixed(1.0), n=100, sample_rate=0.5, steps=1, embeddings={"embedding": 0.2})
+        >>> account, network = Account(make_plan([spec], epsilon=2.0, delta=1e-5)), torch.nn.Linear(3, 2)
+        >>> optimizer = PrivateOptimizer(torch.optim.SGD(network.parameters(), lr=1.0), account=account,
+        ...                              clipping=Fixed(1.0), expected_batch_size=50, embeddings=["embedding"])
+        >>> lot = PoissonLots(torch.rand(100, 3), account).draw()
+        >>> with torch.no_grad():
+        ...     codes = network(lot.records)
+        >>> def then(mean):
+        ...     term = PerRecord(lambda lot, noise: 2 * network(lot.records) @ mean)
+        ...     return term_gradients(network, term, lot, account.stream)
+        >>> optimizer.set_gradients(EmbeddingGradients(codes, then, list(network.parameters()), lot.draw))
+        >>> optimizer.step()
+        >>> account.verify_complete()
+    """
+
+    rows: Tensor
+    then: Callable[[Tensor], RecordGradients]
+    parameters: Iterable[nn.Parameter]
+    draw: LotId
+    noise: str = "embedding"
+
+    groups = None
+
+    def given(self, access: OpenAccess, expected_batch_size: float) -> RecordGradients:
+        """The gradients, once the mean is released.
+
+        The sum has sensitivity 1 for one record added or removed; it is divided by the expected lot.
+
+        Raises:
+            ValueError: if `then` gives gradients of another lot.
+        """
+        rows = self.rows.double().reshape(len(self.rows), math.prod(self.rows.shape[1:]))
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        factors = torch.where(torch.isfinite(norms), 1.0 / norms.clamp(min=1.0), 0.0)
+        kept = torch.where(torch.isfinite(norms)[:, None], rows, 0.0)
+        total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)
+        gradients = self.then((total / expected_batch_size).to(self.rows.dtype).view(self.rows.shape[1:]))
+        if gradients.draw is not self.draw or len(gradients) != len(self.rows):
+            raise ValueError("the gradients that follow from a mean embedding must be of the same lot as the embedding")
+        return gradients

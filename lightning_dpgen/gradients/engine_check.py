@@ -1,0 +1,323 @@
+"""Whether an engine understands a loss: its gradients, compared with those of single records, before anything is spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.isolation import Isolation, OneGroup
+from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.stores import randomness_of_their_own
+
+# The number of records that are compared. Groups need more, so that some differ in size.
+_RECORDS, _IN_GROUPS = 3, 12
+# Relative, for a loss and for a norm of its gradient; the second where autocast computes in half precision.
+_TOLERANCE, _MIXED = 1e-3, 0.1
+
+
+def check_exact(
+    engine: Callable[[nn.Module, PerRecord | PerGroup, Lot, Tensor, Groups | None], RecordGradients],
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None = None,
+) -> Any:
+    """Compare the gradients that an engine finds for the first records of a lot with those of plain autograd for one record
+    at a time, and the losses of these records with those that they have beside another one.
+
+    The first is a test of the engine, and finds parameters whose use it does not see. The second finds losses that are
+    meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
+    Made-up records take their place where there are too few or all are alike. The loss is called with these in any case, so
+    the number of its calls is public.
+
+    Args:
+        engine: as `ghost_gradients`.
+        network, term, lot, noise, groups: as for the engine.
+
+    Returns:
+        A public record (1, ...) that the loss takes: the term's example, or a made-up one.
+
+    Raises:
+        ValueError: if they differ, or if the loss takes no made-up records. It says nothing of the records.
+    """
+    count = _RECORDS if groups is None else _IN_GROUPS
+    few = _first(lot, noise, groups, count)
+    enough = len(lot) >= count and _tell_apart(few[0], few[2])
+    made, error = _suited(engine, network, term, lot, noise, groups, count)
+    # For the groups of a mixture there is no second opinion.
+    if (groups is None or len(lot.offsets) == 2) and (enough or made is not None):
+        _check(engine, network, term, *(few if enough else made))
+    if made is None and term.example is not None:
+        raise ValueError(f"the loss does not take its example ({type(error).__name__}: {error})") from error
+    if made is None:
+        raise ValueError(
+            f"the loss takes no made-up record of numbers from {WHOLE[0]} to {WHOLE[-1]} ({type(error).__name__}: "
+            f"{error}). It is called with one where a lot has none, so give it one that it takes: "
+            f"{type(term).__name__}(..., example=...)"
+        ) from error
+    return tree_map(lambda x: x[:1], made[0].records)
+
+
+def _suited(
+    engine: Callable,
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None,
+    count: int,
+) -> tuple[tuple[Lot, Tensor, Groups | None] | None, Exception | None]:
+    """Find made-up records that the loss takes, or the first error that it has with them."""
+    _check_example(term, lot)
+    first = None
+    for whole in WHOLE if term.example is None else WHOLE[:1]:
+        made = probe_lot(lot, noise, count, groups, whole=whole, example=term.example)
+        try:
+            with _Unchanged(network), randomness_of_their_own():
+                engine(network, term, *made)
+            return made, None
+        except UNSUITED as error:
+            first = first or error
+    return None, first
+
+
+def _check_example(term: PerRecord | PerGroup, lot: Lot) -> None:
+    """Check that the example of a term is a record as those of a lot are.
+
+    Raises:
+        ValueError: naming the shape or type that differs.
+    """
+    if term.example is None:
+        return
+    own, given = (
+        [((1, *x.shape[1:]), "floating" if x.is_floating_point() else x.dtype) for x in tensors]
+        for tensors in (lot.tensors, [x[:1] for x in tree_leaves(term.example)])
+    )
+    if own != given or any(len(x) != 1 for x in tree_leaves(term.example)):
+        raise ValueError(f"example of {given}: expected one record as lots have them, {own}")
+
+
+def _check(
+    engine: Callable, network: nn.Module, term: PerRecord | PerGroup, few: Lot, noise: Tensor, groups: Groups | None
+) -> None:
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    # What is not held still would take public numbers, as many as there are records.
+    with _Still() as still, randomness_of_their_own():
+        with _Unchanged(network):
+            found = engine(network, term, few, noise, groups)
+        single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
+        # Otherwise it draws numbers that nothing here holds still, and there is nothing to compare. It is called as often.
+        is_still = torch.allclose(single, again, rtol=still.tolerance, equal_nan=True)
+        if is_still:
+            _compare(found, single, parameters, still.tolerance)
+        if groups is None and len(few.offsets) == 2:
+            with _Unchanged(network):
+                _compare_pairs(term, few, noise, found.losses, still.tolerance if is_still else math.inf)
+
+
+def _one_by_one(
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None,
+    parameters: list[nn.Parameter],
+) -> Tensor:
+    """(rows, P) the gradient of each record, or group, by plain autograd of a lot of its own."""
+    if groups is None:
+        rows = [(tree_map(lambda x, i=i: x[i : i + 1, None], lot.records), noise[i : i + 1, None]) for i in range(len(lot))]
+    else:
+        held = tree_map(groups.repeated, lot.records), groups.repeated(noise), groups.mask
+        rows = [tree_map(lambda x, j=j: x[j : j + 1], held) for j in range(groups.count)]
+    found = []
+    for i, own in enumerate(rows):
+        offsets = tuple(int(i < end) for end in lot.offsets)
+
+        def loss(records: Any, noise: Tensor, *there: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
+            if there:
+                return term.losses(Lot(records, (0, len(there[0]))), noise, OneGroup(there[0]))
+            return term.losses(Lot(records, offsets), noise)
+
+        alone = Isolation(1)
+        with _Unchanged(network), torch.enable_grad():
+            losses = alone.run(loss, *own)
+            with alone.backward():
+                each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in each]).double()
+        # The loss of a group without a record may be anything.
+        found.append(gradient if groups is None or bool(groups.mask[i].any()) else torch.zeros_like(gradient))
+    return torch.stack(found)
+
+
+def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter], tolerance: float) -> None:
+    lengths = single.norm(dim=1)
+    # A record whose gradient is not finite will add zeros.
+    wrong = (_rows(found, parameters) - single).norm(dim=1) > tolerance * lengths + 1e-9
+    if bool((wrong & torch.isfinite(lengths)).any()):
+        raise ValueError(
+            "the gradients of single records differ from those that the engine finds in a lot: a parameter is used where "
+            "it is not seen (held in a list beside the modules, say; engine='func' sees more), or "
+            "the loss depends on random numbers that are not torch's, or gives other values when it is called again"
+        )
+
+
+class _Unchanged:
+    """Puts a network's counters, buffers and frozen parameters back afterwards: a loss that is tried takes no step."""
+
+    def __init__(self, network: nn.Module) -> None:
+        frozen = [p for p in network.parameters() if not p.requires_grad]
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        # Far more than what is trained is a pretrained network, which nothing updates and a copy of which might not fit.
+        if sum(p.numel() for p in frozen) > 4 * trained:
+            frozen = []
+        self._numbers = [
+            (module, {name: x for name, x in vars(module).items() if isinstance(x, int | float)})
+            for module in network.modules()
+        ]
+        self._tensors = [(x, x.detach().clone()) for x in (*network.buffers(), *frozen)]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_) -> None:
+        for module, numbers in self._numbers:
+            vars(module).update(numbers)
+        with torch.no_grad():
+            for x, before in self._tensors:
+                x.copy_(before)
+
+
+def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tolerance: float) -> None:
+    """Call the loss with lots of two records each: every record of a lot and the next one."""
+
+    def paired(x: Tensor) -> Tensor:
+        return torch.stack([x, x.roll(-1, dims=0)], dim=1)
+
+    def of_two(records: Any, own: Tensor) -> Tensor:
+        return term.losses(Lot(records, (0, 2)), own)
+
+    with torch.no_grad():
+        pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise))
+    beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)]).double()
+    alone = alone.double()
+    differs = (beside - alone).abs() > tolerance * (alone.abs().amax() + 1e-9)
+    if bool((differs & torch.isfinite(alone)).any()):
+        raise ValueError(
+            "the loss of a record is another when a second record is beside it (a mean or norm over the lot, pairs of "
+            "records, batch statistics, a position in the lot). Under privacy each record is alone, so that its gradient "
+            "is its own: write the loss of one record. A PerGroup term may compare the records of a group"
+        )
+
+
+def _first(lot: Lot, noise: Tensor, groups: Groups | None, count: int) -> tuple[Lot, Tensor, Groups | None]:
+    """Cut a lot to its first records."""
+    few = lot.mapped(lambda x: x[:count].clone(), tuple(min(end, count) for end in lot.offsets))
+    return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count, groups.places)
+
+
+def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
+    """Return False for records that are all alike, or groups of one size, which would hide a difference."""
+    if groups is not None and len(torch.bincount(groups.index, minlength=groups.count).unique()) < 2:
+        return False
+    return any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
+
+
+def _rows(gradients: RecordGradients, parameters: list[nn.Parameter]) -> Tensor:
+    """(rows, P) the gradient of each record, or group."""
+    views, rows = {p: torch.zeros_like(p) for p in parameters}, []
+    for weights in torch.eye(len(gradients), dtype=parameters[0].dtype, device=parameters[0].device):
+        gradients.weighted_sum(weights, views)
+        rows.append(torch.cat([views[p].flatten() for p in parameters]).double())
+    return torch.stack(rows)
+
+
+def _first_of(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x
+
+
+def _without_dropout(function: Callable, place: int, name: str) -> Callable:
+    """Return the function with its argument for dropout, by place or by name, set to 0."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        elif name in kwargs:
+            kwargs[name] = 0.0
+        return function(*args, **kwargs)
+
+    return call
+
+
+_CONSTANT: dict[Callable, Callable] = {
+    torch.rand: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
+    torch.randn: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
+    torch.rand_like: lambda x, **_: torch.full_like(x, 0.5),
+    torch.randn_like: lambda x, **_: torch.full_like(x, 0.5),
+    torch.randint_like: lambda x, *_, **__: torch.zeros_like(x),
+    torch.normal: lambda mean, std, *_, **__: mean + 0.5 * std,
+    torch.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    Tensor.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    torch.binomial: lambda count, p, *_, **__: count * p.round(),
+    torch._standard_gamma: _first_of,
+    torch._sample_dirichlet: lambda x, *_, **__: x / x.sum(-1, keepdim=True),
+    Tensor.normal_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.uniform_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.bernoulli_: lambda x, *_, **__: x.fill_(1.0),
+    Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.cauchy_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.log_normal_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
+    Tensor.random_: lambda x, *_, **__: x.zero_(),
+    torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
+    torch.randint: lambda *a, **k: torch.zeros(_size(a[-1:] if "size" not in k else a, k), dtype=torch.long),
+    torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
+    torch.poisson: lambda x, *_, **__: x.round(),
+    F.gumbel_softmax: lambda x, tau=1.0, hard=False, eps=0.0, dim=-1: (x / tau).softmax(dim),
+    F.rrelu: lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
+    **dict.fromkeys(
+        (
+            F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout,
+            torch.dropout_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+        ),
+        _first_of,
+    ),
+    F.scaled_dot_product_attention: _without_dropout(F.scaled_dot_product_attention, 4, "dropout_p"),
+    F.multi_head_attention_forward: _without_dropout(F.multi_head_attention_forward, 10, "dropout_p"),
+    **{f: _without_dropout(f, 5, "dropout") for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
+}  # fmt: skip
+
+
+class _Still(TorchFunctionMode):
+    """Within it, torch's random functions give constants.
+
+    Attributes:
+        tolerance: how far results may be apart that were computed within it.
+    """
+
+    tolerance = _TOLERANCE
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        # The loss may turn autocast on by itself.
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            self.tolerance = _MIXED
+        return _CONSTANT.get(function, function)(*args, **(kwargs or {}))
+
+
+def _size(args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
+    size = kwargs.get("size", args)
+    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+
+
+def _kind(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: kwargs[name] for name in ("dtype", "device") if name in kwargs}

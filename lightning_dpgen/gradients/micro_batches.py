@@ -1,0 +1,75 @@
+"""A lot that is larger than memory, taken in parts.
+
+The bound must be one for the whole lot. Where it follows from the number of the lot, one pass over the parts is enough:
+each is clipped and added. Where it is chosen from the lot's norms, a first pass gives these and no gradient, and a second
+one clips and adds: twice the work of a lot in one piece. (The first part is made once more, before anything is charged, to
+see which parameters it is of.) In the second pass each record is clipped by the norm that it has
+in that pass, which may be another than in the first, where it draws randomness of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+
+from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.scopes import LotNorms, Scope
+from lightning_dpgen.privacy.lot_id import LotId
+
+
+class MicroBatches:
+    """The gradients of a lot, made part by part when they are asked for.
+
+    Args:
+        make: begins anew at each call; gives the gradients of each part, one part at least (of no records, if there are
+            none). Parts are disjoint, and the whole lot together.
+        draw: the identity of the lot.
+
+    Example:
+        >>> make = lambda: (term_gradients(network, term, part, stream) for part in lot.cut(64))
+        >>> optimizer.set_gradients(MicroBatches(make, lot.draw))  # doctest: +SKIP
+    """
+
+    groups = None
+
+    def __init__(self, make: Callable[[], Iterable[RecordGradients]], draw: LotId) -> None:
+        self._make, self.draw = make, draw
+
+    def parts(self) -> Iterator[RecordGradients]:
+        """One pass.
+
+        Raises:
+            ValueError: if there is no part, or one is of groups, which may reach over several parts, or of another lot, or
+                if all together have more records than the lot.
+        """
+        records = None
+        for part in self._make():
+            if part.groups is not None:
+                raise ValueError("groups reach over the parts of a lot: take a lot with a per-group term in one piece")
+            if part.draw is not self.draw:
+                raise ValueError("a part is of another lot than its Parts: cut one lot, whose parts keep its draw")
+            records = (records or 0) + len(part)
+            if self.draw.size is not None and records > self.draw.size:
+                raise ValueError("these parts have more records together than their lot: each record is in one of them")
+            yield part
+        if records is None:
+            raise ValueError("a lot in parts has none: give one part of no records for a lot of none")
+
+
+def lot_norms(gradients: RecordGradients | MicroBatches, scope: Scope, *, needed: bool) -> LotNorms:
+    """The norms of a lot, from which its bounds are chosen.
+
+    Args:
+        gradients: of the whole lot.
+        scope: of the bounds.
+        needed: whether the bounds depend on them; if not, a lot in parts is not gone through for them.
+    """
+    if isinstance(gradients, RecordGradients):
+        return scope.norms(gradients)
+    if not needed:
+        first = scope.norms(next(gradients.parts()))
+        return LotNorms([column[:0] for column in first.columns], first.touched)
+    each = [scope.norms(part) for part in gradients.parts()]
+    columns = zip(*(norms.columns for norms in each), strict=True)
+    return LotNorms([torch.cat(column) for column in columns], each[0].touched)

@@ -1,0 +1,63 @@
+"""Made-up records: a loss is called with them where a lot, or a component, has no record.
+
+Otherwise the number of its calls would tell a loss that counts them where records are missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.sampling.lots import Lot
+
+# Errors of code that expects other records, such as words of a vocabulary.
+UNSUITED = (IndexError, TypeError, AssertionError, NotImplementedError, RuntimeError)
+# Tried in turn: labels may begin at 0, or behind places for padding and the like.
+WHOLE = (0, 1, 2, 3)
+
+
+def probe_lot(
+    lot: Lot, noise: Tensor, count: int = 1, groups: Groups | None = None, *, whole: int = 0, example: Any = None
+) -> tuple[Lot, Tensor, Groups | None]:
+    """Make a lot of made-up records, with the noise and the groups that an engine takes beside it.
+
+    Their numbers are uniform from 0 to 1, in the precision and on the device of `noise`. All of them belong to the first
+    component, and every other one to the first group. The seed is public, as the records are.
+
+    Args:
+        lot: shows the shapes, types and components of records; it may be empty.
+        noise: (B, term.noise), as for an engine.
+        count: how many records to make.
+        groups: as for an engine.
+        whole: whole numbers are this one, and all others are larger by it.
+        example: a public record (1, ...) that all are copies of instead.
+
+    Example:
+        >>> lot, noise, _ = probe_lot(Lot(torch.zeros(0, 5), (0, 0, 0)), torch.zeros(0, 2), 3)
+        >>> lot.records.shape, lot.offsets, noise.shape
+        (torch.Size([3, 5]), (0, 3, 3), torch.Size([3, 2]))
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def of(x: Tensor) -> Tensor:
+        shape = (count, *x.shape[1:])
+        if x.is_floating_point():
+            return (whole + torch.rand(shape, generator=generator, dtype=x.dtype)).to(noise)
+        return torch.full(shape, whole, dtype=x.dtype, device=noise.device)
+
+    if example is None:
+        records = tree_map(of, lot.records)
+    else:
+        records = tree_map(
+            lambda x: x.to(noise if x.is_floating_point() else noise.device).repeat(count, *(1,) * (x.dim() - 1)), example
+        )
+    made = Lot(records, (0, *[count] * (len(lot.offsets) - 1)))
+    if groups is not None:
+        # The first group is larger than the others, so that a comparison of groups can tell sizes apart.
+        index = torch.arange(count, device=noise.device)
+        groups = Groups(torch.where(index % 2 == 0, 0, index % groups.count), groups.count, groups.places)
+    return made, noise.new_full((count, *noise.shape[1:]), 0.5), groups

@@ -1,0 +1,50 @@
+"""What training promises in a plan, from its clipping rules and public numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.privacy.calibration import StageSpec
+
+
+def training_stage(
+    clipping: ClippingRule | Sequence[ClippingRule],
+    *,
+    n: int,
+    sample_rate: float,
+    steps: int | None,
+    noise: float | None = None,
+    embeddings: Mapping[str, float] | None = None,
+    stage: str = "training",
+) -> StageSpec:
+    """The spec of a stage of private steps, for `make_plan`.
+
+    Args:
+        clipping: the rule, or one for each term; their extra noises have a share of each lot.
+        n: the declared number of records.
+        sample_rate: of the lots.
+        steps: how many; None leaves it to be solved for.
+        noise: the noise multiplier of a lot; None leaves it to be solved for.
+        embeddings: noises that deferred gradients draw besides, and their shares.
+        stage: its name.
+
+    Raises:
+        ValueError: if nothing is left for the gradient, or two noises have one name.
+
+    Example:
+        >>> from lightning_dpgen import DPNorm
+        >>> training_stage(DPNorm(c_max=10.0), n=60_000, sample_rate=0.004, steps=1000).max_noise
+        240.0
+    """
+    rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
+    pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
+    extra = dict(pairs)
+    if len(extra) < len(pairs):
+        raise ValueError(f"two noises of a lot have one name among {[name for name, _ in pairs]}: name them by noise=...")
+    left = 1.0 - sum(extra.values())
+    if left <= 0.0:
+        raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
+    return StageSpec(
+        stage, extra | {"gradient": left}, steps, max_noise=sample_rate * n, sample_rate=sample_rate, noise=noise
+    )

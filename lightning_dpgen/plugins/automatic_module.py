@@ -1,0 +1,207 @@
+"""Anybody's LightningModule under privacy: its `training_step` gives the loss of each record, the rest is done here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from lightning_dpgen.gradients.engine_check import check_exact
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.isolation import private_mean
+from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.lot_log import PRIVATE
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.sampling.lots import Lot, LotBlock
+
+
+class AutomaticModule:
+    """In place of a module's `training_step`: for each lot of a block, gradients, one access, one step of its optimizer.
+
+    The module's own `training_step` is called once for each lot, with a batch of what looks like one record
+    (`gradients/isolation.py`), and gives one loss a record (a tensor (B,), what ``reduction='none'`` leaves, summed over
+    everything but the record), or a term, or a list of terms. What it logs goes to the Trainer's loggers as a private mean
+    over the lot, and not to `trainer.callback_metrics`, where code that trains would find it.
+
+    Args:
+        module: with automatic optimization, which it is switched out of.
+        account: plan, ledger and private stream.
+        engine: as for `term_gradients`.
+    """
+
+    def __init__(self, module: pl.LightningModule, account: Account, engine: str = "ghost") -> None:
+        self._module, self._account, self._engine = module, account, engine
+        self._own = type(module).training_step.__get__(module)
+        # Made-up records to ask for terms with, if it gives terms: a term that kept real ones would be neither clipped nor
+        # noised. None if it gives losses.
+        self._made_up: Any = None
+        # The values that the training step has logged, by name.
+        self._values: dict[str, Tensor | float] = {}
+        module.automatic_optimization = False
+        module.log, module.log_dict = self._log, self._log_all
+        # A function, since Lightning compares its code with that of its own class.
+        module.training_step = lambda batch, batch_idx: self(batch, batch_idx)
+
+    def __call__(self, block: LotBlock, index: int) -> None:
+        wrapped = self._module.optimizers()
+        # Lightning's wrapper loses what is written to it; the real optimizer is below.
+        optimizer = wrapped.optimizer
+        for i, lot in enumerate(block, start=1):
+            private, free = self._terms(lot.to(self._module.device, self._module.dtype), index)
+            optimizer.set_gradients(*private, data_free=free)
+            # The last step of a block goes through the wrapper, so that Lightning counts blocks.
+            (wrapped if i == len(block) else optimizer).step()
+            for config in self._module.trainer.lr_scheduler_configs:
+                config.scheduler.step()
+            self._write_logs()
+
+    def _log(self, name: str, value: Tensor | float, *_: Any, **__: Any) -> None:
+        self._values[name] = private_mean(value) if isinstance(value, Tensor) else value
+
+    def _log_all(self, values: Mapping[str, Tensor | float], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            self._log(name, value)
+
+    def _write_logs(self) -> None:
+        trainer, step = self._module.trainer, sum(self._account.done.values())
+        if self._values and step % trainer.log_every_n_steps == 0:
+            values = {f"{PRIVATE}{name.removeprefix(PRIVATE)}": float(value) for name, value in self._values.items()}
+            for logger in trainer.loggers:
+                logger.log_metrics(values, step=step)
+        self._values.clear()
+
+    def rehearse(self, empty: Any) -> None:
+        """See on made-up records that the engine understands the training step; see `check_exact`.
+
+        A module that made-up records do not suit is left to the check of its first lot, with a warning.
+        """
+        some = next(self._module.parameters())
+        try:
+            for whole in WHOLE:
+                lot, *_ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
+                try:
+                    terms = self._asked(lot.records)
+                    break
+                except UNSUITED:
+                    if whole == WHOLE[-1]:
+                        raise
+            if terms is None:
+                terms = [PerRecord(self._losses)]
+            else:
+                self._made_up = lot.records
+            for term in terms:
+                if isinstance(term, PerRecord):
+                    noise = torch.full((len(lot), term.noise), 0.5, device=some.device)
+                    check_exact(ENGINES[self._engine], self._module, term, lot, noise)
+        except UNSUITED as error:
+            warnings.warn(
+                f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): its gradients "
+                "will be checked at the first lot alone",
+                stacklevel=2,
+            )
+        finally:
+            # These would be of nothing.
+            self._values.clear()
+
+    def _asked(self, records: Any) -> list | None:
+        """The terms that the training step gives; None if it gives losses."""
+        given = self._own(records, 0)
+        return None if isinstance(given, Tensor) else self._checked(given)
+
+    def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
+        given = self._own(lot.records, 0)
+        if isinstance(given, Tensor):
+            return given
+        raise ValueError(
+            "training_step gives terms, which are asked for with made-up records so that none of them keeps real ones; it "
+            "could not be tried on these: let it give one loss a record, or make terms without looking at the batch"
+        )
+
+    def _terms(self, lot: Lot, index: int) -> tuple[list, list[DataFree]]:
+        module, stream = self._module, self._account.stream
+        if self._made_up is None:
+            return [term_gradients(module, PerRecord(self._losses), lot, stream, engine=self._engine)], []
+        return self._of(self._asked(self._made_up), lot)
+
+    def _of(self, given: Any, lot: Lot) -> tuple[list, list[DataFree]]:
+        terms, module, stream = given, self._module, self._account.stream
+        seeing = [t for t in terms if not isinstance(t, DataFree)]
+        private = [term_gradients(module, t, lot, stream, engine=self._engine) for t in seeing]
+        return private, [t for t in terms if isinstance(t, DataFree)]
+
+    def _checked(self, given: Any) -> list:
+        terms = list(given) if isinstance(given, list | tuple) else [given]
+        wrong = [t for t in terms if not isinstance(t, PerRecord | PerGroup | DataFree)]
+        if wrong or not terms:
+            what = type(wrong[0]).__name__ if wrong else "nothing"
+            raise ValueError(
+                f"training_step gave {what}: expected one loss a record, a tensor of as many as there are records "
+                "(reduction='none', summed over everything but the record), or a PerRecord, PerGroup or DataFree term, or "
+                "a list of these"
+            )
+        return terms
+
+
+def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, *, adopted: bool) -> None:
+    """Refuse a fit whose steps would not be private.
+
+    Raises:
+        MisconfigurationException: saying what to do; nothing has been spent.
+    """
+    private = [o for o in optimizers if isinstance(o, PrivateOptimizer)]
+    if not private:
+        names = ", ".join(type(o).__name__ for o in optimizers) or "no optimizer"
+        raise MisconfigurationException(
+            f"configure_optimizers gave {names}, whose steps are not private: wrap the optimizer of what is trained on "
+            "records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=..., "
+            "expected_batch_size=sample_rate * n)"
+        )
+    if any(o.account is not account for o in private):
+        raise MisconfigurationException(
+            "the PrivateOptimizer has another account than the MomentsAccountant: hand one Account to both"
+        )
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if adopted and len(optimizers) == 1 and {id(p) for p in trainable} != {id(p) for p in optimizers[0].params}:
+        raise MisconfigurationException(
+            f"the optimizer has {len(optimizers[0].params)} of the module's {len(trainable)} trainable parameters: hand it "
+            "all, and freeze the others (requires_grad_(False)) before"
+        )
+    if adopted and len(optimizers) > 1:
+        raise MisconfigurationException(
+            f"{len(optimizers)} optimizers: a module with several steps them itself (automatic_optimization=False; "
+            "term_gradients, take and step)"
+        )
+
+
+def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
+    """Refuse an adopted module whose hooks or schedulers would not be called as Lightning calls them.
+
+    Raises:
+        MisconfigurationException: naming the hook.
+    """
+    ignored = [name for name in _NOT_CALLED if getattr(type(module), name) is not getattr(pl.LightningModule, name)]
+    if ignored:
+        raise MisconfigurationException(
+            f"{ignored[0]} is overridden, and is not called (or is handed a block of lots) where a step is private: leave "
+            "it out, or step the module yourself (automatic_optimization=False; term_gradients, take and step)"
+        )
+    for config in trainer.lr_scheduler_configs:
+        if config.interval != "step" or config.frequency != 1 or config.reduce_on_plateau:
+            raise MisconfigurationException(
+                "learning rate schedulers step once a lot here: expected {'scheduler': ..., 'interval': 'step'}, since "
+                "epochs are not counted and a plateau would be one of private numbers"
+            )
+
+
+_NOT_CALLED = (
+    "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "backward", "on_before_zero_grad",
+    "on_after_backward", "on_before_optimizer_step", "on_train_batch_start", "on_train_batch_end",
+    "on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device",
+)  # fmt: skip

@@ -1,0 +1,100 @@
+"""What would silently break a private fit, refused before anything is spent."""
+
+from __future__ import annotations
+
+import pytorch_lightning as pl
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.privacy.account import Account
+
+# Of a Trainer: those in which parameters, gradients and noise are whole.
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+
+
+def validate_trainer(trainer: pl.Trainer, account: Account) -> None:
+    """Turn down a fit that would not be what the account's plan promises.
+
+    Args:
+        trainer: a Trainer that is about to fit.
+        account: the account of the part that asks.
+
+    Raises:
+        MisconfigurationException: naming the setting and what to do.
+    """
+    module = trainer.lightning_module
+    parts = [module, trainer.datamodule, *trainer.callbacks]
+    if any(getattr(part, "account", account) is not account for part in parts):
+        raise MisconfigurationException(
+            "module, datamodule and MomentsAccountant have different accounts: hand one Account to all of them"
+        )
+    if not any(getattr(callback, "settles", False) for callback in trainer.callbacks):
+        raise MisconfigurationException(
+            "a private fit needs Trainer(callbacks=[MomentsAccountant(account), ...]): it stops at the last planned step "
+            "and compares ledger and plan"
+        )
+    if not account.remaining("training"):
+        raise MisconfigurationException(
+            "all training steps of this account's plan have been made: make a new plan and account (what was spent adds up)"
+        )
+    try:
+        checked_layers(module)
+    except ValueError as error:
+        raise MisconfigurationException(str(error)) from None
+    if trainer.precision not in PRECISIONS:
+        raise MisconfigurationException(
+            f"precision={trainer.precision!r}: expected one of {', '.join(PRECISIONS)}, in which parameters stay in "
+            "full precision ('16-mixed' scales the loss, so gradients would be clipped at the wrong size)"
+        )
+    if trainer.accumulate_grad_batches != 1:
+        raise MisconfigurationException(
+            f"accumulate_grad_batches={trainer.accumulate_grad_batches} joins several lots into one step, "
+            "which is not what the plan promises: ask for larger lots instead"
+        )
+    if trainer.gradient_clip_val:
+        raise MisconfigurationException(
+            f"gradient_clip_val={trainer.gradient_clip_val} clips sums and not records: choose a clipping rule instead"
+        )
+    if (trainer.min_epochs or 0) > 1 or trainer.min_steps:
+        raise MisconfigurationException(
+            f"min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}: a fit ends with the last planned step; leave "
+            "them out"
+        )
+    for callback in trainer.callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if monitor is not None and not str(monitor).startswith("public/"):
+            raise MisconfigurationException(
+                f"{type(callback).__name__}(monitor={monitor!r}) selects by a number computed from records, which nobody "
+                "pays for: leave it out, or log what is computed from synthetic or public data under public/"
+            )
+        if isinstance(callback, pl.callbacks.StochasticWeightAveraging):
+            raise MisconfigurationException(
+                "StochasticWeightAveraging copies the module with its account: average released weights instead"
+            )
+    if trainer.overfit_batches:
+        raise MisconfigurationException("overfit_batches replaces Poisson sampling, which the accounting rests on")
+    _check_strategy(trainer.strategy)
+
+
+def _check_strategy(strategy: Strategy) -> None:
+    name = type(strategy).__name__
+    if type(strategy) is SingleDeviceStrategy:
+        return
+    # DeepSpeed's is a subclass.
+    if type(strategy) is not DDPStrategy:
+        raise MisconfigurationException(
+            f"strategy={name}: expected 'auto', 'ddp' or one of its forms, in which each device has all parameters and "
+            "clips whole gradients of its records (FSDP, DeepSpeed and tensor parallelism divide parameters, or step by "
+            "themselves, so no device sees the norm of a record's gradient)"
+        )
+    if strategy._start_method not in ("popen", "spawn"):
+        raise MisconfigurationException(
+            f"strategy with start_method={strategy._start_method!r} (ddp_fork, ddp_notebook): forked processes share what "
+            "this one holds of ledger and threads: expected 'ddp' or 'ddp_spawn'"
+        )
+    if strategy._ddp_comm_hook is not None or strategy._model_averaging_period is not None:
+        raise MisconfigurationException(
+            "DDPStrategy(ddp_comm_hook=..., model_averaging_period=...): gradients are summed with their noise by the "
+            "private optimizer, and DDP's own reduction is off: leave these out"
+        )

@@ -1,0 +1,122 @@
+"""Privacy loss distributions: of the events that a run is made of, for either relation.
+
+Composition, rounding and truncation are dp-accounting's, in the quicker form of `dense_loss`. What is ours is the privacy
+profile of the Poisson-sampled Gaussian, in closed form for whole arrays (dp-accounting inverts the loss point by point in
+Python, which takes most of the time of an account), and its bound under replace-one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+from scipy.special import log_ndtr, ndtr
+
+from lightning_dpgen.privacy.dense_pld import DenseLoss
+
+ADD_OR_REMOVE_ONE, REPLACE_ONE = "add_or_remove_one", "replace_one"
+RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE)
+
+
+class Unaccountable(ValueError):
+    """No sound account of this event is known under this relation."""
+
+
+def loss_distribution(
+    event: dp_accounting.DpEvent, interval: float, relation: str = ADD_OR_REMOVE_ONE
+) -> pld.PrivacyLossDistribution:
+    """The privacy loss distribution of one event, rounded up to multiples of `interval`.
+
+    Multipliers are those of add-or-remove-one; under replace-one the shift of a Gaussian is doubled here.
+
+    Args:
+        event: Gaussian, sampled (Poisson) or not, or Laplace; no composition.
+        interval: of the discretisation.
+        relation: ``add_or_remove_one`` or ``replace_one``.
+
+    Raises:
+        Unaccountable: for another event, sampled Laplace noise, or Laplace noise under replace-one.
+    """
+    sampled = isinstance(event, dp_accounting.PoissonSampledDpEvent)
+    rate = event.sampling_probability if sampled else 1.0
+    noise = event.event if sampled else event
+    if isinstance(noise, dp_accounting.GaussianDpEvent):
+        if relation == REPLACE_ONE:
+            return _replaced(noise.noise_multiplier, rate, interval)
+        return _added_or_removed(noise.noise_multiplier, rate, interval)
+    if isinstance(event, dp_accounting.LaplaceDpEvent) and relation == ADD_OR_REMOVE_ONE:
+        return pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=interval)
+    raise Unaccountable(f"{type(event).__name__} of {type(noise).__name__} under {relation}: no sound account is known")
+
+
+def gaussian_profile(loss: np.ndarray, multiplier: float) -> np.ndarray:
+    """delta(loss) of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+    upper = 0.5 / multiplier - loss * multiplier
+    ratio = loss + log_ndtr(upper - 1.0 / multiplier) - log_ndtr(upper)
+    return ndtr(upper) * -np.expm1(np.minimum(ratio, 0.0))
+
+
+def removal_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
+    """delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``N(0)``: ``q delta_Gauss(l)``, ``e^l = 1 + (e^eps - 1) / q``.
+
+    Balle, Barthe and Gaboardi 2018, Theorem 2, with equality. Below log(1-q) the first is everywhere the larger.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        loss = epsilon - math.log(rate) + np.log1p(-(1.0 - rate) * np.exp(-epsilon))
+        above = epsilon > math.log1p(-rate) if rate < 1.0 else np.ones_like(epsilon, dtype=bool)
+        return np.where(above, rate * gaussian_profile(loss, multiplier), -np.expm1(epsilon))
+
+
+def addition_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
+    """delta(epsilon) of the same two swapped: ``q e^(eps - l) delta_Gauss(l)``, ``e^-l = 1 + (e^-eps - 1) / q``."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        loss = epsilon + math.log(rate) - np.log1p(-(1.0 - rate) * np.exp(epsilon))
+        below = epsilon < -math.log1p(-rate) if rate < 1.0 else np.ones_like(epsilon, dtype=bool)
+        return np.where(below, rate * np.exp(epsilon - loss) * gaussian_profile(loss, multiplier), 0.0)
+
+
+def replacement_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
+    """delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``: the worst case of a replaced record.
+
+    That this antipodal pair dominates every other is proved in docs/PRIVACY.md ("Replace-one under sampling"). The loss
+    falls in x, and reaches epsilon at ``x = m^2 (asinh(-A sinh(eps/2)) - eps/2)`` with ``A = e^(1 / 2m^2) (1-q)/q``.
+    Below 0, by symmetry, ``delta(eps) = 1 - e^eps + e^eps delta(-eps)``.
+    """
+    size = np.abs(epsilon)
+    with np.errstate(divide="ignore"):
+        # log sinh and asinh of an exponential, neither of which may overflow.
+        exponent = 0.5 / multiplier**2 + np.log((1.0 - rate) / rate) + size / 2 + np.log(-np.expm1(-size) / 2)
+    turned = np.where(exponent > 20.0, exponent + math.log(2.0), np.arcsinh(np.exp(np.minimum(exponent, 20.0))))
+    x = multiplier * (-turned - size / 2)
+    with_x = log_ndtr(x + 1.0 / multiplier)
+    neither = (1.0 - rate) * np.expm1(size) * np.exp(log_ndtr(x) - with_x)
+    with_y = rate * np.exp(size + log_ndtr(x - 1.0 / multiplier) - with_x)
+    positive = np.exp(with_x) * np.maximum(rate - neither - with_y, 0.0)
+    return np.where(epsilon >= 0.0, positive, -np.expm1(epsilon) + np.exp(np.minimum(epsilon, 0.0)) * positive)
+
+
+def _added_or_removed(multiplier: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
+    removed = _connected(removal_profile, multiplier, rate, interval, AdjacencyType.REMOVE)
+    if rate == 1.0:
+        return pld.PrivacyLossDistribution(removed)
+    return pld.PrivacyLossDistribution(removed, _connected(addition_profile, multiplier, rate, interval, AdjacencyType.ADD))
+
+
+def _replaced(multiplier: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
+    return pld.PrivacyLossDistribution(_connected(replacement_profile, multiplier, rate, interval, AdjacencyType.REPLACE))
+
+
+def _connected(profile, multiplier: float, rate: float, interval: float, adjacency: AdjacencyType) -> pld_pmf.PLDPmf:
+    """Connect-the-dots (Doroshenko and others 2022) on the grid that dp-accounting takes for this mechanism."""
+    bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
+    low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
+    deltas = np.clip(profile(interval * np.arange(low, high + 1), multiplier, rate), 0.0, 1.0)
+    # Rounding in the last place must not make a profile rise.
+    deltas = np.minimum.accumulate(deltas)
+    if low == high:
+        return pld_pmf.create_pmf({low: 1.0 - deltas[0]}, interval, deltas[0], pessimistic_estimate=True)
+    return DenseLoss.connecting(interval, low, deltas)

@@ -1,0 +1,122 @@
+"""The best of a secret number of trials: the law of their number, what choosing among them costs, and how it is drawn.
+
+A grid of runs composes: each is paid for. But where the number of trials is drawn from a law that is fixed in advance,
+stays secret, and nothing of the losers is told, the winner costs little more than two trials, however many there were
+(Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privacy").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import dp_accounting
+import numpy as np
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+from scipy.optimize import brentq
+
+# The shape of each law, as `RepeatAndSelectDpEvent` has it: truncated negative binomial ones, and the Poisson law.
+SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
+SMALLEST_MEAN, LARGEST_MEAN = 1.01, 1000.0
+# A number that is less likely than this, beyond the mean, stands for all that are larger.
+_NEVER = 1e-18
+
+
+@attrs.frozen
+class OneOfDpEvent(dp_accounting.DpEvent):
+    """One of several events, drawn without a look at the records: never above the largest of theirs.
+
+    dp-accounting has no such event. What is drawn is told with the outcome, so ``exp((a - 1) D_a)`` of the whole is the
+    mean of that of the parts.
+
+    Example:
+        >>> OneOfDpEvent([dp_accounting.GaussianDpEvent(2.0), dp_accounting.GaussianDpEvent(3.0)]).events[0]
+        GaussianDpEvent(noise_multiplier=2.0)
+    """
+
+    events: Sequence[dp_accounting.DpEvent] = attrs.field(converter=tuple)
+
+
+def one_of(events: Sequence[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+    """One of these; of a single one, or several that are equal, that one itself."""
+    different = [event for position, event in enumerate(events) if event not in events[:position]]
+    return different[0] if len(different) == 1 else OneOfDpEvent(different)
+
+
+def selected_moments(moments: np.ndarray, orders: Sequence[float], mean: float, shape: float) -> np.ndarray:
+    """Renyi moments of the best of a random number of trials.
+
+    Theorem 2 of Papernot and Steinke for the truncated negative binomial laws, Theorem 6 for the Poisson law.
+
+    Args:
+        moments: (orders,) of one trial, with its score.
+        orders: above 1.
+        mean: of the number of trials.
+        shape: of its law, one of `SHAPES`.
+
+    Returns:
+        (orders,)
+
+    Example:
+        >>> one = 0.1 * np.array([2.0, 8.0, 32.0])
+        >>> bool((selected_moments(one, [2.0, 8.0, 32.0], 10.0, 0.0) > one).all())
+        True
+    """
+    moments, orders = np.asarray(moments, dtype=np.float64), np.asarray(orders, dtype=np.float64)
+    whole = moments + math.log(mean) / (orders - 1.0)
+    if math.isinf(shape):
+        at = np.log1p(1.0 / (orders - 1.0))
+        whole += mean * np.array([compute_delta(orders, moments, epsilon)[0] for epsilon in at])
+    else:
+        whole += (1.0 + shape) * np.min((1.0 - 1.0 / orders) * moments - math.log(_gamma(mean, shape)) / orders)
+    # Moments grow with the order.
+    return np.minimum.accumulate(whole[::-1])[::-1]
+
+
+def draw_trial_count(uniform: Callable[[], float], law: str, mean: float) -> int:
+    """A number of trials from that law, which is 0 under the Poisson law alone.
+
+    Args:
+        uniform: gives independent uniform numbers in [0, 1).
+        law: a key of `SHAPES`.
+        mean: of the law, from `SMALLEST_MEAN` to `LARGEST_MEAN`.
+
+    Example:
+        >>> draw_trial_count(lambda: 0.1, "geometric", 2.0)
+        4
+    """
+    beyond, draw = 1.0, uniform()
+    for number, probability in _law(law, mean):
+        beyond -= probability
+        if draw >= beyond or (number > mean and probability < _NEVER):
+            return number
+    raise AssertionError("a law has no end")
+
+
+def probability_of_none(law: str, mean: float) -> float:
+    """The probability that there is no trial at all."""
+    return math.exp(-mean) if law == "poisson" else 0.0
+
+
+def _law(law: str, mean: float) -> Iterator[tuple[int, float]]:
+    """Numbers in order, with their probabilities."""
+    if law == "poisson":
+        number = 0
+        while True:
+            # exp(-mean) alone would be 0 for a large mean.
+            yield number, math.exp(number * math.log(mean) - mean - math.lgamma(number + 1))
+            number += 1
+    gamma = _gamma(mean, SHAPES[law])
+    power, number = gamma if law == "geometric" else -(1.0 - gamma) / math.log(gamma), 1
+    while True:
+        yield number, power if law == "geometric" else power / number
+        power *= 1.0 - gamma
+        number += 1
+
+
+def _gamma(mean: float, shape: float) -> float:
+    """The parameter of a geometric or logarithmic law of that mean."""
+    if shape == SHAPES["geometric"]:
+        return 1.0 / mean
+    return brentq(lambda gamma: (1.0 / gamma - 1.0) / -math.log(gamma) - mean, 1e-3 / mean**2, 1.0 - 1e-12, xtol=1e-15)

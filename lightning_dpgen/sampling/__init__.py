@@ -1,0 +1,1 @@
+"""How records are drawn: stores, Poisson lots, multi-hot records."""

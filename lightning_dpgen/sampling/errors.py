@@ -1,0 +1,7 @@
+"""The error about records that no lot can be drawn from."""
+
+from __future__ import annotations
+
+
+class BadRecords(ValueError):
+    """The records are not what the schema declares, or not kept in what lots can be drawn from."""

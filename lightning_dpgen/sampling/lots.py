@@ -1,0 +1,311 @@
+"""Poisson lots: every record takes part independently at one public rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.stores import Store, check_finite, content, store_of
+
+
+@dataclass(frozen=True)
+class Lot:
+    """The records of one step, sorted by the component that they belong to. Everything in it is private.
+
+    Args:
+        records: (B, m), or a tuple, list or dict of tensors (B, ...); B is random and may be 0.
+        offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
+        draw: its identity; copies of a lot share it. A lot that is made by hand has one that no step can be taken with:
+            lots to learn from are those of `PoissonLots`.
+
+    Raises:
+        ValueError: for more records than were drawn.
+    """
+
+    records: Any
+    offsets: tuple[int, ...]
+    draw: LotId = field(default_factory=LotId, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.draw.size is not None and len(self) > self.draw.size:
+            raise ValueError("offsets: this lot has more records than were drawn; each record that is drawn counts once")
+
+    def __len__(self) -> int:
+        return self.offsets[-1]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the records consist of."""
+        return tree_leaves(self.records)
+
+    def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
+        """With `change` done to each tensor."""
+        return Lot(tree_map(change, self.records), self.offsets if offsets is None else offsets, self.draw)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
+        """On that device; real numbers in that precision.
+
+        A GPU copies from pinned memory while the program goes on: whatever is queued there next finds the whole lot, and
+        torch keeps the pinned memory until it has been read.
+        """
+        device = torch.device(device)
+
+        def moved(x: Tensor) -> Tensor:
+            wanted = dtype if x.is_floating_point() else None
+            if device.type != "cuda" or x.device.type != "cpu":
+                return x.to(device, wanted)
+            # Converted there: on the way, it would go through memory that is not pinned, and be waited for.
+            return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
+
+        return self.mapped(moved)
+
+    def cut(self, size: int) -> Iterator[Lot]:
+        """The same records in lots of `size` at most, for `MicroBatches`: one of none, if there are none.
+
+        Example:
+            >>> [(len(part), part.offsets) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).cut(2)]
+            [(2, (0, 2, 2)), (2, (0, 1, 2)), (1, (0, 0, 1))]
+        """
+        for start in range(0, max(len(self), 1), size):
+            end = min(start + size, len(self))
+            ends = tuple(min(max(end_of - start, 0), end - start) for end_of in self.offsets)
+            yield self.mapped(lambda x, start=start, end=end: x[start:end], ends)
+
+
+class PoissonLots:
+    """An endless source of Poisson lots.
+
+    Sampling is a random size and distinct positions, whose records are fetched at once; an empty lot is a lot like any
+    other, since skipping it would tell that it was empty. Records stay where they are: no copy of them is made. Where
+    several processes share the account, each record (or person) belongs to one of them, by an independent draw that rank 0
+    makes when the first lot is asked for and that stays among them; all are given the same records, and a lot is the part
+    of one that falls to this process.
+
+    Args:
+        records: what `store_of` takes: a tensor or array in memory or memory-mapped, a CSR matrix, a tuple or dict of
+            columns, a map-style Dataset, or a store. Finite (`check_finite`).
+        account: its plan says the rate, its private stream draws the samples.
+        stage: the plan's stage that the lots are for.
+        clusters: (N,) whole numbers, the component of each record, in 0..k-1; None puts all into the first.
+        k: number of components.
+        persons: (N,) whole numbers, whose each record is, where one person has several: a lot holds all of a person's
+            records or none. None takes the store's own, if it has any.
+
+    Raises:
+        BadRecords: for records that no lot can be drawn from, such as a DataLoader, or a person with more records than the
+            plan's `max_rows`.
+        ValueError: for clusters or persons that do not fit.
+
+    Example:
+        >>> from lightning_dpgen.privacy.plan import Plan, Stage
+        >>> plan = Plan((Stage(Access("training", {"gradient": 1.0}, sample_rate=0.5), 10, 1.0),), 1.0, 1e-5)
+        >>> lots = PoissonLots((np.zeros((8, 3), np.float32), np.arange(8)), Account(plan))
+        >>> rows, numbers = lots.draw().records
+        >>> rows.shape[1:], len(rows) == len(numbers) <= 8
+        (torch.Size([3]), True)
+    """
+
+    def __init__(
+        self,
+        records: Any,
+        account: Account,
+        *,
+        stage: str = "training",
+        clusters: Tensor | None = None,
+        k: int = 1,
+        persons: np.ndarray | None = None,
+    ) -> None:
+        self._store = store_of(records)
+        self._person_of = persons_of(self._store, persons, account.plan.max_rows)
+        # Positions are drawn in the order of components; `order` says which record is at each, None if all are in place.
+        if clusters is None:
+            self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
+        else:
+            clusters = _checked(np.asarray(clusters), len(self._store), k)
+            self._order = np.argsort(clusters, kind="stable")
+            self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
+        self._persons: _Persons | None = None
+        self._divided = False
+        self._account, self._stage = account, account.plan.stage(stage).name
+
+    def _divide(self) -> None:
+        """Leave out the records of other processes, once it is known how many there are."""
+        ranks = self._account.ranks
+        if ranks.size > 1:
+            ranks.assert_equal("number of records", len(self._store))
+            ranks.assert_equal("content or order of records", content(self._store))
+            units, of_unit = len(self._store), None
+            if self._person_of is not None:
+                persons, person_of = np.unique(self._person_of, return_inverse=True)
+                units = len(persons)
+            if ranks.leads:
+                of_unit = self._account.stream.integers(units, ranks.size).astype(np.uint16)
+            mine = ranks.broadcast_object(of_unit) == ranks.rank
+            if self._person_of is not None:
+                mine = mine[person_of]
+            if self._order is not None:
+                mine = mine[self._order]
+            kept = np.flatnonzero(mine)
+            self._order = kept if self._order is None else self._order[kept]
+            self._bounds = kept.searchsorted(self._bounds)
+        if self._person_of is not None:
+            self._persons = _Persons.of(self._person_of, self._order)
+        self._divided = True
+
+    @property
+    def empty(self) -> Any:
+        """The records of a lot of none: their shapes and types, which are public."""
+        return self._store.take(np.zeros(0, dtype=np.int64))
+
+    def draw(self) -> Lot:
+        """One Poisson lot, or this process's part of it."""
+        if not self._divided:
+            self._divide()
+        if self._persons is None:
+            population = len(self._store) if self._order is None else len(self._order)
+            taken, draw = self._account.sample(self._stage, population)
+        else:
+            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
+        offsets = tuple(taken.searchsorted(self._bounds).tolist())
+        return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, draw)
+
+
+@dataclass(frozen=True)
+class _Persons:
+    """The records of each person, as positions in the order of components."""
+
+    positions: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, persons: np.ndarray, order: np.ndarray | None) -> _Persons:
+        in_order = persons if order is None else persons[order]
+        _, person, counts = np.unique(in_order, return_inverse=True, return_counts=True)
+        return cls(np.argsort(person, kind="stable"), np.concatenate([[0], counts.cumsum()]))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def records(self, persons: np.ndarray) -> np.ndarray:
+        """The sorted positions of all records of these persons."""
+        starts = self.starts[persons]
+        counts = self.starts[persons + 1] - starts
+        ends = counts.cumsum()
+        return np.sort(self.positions[np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())])
+
+
+def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.ndarray | None:
+    """Whose each record is, checked; None where nobody has several.
+
+    Raises:
+        BadRecords: for a person with more than `max_rows` records.
+        ValueError: for persons that are not (N,) whole numbers, or none where the plan is about persons: records drawn one
+            by one would be in nearly every lot with one of theirs.
+    """
+    persons = store.persons if persons is None else np.asarray(persons)
+    if persons is None:
+        if max_rows > 1:
+            raise ValueError(
+                f"persons=None: the plan protects a person with up to max_rows={max_rows} records, all of which are in a "
+                "lot or none: say whose each record is (N whole numbers), or make the plan with max_rows=1"
+            )
+        return None
+    if persons.shape != (len(store),) or persons.dtype.kind not in "iu":
+        raise ValueError("persons: expected (N,) whole numbers, one a record; make them of the same records")
+    if len(persons) and np.unique(persons, return_counts=True)[1].max() > max_rows:
+        raise BadRecords(
+            f"a person has more records than the plan's max_rows={max_rows}: choose some of them (persons.bounded), or "
+            "make the plan with a larger max_rows"
+        )
+    return persons
+
+
+def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
+    # Neither says a number of records, nor what it found.
+    if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
+        raise ValueError("clusters: expected (N,) whole numbers, one a record; make them of the same records")
+    if n and (clusters.min() < 0 or clusters.max() >= k):
+        raise ValueError(f"clusters hold numbers outside 0 to {k - 1}: expected k={k} components")
+    return clusters
+
+
+class LotBlocks:
+    """A run's lots in blocks: what a Trainer takes as its dataloader.
+
+    Each batch that Lightning sees is a block of several lots, so that its overhead is paid once a block. Lots are drawn
+    when they are asked for. The number of steps is the plan's, never a function of how many records there are.
+
+    Args:
+        lots: where lots come from.
+        steps: how many lots in all.
+        block: how many lots a batch.
+    """
+
+    def __init__(self, lots: PoissonLots, steps: int, block: int) -> None:
+        self.steps, self.block, self._lots = steps, block, lots
+
+    def __len__(self) -> int:
+        return -(-self.steps // self.block)
+
+    @property
+    def empty(self) -> Any:
+        """The records of a lot of none: their shapes and types."""
+        return self._lots.empty
+
+    def __iter__(self) -> Iterator[list]:
+        for start in range(0, self.steps, self.block):
+            yield LotBlock(self._lots, min(self.block, self.steps - start))
+
+
+def poisson_loader(
+    records: Any,
+    account: Account,
+    *,
+    stage: str = "training",
+    block: int | None = None,
+    persons: np.ndarray | None = None,
+) -> LotBlocks:
+    """All lots of a run, for a Trainer: what takes the place of a DataLoader.
+
+    Args:
+        records: what `store_of` takes: tensors, arrays, a CSR matrix, columns, a Dataset. No DataLoader.
+        account: its plan says rate and steps.
+        stage: the plan's stage that the lots are for.
+        block: lots a batch; None takes `block_of(steps)`.
+        persons: as for `PoissonLots`.
+
+    Raises:
+        BadRecords: for records that no lot can be drawn from, or that hold values that are not finite; nothing is spent.
+    """
+    store = store_of(records)
+    check_finite(store)
+    steps = account.remaining(stage)
+    return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps))
+
+
+def block_of(steps: int) -> int:
+    """How many lots are a batch: many, to hide a Trainer's overhead, and so few that a crash costs little."""
+    return min(50, max(1, steps // 20))
+
+
+class LotBlock:
+    """A few lots, drawn one after the other while they are iterated over; `len` is public."""
+
+    def __init__(self, lots: PoissonLots, size: int) -> None:
+        self._lots, self._size = lots, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Lot]:
+        for _ in range(self._size):
+            yield self._lots.draw()

@@ -1,0 +1,77 @@
+"""Wide records of few ones, as the places of their ones: what a network's first layer takes without writing them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from lightning_dpgen.sampling.stores import Store
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiHotStore(Store):
+    """Records whose lots hold, for each record, the places of its ones: (B, most + groups) int64, the width where there are
+    fewer.
+
+    Args:
+        units: (N, units) CSR matrix of 0 and 1.
+        most: how many ones of the units a record has at most.
+        codes: (N, groups) the choice of each group.
+        starts: where the choices of each group begin in a record that is written out.
+        width: how many numbers a record has when it is written out.
+        persons: (N,) the person of each record; None where each person has one.
+
+    Example:
+        >>> units = scipy.sparse.csr_array(([1, 1, 1], ([0, 0, 2], [3, 30, 7])), shape=(3, 200), dtype=np.uint8)
+        >>> store = MultiHotStore(units, 2, np.array([[2], [3], [0]]), starts=(200,), width=204)
+        >>> store.take(np.array([0, 1, 2]))
+        tensor([[  3,  30, 202],
+                [204, 204, 203],
+                [  7, 204, 200]])
+    """
+
+    units: scipy.sparse.csr_array
+    most: int
+    codes: np.ndarray
+    starts: tuple[int, ...]
+    width: int
+    persons: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def take(self, positions: np.ndarray) -> Tensor:
+        places = np.full((len(positions), self.most + len(self.starts)), self.width)
+        units = self.units
+        starts = units.indptr[positions].astype(np.int64)
+        counts = units.indptr[positions + 1] - starts
+        ends = np.cumsum(counts)
+        entries = np.repeat(starts - ends + counts, counts)
+        entries += np.arange(len(entries))
+        ones = np.where(units.data[entries] > 0, units.indices[entries], self.width)
+        places[:, : self.most][np.arange(self.most) < counts[:, None]] = ones
+        places[:, self.most :] = self.codes[positions].astype(np.int64) + np.array(self.starts, np.int64)
+        return torch.from_numpy(places)
+
+
+def find_ones(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Of records as the places of their ones (B, ones): which record and which place each one is, (ones in all,) each."""
+    records = (x < width).nonzero()[:, 0]
+    return records, x[x < width]
+
+
+def to_dense(x: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(B, width) records written out as 0 and 1, from the places of their ones; others as they are.
+
+    Example:
+        >>> to_dense(torch.tensor([[0, 2], [1, 3]]), width=3)
+        tensor([[1., 0., 1.],
+                [0., 1., 0.]])
+    """
+    if x.is_floating_point():
+        return x
+    return torch.zeros(len(x), width + 1, dtype=dtype, device=x.device).scatter_(1, x, 1.0)[:, :width]

@@ -1,0 +1,130 @@
+"""Whole numbers of records: exact products and lengths, and the nearest centre that exact arithmetic finds."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from lightning_dpgen.clustering.features import FourierFeatures
+from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths
+from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.sampling.stores import Steps, store_of
+
+
+@pytest.mark.parametrize("d", [2, 16, 400])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_the_nearest_centre_is_that_of_exact_arithmetic(d, size):
+    """Beside fractions; centres that differ by so little that float32 cannot tell, and one that stands twice."""
+    generator = torch.Generator().manual_seed(d)
+    whole = torch.randint(-8192, 8193, (40, d), generator=generator).float()
+    first = size * torch.randn(1, d, generator=generator)
+    near = first * (1.0 + 1e-7 * torch.randn(6, d, generator=generator))
+    centres = torch.cat([first, near, first, size * torch.randn(2, d, generator=generator)]).double()
+    search = Nearest(centres, float(whole.norm(dim=1).max()))
+    # The centres as they are taken: whole multiples of one unit, which are those of the centres but for rounding.
+    multiples, halves = search._exact.long().tolist(), [Fraction(-offset) for offset in search._offsets.tolist()]
+    unit = centres.abs().max() / search._exact.abs().max()
+    assert (search._exact * unit - centres).abs().max() <= unit / 2 * (1 + 1e-9)
+    torch.testing.assert_close(-search._offsets, 0.5 * unit * search._exact.square().sum(dim=1), rtol=1e-14, atol=0)
+    expected = []
+    for z in whole.long().tolist():
+        products = (sum(a * b for a, b in zip(z, c, strict=True)) for c in multiples)
+        scores = [float(product - half) for product, half in zip(products, halves, strict=True)]
+        expected.append(scores.index(max(scores)))
+    assert search(whole).tolist() == expected
+    for rows in ([3], [5, 3, 5], list(range(39, -1, -1))):
+        assert search(whole[rows]).tolist() == [expected[row] for row in rows]
+    rough = (whole @ centres.float().T - 0.5 * centres.float().square().sum(dim=1)).argmax(dim=1)
+    assert d == 2 or size > 1.0 or rough.tolist() != expected
+
+
+@pytest.mark.parametrize("width", [12, 16_470, 300_000])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_no_record_is_longer_than_the_radius_however_wide(width, sparse):
+    """Computed again in float64 from what each adds by itself; without the cut towards 0 some would be longer."""
+    generator = torch.Generator().manual_seed(width)
+    records = torch.rand(4, width, generator=generator) + torch.tensor([0.0, 1.0, 100.0, 1e30])[:, None]
+    records = torch.cat([records, records.half().float(), torch.full((1, width), 3e38)])
+    if sparse:
+        records = records.where(torch.rand(len(records), width, generator=generator) < 0.5, 0.0)
+    for radius in (0.1, 1.0, 0.3 * width**0.5):
+        for row in records:
+            store = store_of(scipy.sparse.csr_array(row[None].numpy()) if sparse else row[None])
+            added = clipped_sums(store, radius, torch.zeros(1, dtype=torch.int64), 1)
+            assert float(added.norm()) <= radius * (1 + 1e-12)
+            shortened = row.double() * min(1.0, radius / float(row.double().norm()))
+            assert row.max() > 100 or float((added[0] - shortened).norm()) < 0.02 * radius
+
+
+def test_what_is_no_number_counts_as_nothing_and_what_is_too_large_as_the_largest():
+    grid = Grid(2.0**-12, bits=22)
+    found = grid(torch.tensor([[torch.nan, torch.inf, -torch.inf, 3e38, 1e-30, 0.5]]))
+    assert found.tolist() == [[0.0, 2.0**22, -(2.0**22), 2.0**22, 0.0, 2048.0]]
+    assert torch.equal(grid(found.half()), grid(found.half().double()))
+
+
+def test_sums_of_the_largest_squares_are_exact():
+    for width in (3, 784, 20_000):
+        grid = Grid.of_squares(width, 7.0)
+        assert grid.unit * 2.0**grid.bits >= 7.0 and width * 4**grid.bits < 2**53
+        rows = grid(torch.full((2, width), 1e9))
+        assert (lengths(rows) == float(np.sqrt(width * 4.0**grid.bits))).all()
+        assert torch.equal(lengths(scipy.sparse.csr_array(rows.numpy())), lengths(rows))
+
+
+def test_places_that_a_sparse_row_holds_twice_are_added_up():
+    twice = scipy.sparse.csr_array((np.full(4, 0.4, np.float32), np.array([2, 0, 2, 1]), np.array([0, 4])), shape=(1, 3))
+    features = FourierFeatures(torch.ones(3), 20, 1.0, torch.Generator().manual_seed(0))
+    assert torch.equal(features(twice), features(torch.tensor([[0.4, 0.4, 0.8]])))
+
+
+def test_frequencies_of_many_turns_are_refused_only_where_sums_would_not_be_exact():
+    """Of a few columns what is beyond a whole turn is cut off: multiples of the grid turn as before."""
+
+    def features(m, scale):
+        return FourierFeatures(torch.full((m,), scale), 2, 1.0, torch.Generator().manual_seed(0))
+
+    assert features(3, 1e12)(torch.rand(5, 3)).isfinite().all()
+    with pytest.raises(ValueError, match="expected a smaller gamma or scale"):
+        features(40_000, 1e12)
+    with pytest.raises(ValueError, match="scale: expected finite numbers"):
+        features(3, float("nan"))
+
+
+@pytest.mark.parametrize(("levels", "m"), [(1, 300), (1, 5_000), (4, 300), (255, 300)])
+def test_bytes_are_split_like_the_numbers_that_they_stand_for(levels, m):
+    """They are taken as whole numbers as they are; beside cosines in float64, and sums of fractions."""
+    generator = torch.Generator().manual_seed(levels)
+    bytes_ = torch.randint(0, levels + 1, (40, m), generator=generator, dtype=torch.uint8)
+    own, plain = store_of(bytes_, scale=levels), bytes_.double() / levels
+    features = FourierFeatures(torch.ones(m), 30, 4.0 / m, generator)
+    rows = slice(3, 40)
+    found = features._multiples(own.stretch(rows), own).double() * features.unit
+    angles = 2 * np.pi * plain[rows] @ features._turns
+    torch.testing.assert_close(found, torch.cat([angles.cos(), angles.sin()], dim=1) / 15**0.5, atol=1e-3, rtol=0)
+    # Some are shortened.
+    clusters, radius = torch.arange(40) % 3, float(plain.norm(dim=1).median())
+    short = plain * (radius / plain.norm(dim=1)).clamp(max=1.0)[:, None]
+    expected = torch.stack([short[clusters == cluster].sum(dim=0) for cluster in range(3)])
+    torch.testing.assert_close(clipped_sums(own, radius, clusters, 3), expected, atol=40 * 2.0**-20 * radius, rtol=0)
+    one = clipped_sums(store_of(bytes_[:1], scale=levels), 0.5 * radius, clusters[:1], 1)
+    assert 0.49 * radius < float(one.norm()) <= 0.5 * radius
+
+
+def test_a_record_gives_multiples_with_its_choices():
+    schema = ImageSchema(1, 3, levels=4, classes=2)
+    records = Records(schema, Encoded(np.array([[0, 4, 1], [2, 2, 2]], np.uint8), np.array([[1], [0]], np.uint8)))
+    stretch = records.stretch(slice(0, 2))
+    assert stretch.dtype == torch.uint8 and records.steps == Steps(0.25, bits=2)
+    assert torch.equal(stretch * records.steps.unit, records.take(np.arange(2)))
+
+
+def test_a_one_that_finds_no_room_in_a_byte_is_written_out():
+    schema = ImageSchema(1, 3, levels=1000, classes=2)
+    records = Records(schema, Encoded(np.array([[0, 200, 1]], np.uint8), np.array([[1]], np.uint8)))
+    assert records.steps is None and torch.equal(records.stretch(slice(0, 1)), records.take(np.arange(1)))

@@ -1,0 +1,65 @@
+"""Losses made of arrays and composed with themselves are dp-accounting's, number by number."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+from lightning_dpgen.privacy.accountant import _ROUNDING
+from lightning_dpgen.privacy.dense_pld import DenseLoss
+from lightning_dpgen.privacy.pld import addition_profile, removal_profile, replacement_profile
+
+PROFILES = {
+    "removed": (removal_profile, AdjacencyType.REMOVE),
+    "added": (addition_profile, AdjacencyType.ADD),
+    "replaced": (replacement_profile, AdjacencyType.REPLACE),
+}
+# Rate, multiplier, runs, interval; the last has a handful of points.
+SETTINGS = [
+    (0.01, 1.0, 1000, 1e-3),
+    (0.3, 0.6, 7, 1e-3),
+    (2e-5, 0.9, 10**5, 2e-3),
+    (0.5, 40.0, 1, 1e-4),
+    (0.9, 50.0, 3, 0.1),
+]
+
+
+@pytest.fixture(params=PROFILES)
+def dots(request):
+    """Makes the same distribution in both ways, with the name of dp-accounting's in front."""
+
+    def of(rate, multiplier, interval):
+        profile, adjacency = PROFILES[request.param]
+        bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
+        low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
+        deltas = np.clip(profile(interval * np.arange(low, high + 1), multiplier, rate), 0.0, 1.0)
+        deltas = np.minimum.accumulate(deltas)
+        stock = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, deltas)
+        return stock.to_dense_pmf(), DenseLoss.connecting(interval, low, deltas)
+
+    return of
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "count", "interval"), SETTINGS)
+def test_is_what_dp_accounting_makes_and_composes(dots, rate, multiplier, count, interval):
+    stock, ours = dots(rate, multiplier, interval)
+    np.testing.assert_allclose(ours._probs, stock._probs, rtol=0, atol=1e-15)
+    assert (ours._lower_loss, ours._infinity_mass) == (stock._lower_loss, stock._infinity_mass)
+    # The same places are kept, but for rounding at a place itself.
+    bounds = common.compute_self_convolve_bounds(stock._probs, count, 1e-15)
+    assert np.abs(np.subtract(ours._bounds(count, 1e-15), bounds)).max() <= 1
+    stock, ours = stock.self_compose(count), ours.self_compose(count)
+    assert type(ours) is pld_pmf.DensePLDPmf and ours._infinity_mass == stock._infinity_mass
+    # Both are off by rounding, which grows with the count; the accountant leaves it ten times as much room.
+    rounding = 0.1 * _ROUNDING * count
+    epsilons = np.linspace(0.0, interval * (stock._lower_loss + stock.size), 40)
+    deltas, expected = ours.get_delta_for_epsilon(epsilons), stock.get_delta_for_epsilon(epsilons)
+    np.testing.assert_allclose(deltas, expected, rtol=1e-9, atol=rounding)
+
+
+@pytest.mark.parametrize(("times", "tail"), [(0, 1e-15), (3, 0.0)])
+def test_no_run_and_no_tail_are_refused(times, tail):
+    with pytest.raises(ValueError, match="expected 1 or more, and a number above 0"):
+        DenseLoss.connecting(0.1, -1, np.array([0.2, 0.1, 0.0])).self_compose(times, tail)

@@ -1,0 +1,265 @@
+"""The best of a secret number of trials: its cost against another implementation and an exact one, and the law itself."""
+
+import functools
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from scipy import stats
+
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account, study_entry
+from lightning_dpgen.privacy.accountant import RDP_ORDERS, _moments, hashable, spent
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
+from lightning_dpgen.privacy.mechanisms import number_of_trials
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.private_selection import (
+    LARGEST_MEAN,
+    SHAPES,
+    SMALLEST_MEAN,
+    OneOfDpEvent,
+    _law,
+    draw_trial_count,
+    one_of,
+    probability_of_none,
+)
+from lightning_dpgen.privacy.study import Study
+
+ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
+GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)
+LOTS = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 1000)
+RUN = dp_event.ComposedDpEvent([GAUSSIAN, LOTS])
+
+
+@pytest.mark.parametrize("law", SHAPES)
+@pytest.mark.parametrize("mean", [1.5, 5.0, 10.0, 200.0])
+@pytest.mark.parametrize("event", [GAUSSIAN, LAPLACE, RUN], ids=["gaussian", "laplace", "run"])
+def test_costs_what_another_implementation_says(law, mean, event):
+    whole = dp_event.RepeatAndSelectDpEvent(event, mean, SHAPES[law])
+    for delta in (1e-3, 1e-6):
+        found = spent(whole, delta)
+        assert found.epsilon == pytest.approx(RdpAccountant(ORDERS).compose(whole).get_epsilon(delta), rel=1e-6)
+        assert found.method == "rdp"
+
+
+@pytest.mark.parametrize("law", SHAPES)
+def test_no_delta_of_the_best_of_gaussian_trials_is_above_what_is_certified(law):
+    """One trial is N(x, s^2) and its score is its value, so the best is the largest: exact, by its generating function."""
+    deviation, mean, delta = 2.0, 50.0, 1e-3
+    trial = dp_event.GaussianDpEvent(deviation)
+
+    values = np.linspace(-20.0, 20.0, 400_001)
+    present, absent = (_density(law, mean, values, centre, deviation) for centre in (1.0, 0.0))
+
+    def exact(epsilon):
+        pairs = ((present, absent), (absent, present))
+        return max(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), values) for p, q in pairs)
+
+    certified = spent(dp_event.RepeatAndSelectDpEvent(trial, mean, SHAPES[law]), delta).epsilon
+    assert exact(certified) <= delta
+    # One trial's epsilon is no bound of the best of several.
+    assert exact(spent(trial, delta).epsilon) > delta
+
+
+def _density(law, mean, value, centre, deviation):
+    """Of the best of a random number of normals: that of one, times the derivative of the generating function."""
+    below = stats.norm.cdf(value, centre, deviation)
+    if law == "poisson":
+        slope = mean * np.exp(mean * (below - 1.0))
+    elif law == "geometric":
+        gamma = 1.0 / mean
+        slope = gamma / (1.0 - (1.0 - gamma) * below) ** 2
+    else:
+        gamma = stats_gamma(mean)
+        slope = (1.0 - gamma) / (-math.log(gamma) * (1.0 - (1.0 - gamma) * below))
+    return slope * stats.norm.pdf(value, centre, deviation)
+
+
+@functools.cache
+def stats_gamma(mean):
+    """The parameter of a logarithmic law of that mean, by bisection."""
+    low, high = 1e-6, 1.0 - 1e-6
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if stats.logser(1.0 - middle).mean() > mean else (low, middle)
+    return low
+
+
+REFERENCE = {
+    "geometric": lambda mean: stats.geom(1.0 / mean),
+    "logarithmic": lambda mean: stats.logser(1.0 - stats_gamma(mean)),
+    "poisson": lambda mean: stats.poisson(mean),
+}
+
+
+def _p_value(numbers, law):
+    """Of a chi-square test of numbers against a law, numbers that are expected fewer than ten times together."""
+    most = next(number for number in range(1, 10**4) if len(numbers) * law.sf(number) < 10.0)
+    found = np.bincount(np.minimum(numbers, most), minlength=most + 1)
+    expected = len(numbers) * np.array([law.pmf(i) for i in range(most)] + [law.sf(most - 1)])
+    kept = expected > 0.0
+    assert not found[~kept].any()
+    return stats.chisquare(found[kept], expected[kept] * found.sum() / expected[kept].sum()).pvalue
+
+
+@pytest.mark.parametrize("law", SHAPES)
+def test_the_number_has_its_law(law):
+    """20,000 draws from a fixed seed. A right law fails with probability 1e-4; one of a mean a quarter larger fails."""
+    random = np.random.default_rng(0)
+    numbers = np.array([draw_trial_count(random.random, law, 6.0) for _ in range(20_000)])
+    assert _p_value(numbers, REFERENCE[law](6.0)) > 1e-4
+    assert _p_value(numbers, REFERENCE[law](7.5)) < 1e-4
+    assert probability_of_none(law, 6.0) == pytest.approx(REFERENCE[law](6.0).pmf(0))
+
+
+@pytest.mark.parametrize("law", SHAPES)
+@pytest.mark.parametrize("mean", [SMALLEST_MEAN, 10.0, 744.0, LARGEST_MEAN])
+def test_the_law_is_one_and_has_its_mean(law, mean):
+    numbers = itertools.islice(_law(law, mean), 40_000 if law == "poisson" else 400_000)
+    total = first = 0.0
+    for number, probability in numbers:
+        total, first = total + probability, first + number * probability
+        if number > 2 * mean and probability < 1e-25:
+            break
+    assert total == pytest.approx(1.0, abs=1e-9) and first == pytest.approx(mean, rel=1e-6)
+
+
+def test_ends_for_every_word_of_the_generator():
+    for uniform in (0.0, 0.5, 1.0 - 2.0**-53):
+        for law in SHAPES:
+            assert 0 <= draw_trial_count(lambda u=uniform: u, law, 1000.0) < 10**6
+
+
+def test_one_of_several_costs_at_each_order_what_the_dearest_does():
+    other = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.001, dp_event.GaussianDpEvent(0.6)), 500)
+    both = spent(dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([GAUSSIAN, other]), 10.0, 0.0), 1e-5).epsilon
+    alone = [spent(dp_event.RepeatAndSelectDpEvent(event, 10.0, 0.0), 1e-5).epsilon for event in (GAUSSIAN, other)]
+    assert both >= max(alone)
+    assert one_of([GAUSSIAN, dp_event.GaussianDpEvent(2.0)]) == GAUSSIAN
+    assert len(one_of([RUN, GAUSSIAN, RUN]).events) == 2
+
+
+def test_the_moments_of_one_of_several_are_the_largest_at_each_order():
+    """Events of very different cost, and such that one is dearer at low orders and the other at high ones."""
+    steps = dp_event.PoissonSampledDpEvent(0.001, dp_event.GaussianDpEvent(0.6))
+    mixed = hashable(dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(8.0), dp_event.LaplaceDpEvent(2.0)]))
+    many = dp_event.SelfComposedDpEvent(steps, 500)
+    events = [dp_event.GaussianDpEvent(50.0), dp_event.GaussianDpEvent(0.5), steps, many, mixed]
+    alone = {event: _moments(event, tuple(RDP_ORDERS)) for event in events}
+    for some in [*itertools.permutations(events, 2), *itertools.combinations(events, 3), events]:
+        assert (_moments(OneOfDpEvent(some), tuple(RDP_ORDERS)) == np.max([alone[one] for one in some], axis=0)).all()
+    over = alone[many] > alone[mixed]
+    assert over.any() and not over.all(), "neither is the dearest at every order"
+
+
+@pytest.mark.parametrize("shape", SHAPES.values())
+def test_a_tree_comes_back_from_json(shape):
+    event = dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([RUN, GAUSSIAN]), 10.0, shape)
+    text = json.dumps(encode(event), allow_nan=False)
+    assert encode(decode(json.loads(text))) == encode(event)
+    assert spent(decode(json.loads(text)), 1e-5) == spent(event, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": 1.0}, {"mean": 1e9}, {"mean": "5"}, {"shape": 0.5}, {"shape": -1.0}, {"shape": True}, {"shape": "oo"},
+        {"event": encode(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0))},
+        {"event": {"type": "EpsilonDeltaDpEvent", "epsilon": 0.0, "delta": 1e-7}},
+        {"event": {"type": "NonPrivateDpEvent"}}, {"mean": 1.0001},
+        {"event": {"type": "ComposedDpEvent", "events": [{"type": "OneOfDpEvent", "events": [encode(GAUSSIAN)]}]}},
+        {"event": {"type": "OneOfDpEvent", "events": []}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_another_tree_is_refused(change):
+    tree = encode(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0))
+    with pytest.raises(UnknownEvent):
+        decode(tree | change)
+
+
+def test_one_of_several_stands_under_a_selection_alone():
+    with pytest.raises(UnknownEvent, match="under a selection"):
+        decode(encode(OneOfDpEvent([GAUSSIAN, LAPLACE])))
+    deep = dp_event.SelfComposedDpEvent(dp_event.ComposedDpEvent([GAUSSIAN, LAPLACE]), 3)
+    whole = decode(encode(dp_event.RepeatAndSelectDpEvent(deep, 5.0, 0.0)))
+    assert spent(whole, 1e-5).epsilon == pytest.approx(RdpAccountant(ORDERS).compose(whole).get_epsilon(1e-5), rel=1e-6)
+
+
+def test_of_a_record_replaced_nothing_is_known():
+    with pytest.raises(Unaccountable, match="best of several"):
+        spent(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0), 1e-5, relation=REPLACE_ONE)
+
+
+def _plan(**kinds):
+    access = Access("selection", {"trials": 5.0}, kinds={"trials": "geometric"} | kinds, trials=(GAUSSIAN, RUN))
+    return Plan((Stage(access, 1, 1.0),), 9.0, 1e-5)
+
+
+def test_is_charged_before_the_number_is_drawn_and_once(tmp_path):
+    account = Account(_plan(), tmp_path / "ledger.jsonl")
+    with account.open("selection") as access:
+        assert "RepeatAndSelect" not in (tmp_path / "ledger.jsonl").read_text().splitlines()[-1]
+        line = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[-1])
+        assert line["stage"] == "selection" and len(line["trials"]) == 2
+        assert number_of_trials(access, "trials") >= 1
+        with pytest.raises(LedgerError):
+            number_of_trials(access, "trials")
+    account.verify_complete()
+    # The number itself stands nowhere.
+    again = Account.resume(tmp_path / "ledger.jsonl")
+    again.ledger.close()
+    assert again.accesses == account.accesses and encode(again.event) == encode(_plan().event)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"multipliers": {"trials": 1.0}}, {"multipliers": {"trials": 5.0, "more": 1.0}}, {"kinds": {}}, {"trials": ()},
+        {"sample_rate": 0.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_access_that_is_no_selection_is_refused(wrong):
+    right = {"multipliers": {"trials": 5.0}, "kinds": {"trials": "poisson"}, "trials": (GAUSSIAN,)}
+    Access("selection", **right)
+    with pytest.raises(ValueError, match=r"selection|gaussian"):
+        Access("selection", **right | wrong)
+
+
+def test_enters_a_study_by_its_moments(tmp_path):
+    plan = _plan()
+    assert study_entry(plan)["moments"] and "replaced" not in study_entry(plan)
+    study = Study(tmp_path / "s.jsonl", epsilon=20.0, delta=1e-5)
+    alone = study.enter("one", plan.event, **study_entry(plan)).epsilon
+    # Not less than by itself, at the best of all orders; and two of them less than twice as much.
+    assert plan.spent.epsilon <= alone < 1.3 * plan.spent.epsilon
+    assert study.enter("two", plan.event, **study_entry(plan)).epsilon < 1.8 * alone
+    with pytest.raises(BudgetTooSmall):
+        study.enter("three", plan.event, relation="add_or_remove_one", pair=(19.0, 1e-6))
+
+
+def test_a_trial_that_lost_what_it_paid_for_does_not_go_on(tmp_path):
+    stages = (Stage(Access("mean", {"sum": 4.0}), 1, 0.5), Stage(Access("training", {"gradient": 9.0}), 5, 0.5))
+    plan = Plan(stages, 4.0, 1e-5)
+    account = Account(plan, tmp_path / "ledger.jsonl")
+    from lightning_dpgen.privacy.mechanisms import gaussian
+
+    with account.open("mean") as access:
+        gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+    account.ledger.close()
+    kept = Account.resume(tmp_path / "ledger.jsonl", exact=True)
+    kept.go_on({"mean": 1})
+    assert kept.plan == plan
+    kept.ledger.close()
+    lost = Account.resume(tmp_path / "ledger.jsonl", exact=True)
+    with pytest.raises(BudgetTooSmall, match="the plan is fixed"):
+        lost.go_on({})
+    lost.ledger.close()

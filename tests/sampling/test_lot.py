@@ -1,0 +1,55 @@
+"""A lot on its way to a device."""
+
+import pytest
+import torch
+
+from lightning_dpgen.sampling.lots import Lot, LotId
+
+LOT = Lot({"x": torch.rand(3, 2), "y": torch.arange(3), "z": torch.rand(3).half()}, (0, 1, 3), LotId(0.5))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_only_real_numbers_change_their_precision(dtype):
+    lot = LOT.to("cpu", dtype)
+    assert lot.records["x"].dtype == (dtype or torch.float32)
+    assert lot.records["z"].dtype == (dtype or torch.float16)
+    assert lot.records["y"].dtype == torch.int64
+    assert lot.draw is LOT.draw and lot.offsets == LOT.offsets
+
+
+def test_nothing_is_copied_to_where_it_is():
+    assert LOT.to("cpu").records["x"] is LOT.records["x"]
+
+
+@pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("meta", False), ("cuda:1", True)])
+def test_only_for_a_gpu_is_memory_pinned_and_nobody_waits(device, pinned, monkeypatch):
+    """Every tensor is pinned, then copied as it is without waiting, then converted there; devices only pretend."""
+    done = []
+
+    def pin_memory(self):
+        done.append(("pin", self.dtype))
+        return self
+
+    def to(self, device=None, dtype=None, non_blocking=False):
+        done.append((None if device is None else str(device), dtype, non_blocking))
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    Lot((LOT.records["x"], LOT.records["y"]), (0, 3)).to(device, torch.float64)
+    expected = []
+    for own, wanted in ((torch.float32, torch.float64), (torch.int64, None)):
+        if pinned:
+            expected += [("pin", own), (device, None, True), (None, wanted, False)]
+        else:
+            expected += [(device, wanted, False)]
+    assert done == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gets_the_same_records():
+    lots = [LOT.to("cuda", torch.float64) for _ in range(20)]
+    for lot in lots:
+        for name, x in LOT.records.items():
+            assert lot.records[name].is_cuda
+            assert torch.equal(lot.records[name].cpu(), x.double() if x.is_floating_point() else x)
