@@ -43,9 +43,9 @@ def stream_of(request):
 @pytest.fixture
 def account_of():
     """Makes an account for one stage ``training`` with the given noise multipliers (0: not private)."""
-    from contracts import laws
+    from contracts.laws.accounts import account_of
 
-    return laws.account_of
+    return account_of
 
 
 @pytest.fixture

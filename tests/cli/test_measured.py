@@ -54,7 +54,7 @@ def test_the_certificate_is_recomputed_by_hand(dpgen, tmp_path):
     assert epsilon <= certificate["epsilon"] <= 2.0
 
 
-def test_digits_are_told_apart_by_whoever_has_seen_the_synthetic_ones(dpgen, tmp_path):
+def test_a_classifier_of_synthetic_digits_tells_real_ones_apart(dpgen, tmp_path):
     """A sum of two hundred real pictures a class: the nearest synthetic mean is right three times in four and more."""
     from sklearn.datasets import load_digits
 

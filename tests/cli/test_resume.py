@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from contracts import laws
+from contracts.laws import studies as laws
 
 from lightning_dpgen.cli import train, trained_run
 from lightning_dpgen.cli.guarded import what_came_of

@@ -165,3 +165,9 @@ def given_the_answers(run: Callable[[Any], Any], *data: Any) -> list[Any]:
     """What `run` gives for each of some data sets, where mechanisms answer all of them as they answer the first."""
     with Door() as door:
         return [door.walked(run, own)[1] for own in data]
+
+
+def others_learn_the_same(run, first, second) -> None:
+    """Check that what a run gives follows from the answers alone, whichever of two data sets it has."""
+    for a, b in zip(*given_the_answers(run, first, second), strict=True):
+        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))

@@ -13,9 +13,76 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from contracts import killed_trials, laws, references, whole_runs
+from contracts import killed_trials, references, whole_runs
 from contracts.changes import FACTORS, NOISE, change
-from contracts.laws import RULES
+from contracts.laws.accounts import (
+    a_sampled_access_needs_a_lot,
+    each_noise_is_drawn_once_and_only_while_open,
+    each_noise_of_an_access_is_counted,
+    stopping_early_does_not_lower_what_is_certified,
+    the_line_is_on_disk_before_the_noise_is_drawn,
+)
+from contracts.laws.clipping import (
+    RULES,
+    given_the_answers_a_mean_embedding_is_the_same_for_any_lot,
+    given_the_answers_a_step_is_the_same_for_any_lot,
+    no_record_costs_a_mixture_more_than_the_access,
+    no_record_costs_its_group_more_than_the_access,
+    no_record_costs_layers_more_than_the_access,
+    no_record_costs_more_than_the_access,
+    no_record_costs_several_terms_more_than_the_access,
+    the_histogram_counts_each_finite_record_once,
+    what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records,
+)
+from contracts.laws.clustering import (
+    given_the_answers_a_split_is_the_same_for_any_records,
+    no_record_costs_a_split_more_than_its_accesses,
+    the_split_asks_for_what_its_plan_says,
+    what_a_split_noises_is_a_sum_over_the_records,
+)
+from contracts.laws.discovery import (
+    keys_come_sorted,
+    keys_of_one_record_are_seen_with_its_delta,
+    no_person_costs_a_choice_more_than_its_access,
+    no_person_costs_a_discovery_more_than_its_access,
+)
+from contracts.laws.gradients import (
+    a_norm_is_that_of_what_the_record_adds,
+    a_record_in_front_changes_no_other,
+    a_record_that_is_not_finite_adds_exact_zeros,
+    groups_are_independent_of_who_else_is_there,
+    the_norm_of_a_group_is_its_own,
+)
+from contracts.laws.lots import (
+    a_person_is_in_a_lot_with_all_records_or_none,
+    a_sample_has_each_record_at_its_own_place,
+    inclusion_is_independent_with_the_public_rate,
+    the_rate_is_the_plans_however_many_records_there_are,
+)
+from contracts.laws.noise import (
+    every_component_is_noised_alike_also_without_records,
+    every_mechanism_is_noised_for_all_records_of_a_person,
+    no_number_of_the_stream_is_handed_out_twice,
+    no_seed_reaches_the_private_stream,
+    noise_is_multiplier_times_sensitivity,
+    noise_is_that_of_all_records_of_a_person,
+    steps_have_noise_of_their_own,
+    the_key_of_a_gpu_is_the_operating_systems,
+)
+from contracts.laws.projections import a_replaced_row_costs_at_most_epsilon, no_sign_vector_passes_the_dual_norm
+from contracts.laws.steps import (
+    a_lot_is_spent_once,
+    a_lot_that_was_not_drawn_is_refused,
+    a_rehearsal_notices_noise_of_another_size,
+    a_step_is_one_access,
+    a_step_takes_no_more_records_than_were_drawn,
+    without_privacy_it_is_descent_on_the_sum_over_the_expected_lot,
+)
+from contracts.laws.studies import (
+    a_study_tells_no_less_than_its_runs_cost_together,
+    records_that_differ_in_a_byte_are_others,
+    what_a_study_states_at_its_orders_fails_with_its_delta,
+)
 
 from lightning_dpgen.cli import first_pass, run_identity, selection, trained_run
 from lightning_dpgen.clustering import kmeans
@@ -52,41 +119,41 @@ class Broken:
 DPNORM = RULES["dpnorm"]
 WRITE = "self._write(access, ahead=min(block, remaining))"
 
-lot_costs = laws.no_record_costs_more_than_the_access
-lot_costs_with_a_histogram = functools.partial(laws.no_record_costs_more_than_the_access, DPNORM)
-split_costs = laws.no_record_costs_a_split_more_than_its_accesses
-split_adds_up = laws.what_a_split_noises_is_a_sum_over_the_records
-split_answers = laws.given_the_answers_a_split_is_the_same_for_any_records
-step_answers = laws.given_the_answers_a_step_is_the_same_for_any_lot
-step_noise = laws.every_component_is_noised_alike_also_without_records
-group_costs = laws.no_record_costs_its_group_more_than_the_access
-layers_cost = functools.partial(laws.no_record_costs_layers_more_than_the_access, DPNORM)
-mechanism_noise = laws.noise_is_multiplier_times_sensitivity
-float64_noise = functools.partial(laws.noise_is_multiplier_times_sensitivity, dtype=torch.float64)
-split_noise = laws.the_split_asks_for_what_its_plan_says
-not_finite = laws.a_record_that_is_not_finite_adds_exact_zeros
-in_front = laws.a_record_in_front_changes_nobody_else
-constant_divisor = laws.without_privacy_it_is_descent_on_the_sum_over_the_expected_lot
-inclusion = functools.partial(laws.inclusion_is_independent_with_the_public_rate, draws=6_000)
-planned_rate = laws.the_rate_is_the_plans_however_many_records_there_are
-line_first = laws.the_line_is_on_disk_before_the_noise_is_drawn
-replaced = laws.a_replaced_row_costs_at_most_epsilon
-key_seen = laws.keys_of_one_record_are_seen_with_its_delta
-discovery_costs = laws.no_person_costs_a_discovery_more_than_its_access
+lot_costs = no_record_costs_more_than_the_access
+lot_costs_with_a_histogram = functools.partial(no_record_costs_more_than_the_access, DPNORM)
+split_costs = no_record_costs_a_split_more_than_its_accesses
+split_adds_up = what_a_split_noises_is_a_sum_over_the_records
+split_answers = given_the_answers_a_split_is_the_same_for_any_records
+step_answers = given_the_answers_a_step_is_the_same_for_any_lot
+step_noise = every_component_is_noised_alike_also_without_records
+group_costs = no_record_costs_its_group_more_than_the_access
+layers_cost = functools.partial(no_record_costs_layers_more_than_the_access, DPNORM)
+mechanism_noise = noise_is_multiplier_times_sensitivity
+float64_noise = functools.partial(noise_is_multiplier_times_sensitivity, dtype=torch.float64)
+split_noise = the_split_asks_for_what_its_plan_says
+not_finite = a_record_that_is_not_finite_adds_exact_zeros
+in_front = a_record_in_front_changes_no_other
+constant_divisor = without_privacy_it_is_descent_on_the_sum_over_the_expected_lot
+inclusion = functools.partial(inclusion_is_independent_with_the_public_rate, draws=6_000)
+planned_rate = the_rate_is_the_plans_however_many_records_there_are
+line_first = the_line_is_on_disk_before_the_noise_is_drawn
+replaced = a_replaced_row_costs_at_most_epsilon
+key_seen = keys_of_one_record_are_seen_with_its_delta
+discovery_costs = no_person_costs_a_discovery_more_than_its_access
 same_release = functools.partial(whole_runs.given_the_answers_a_release_is_the_same, "pictures")
 same_release_of_a_network = functools.partial(
     whole_runs.given_the_answers_a_release_is_the_same, "pictures by an autoencoder"
 )
-baskets_cost = functools.partial(whole_runs.nobody_costs_a_run_more_than_its_accesses, "baskets of customers")
-persons_cost = functools.partial(whole_runs.nobody_costs_a_run_more_than_its_accesses, "a table of persons")
+baskets_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "baskets of customers")
+persons_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "a table of persons")
 persons_add_up = functools.partial(whole_runs.what_a_run_noises_is_a_sum_over_its_records, "a table of persons")
-embedding_adds_up = laws.what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records
-handed_out_once = laws.no_number_of_the_stream_is_handed_out_twice
-study_costs = laws.a_study_tells_no_less_than_its_runs_cost_together
-orders_fail = laws.what_a_study_states_at_its_orders_fails_with_its_delta
+embedding_adds_up = what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records
+handed_out_once = no_number_of_the_stream_is_handed_out_twice
+study_costs = a_study_tells_no_less_than_its_runs_cost_together
+orders_fail = what_a_study_states_at_its_orders_fails_with_its_delta
 killed_trial = killed_trials.a_killed_trial_costs_what_was_planned_or_fails
-for_all_records = laws.every_mechanism_is_noised_for_all_records_of_a_person
-stopping_early = laws.stopping_early_does_not_lower_what_is_certified
+for_all_records = every_mechanism_is_noised_for_all_records_of_a_person
+stopping_early = stopping_early_does_not_lower_what_is_certified
 
 BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
@@ -115,12 +182,12 @@ BROKEN = {
     "noise of one record for a person with several": Broken(
         mechanisms.gaussian,
         {"* (1 if of_unit else access.max_rows)": ""},
-        (laws.noise_is_that_of_all_records_of_a_person,),
+        (noise_is_that_of_all_records_of_a_person,),
     ),
     "records of a person drawn one by one": Broken(
         PoissonLots.draw,
         {"sample(self._stage, len(self._persons), self._persons.records)": "sample(self._stage, len(self._store))"},
-        (laws.a_person_is_in_a_lot_with_all_records_or_none,),
+        (a_person_is_in_a_lot_with_all_records_or_none,),
     ),
     "noise half as large in float32": Broken(
         PrivateStream._box_muller,
@@ -148,7 +215,7 @@ BROKEN = {
     ),
     "the same noise in every step": Broken(
         PrivateStream.add_normal_, {"flat = out.view(-1)": "flat = out.view(-1); self._seed = 0; self._key()"},
-        (laws.steps_have_noise_of_their_own,),
+        (steps_have_noise_of_their_own,),
     ),
     "missing clip": Broken(
         privatize.clipped_weights,
@@ -170,11 +237,11 @@ BROKEN = {
         records._squares,
         {"form.norms().double() for form in forms]": "form.norms().double() for form in forms\n"
          "        if form.materialise().dim() > 3]"},
-        (laws.a_norm_is_that_of_what_the_record_adds,),
+        (a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
         records._squares, {" * found[right]": ""},
-        (functools.partial(laws.a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
+        (functools.partial(a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
         clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
@@ -189,18 +256,18 @@ BROKEN = {
     ),
     "private stream keyed from torch.manual_seed": Broken(
         PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(torch.initial_seed())"},
-        (laws.no_seed_reaches_the_private_stream,),
+        (no_seed_reaches_the_private_stream,),
     ),
     "private stream keyed from a constant": Broken(
-        PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, (laws.no_seed_reaches_the_private_stream,)
+        PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, (no_seed_reaches_the_private_stream,)
     ),
     "lots sampled from a constant key": Broken(
         PrivateStream._key, {"else np.random.PCG64DXSM()": "else np.random.PCG64DXSM(0)"},
-        (laws.no_seed_reaches_the_private_stream,),
+        (no_seed_reaches_the_private_stream,),
     ),
     "private stream of a GPU keyed from torch.manual_seed": Broken(
         PrivateStream._words, {'int.from_bytes(os.urandom(8), "little")': "torch.initial_seed()"},
-        (laws.the_key_of_a_gpu_is_the_operating_systems,),
+        (the_key_of_a_gpu_is_the_operating_systems,),
     ),
     "lots of fixed size": Broken(
         PrivateStream.poisson_sample,
@@ -251,29 +318,29 @@ BROKEN = {
     ),
     "components noised like the shortest of them": Broken(
         scopes.Components.sensitivity, {"torch.tensor(bounds": "torch.tensor([min(bounds)] * len(bounds)"},
-        (functools.partial(laws.no_record_costs_a_mixture_more_than_the_access, RULES["dpnorm"]),),
+        (functools.partial(no_record_costs_a_mixture_more_than_the_access, RULES["dpnorm"]),),
     ),
     "terms noised like the longer of them": Broken(
         privatize.privatize, {"sensitivity = sensitivity + ": "sensitivity = "},
-        (laws.no_record_costs_several_terms_more_than_the_access,),
+        (no_record_costs_several_terms_more_than_the_access,),
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
         {"found = OuterSum(pairs, form.shape, form.view)":
          "found = OuterSum(pairs, form.shape, form.view, few=pairs[0][1].shape[1] <= 64)"},
-        (laws.the_norm_of_a_group_is_its_own,),
+        (the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
         {"found = OuterSum(pairs, form.shape, form.view)": "found = outer(pairs, form.shape, form.view)",
          'if isinstance(form, RankOne | OuterSum):':
          "from lightning_dpgen.gradients.factors import outer\n    if isinstance(form, RankOne | OuterSum):"},
-        (laws.the_norm_of_a_group_is_its_own,),
+        (the_norm_of_a_group_is_its_own,),
     ),
     "groups by position": Broken(
         engines._groups,
         {"torch.from_numpy(stream.integers(len(lot), count))": "(torch.arange(len(lot)) % count)"},
-        (laws.groups_are_independent_of_who_else_is_there,),
+        (groups_are_independent_of_who_else_is_there,),
     ),
     "true lot size as denominator": Broken(
         privatize.privatize, {"= expected_batch_size, 1.0": "= max(len(gradients.norms()), 1), 1.0"},
@@ -293,7 +360,7 @@ BROKEN = {
         mechanisms.noisy_histogram,
         {"return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
          "return (access.consume(name), counts)[1]"},
-        (step_answers, split_answers, split_noise, laws.the_histogram_counts_each_finite_record_once),
+        (step_answers, split_answers, split_noise, the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
         mechanisms.noisy_histogram,
@@ -315,47 +382,47 @@ BROKEN = {
          "        with self._account.open(self._stage, draw=draw) as access:\n"
          "            privatize(list(zip(gradients, self._rules)), access, self.expected_batch_size, self._buffer)\n"
          "        with self._account.open(self._stage) as access:"},
-        (laws.a_step_is_one_access,),
+        (a_step_is_one_access,),
     ),
     "lot taken again by a second step": Broken(
-        Account.open, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (laws.a_lot_is_spent_once,)
+        Account.open, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (a_lot_is_spent_once,)
     ),
     "access of a step opened without its lot": Broken(
         PrivateOptimizer.pre_step,
         {"self._account.check_draw(self._stage, draw)": "pass", "open(self._stage, draw=draw)": "open(self._stage)"},
-        (laws.a_lot_is_spent_once, laws.a_lot_that_was_not_drawn_is_refused),
+        (a_lot_is_spent_once, a_lot_that_was_not_drawn_is_refused),
     ),
     "lot that was not drawn believed": Broken(
         Account.check_draw,
         {"draw in self._issued and draw.stage == stage": "True"},
-        (laws.a_lot_that_was_not_drawn_is_refused,),
+        (a_lot_that_was_not_drawn_is_refused,),
     ),
     "lot of another stage believed": Broken(
         Account.check_draw,
         {"draw in self._issued and draw.stage == stage": "draw in self._issued"},
-        (laws.a_lot_that_was_not_drawn_is_refused,),
+        (a_lot_that_was_not_drawn_is_refused,),
     ),
     "sampled access opened without a lot": Broken(
         Account.open,
         {"if draw is not None or access.sample_rate < 1.0:": "if draw is not None:"},
-        (laws.a_sampled_access_needs_a_lot,),
+        (a_sampled_access_needs_a_lot,),
     ),
     "more records than were drawn": Broken(
         PrivateOptimizer._rows,
         {"any(count > draw.size for count in rows)": "False"},
-        (laws.a_step_takes_no_more_records_than_were_drawn,),
+        (a_step_takes_no_more_records_than_were_drawn,),
     ),
     "records of each part counted alone": Broken(
         PrivateOptimizer._rows,
         {"rows = list(before or [0] * len(gradients))": "rows = [0] * len(gradients)"},
-        (laws.a_step_takes_no_more_records_than_were_drawn,),
+        (a_step_takes_no_more_records_than_were_drawn,),
     ),
     "noise given out twice": Broken(
         OpenAccess.consume, {"return self._left.pop(name)": "return self._left[name]"},
-        (laws.each_noise_is_drawn_once_and_only_while_open,),
+        (each_noise_is_drawn_once_and_only_while_open,),
     ),
     "access never closed": Broken(
-        OpenAccess._close, {"self._open = False": "pass"}, (laws.each_noise_is_drawn_once_and_only_while_open,)
+        OpenAccess._close, {"self._open = False": "pass"}, (each_noise_is_drawn_once_and_only_while_open,)
     ),
     "centres of the split started at records": Broken(
         kmeans.private_split,
@@ -432,7 +499,7 @@ BROKEN = {
     ),
     "keys in the order of the records": Broken(
         mechanisms.select_keys, {"keys, places = np.unique(keys, return_index=True)": "places = np.arange(len(keys))"},
-        (laws.keys_come_sorted,),
+        (keys_come_sorted,),
     ),
     "figure of fidelity released without noise": Broken(
         fidelity.measure_fidelity,
@@ -470,7 +537,7 @@ BROKEN = {
         {"total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)":
          "total = (kept * factors[:, None]).sum(dim=0); "
          "gaussian(access, self.noise, total.clone(), sensitivity=1.0 + 1e-12)"},
-        (embedding_adds_up, laws.given_the_answers_a_mean_embedding_is_the_same_for_any_lot),
+        (embedding_adds_up, given_the_answers_a_mean_embedding_is_the_same_for_any_lot),
     ),
     "reserve of normals that overlaps by one": Broken(
         PrivateStream._from_reserve,
@@ -547,11 +614,11 @@ BROKEN = {
     ),
     "choice noised for a record of a person": Broken(
         mechanisms.report_noisy_max, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
-        (for_all_records, laws.no_person_costs_a_choice_more_than_its_access),
+        (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
     "choice of scores that fall and rise noised as of scores that only rise": Broken(
         mechanisms.report_noisy_max, {"(1.0 if monotonic else 2.0) * ": ""},
-        (for_all_records, laws.no_person_costs_a_choice_more_than_its_access),
+        (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
     "Laplace noise of a record for a person": Broken(
         mechanisms.laplace, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
@@ -568,28 +635,28 @@ BROKEN = {
     "equal noises of an access counted once": Broken(
         Access.event_at,
         {"for name in sorted(self.kinds)": "for name in sorted({self.multipliers[n]: n for n in self.kinds}.values())"},
-        (laws.each_noise_of_an_access_is_counted,),
+        (each_noise_of_an_access_is_counted,),
     ),
     "records of a later block that stand in the first": Broken(
-        coins.poisson_sample, {"start + heads(": "heads("}, (laws.a_sample_has_each_record_at_its_own_place,)
+        coins.poisson_sample, {"start + heads(": "heads("}, (a_sample_has_each_record_at_its_own_place,)
     ),
     "sign vectors of the last chunk alone": Broken(
         sensitivity._largest_over_signs, {"largest = max(largest, ": "largest = max(0.0, "},
-        (laws.no_sign_vector_passes_the_dual_norm,),
+        (no_sign_vector_passes_the_dual_norm,),
     ),
     "fingerprint of the first records": Broken(
         run_identity.fingerprint, {"np.ascontiguousarray(array)": "np.ascontiguousarray(array[: 1 << 20])"},
-        (laws.records_that_differ_in_a_byte_are_others,),
+        (records_that_differ_in_a_byte_are_others,),
     ),
     "rehearsal that compares noise with itself": Broken(
         PrivateOptimizer.rehearse,
         {"multiplier / self.expected_batch_size, self._buffer.views":
          "float(self._buffer.flat.std()), self._buffer.views"},
-        (laws.a_rehearsal_notices_noise_of_another_size,),
+        (a_rehearsal_notices_noise_of_another_size,),
     ),
     "draw as large as the data set": Broken(
         Account.sample, {"LotId(stage, len(positions), ": "LotId(stage, units, "},
-        (functools.partial(laws.a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
+        (functools.partial(a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
     ),
     "reference for records added charged in a study of records replaced": Broken(
         account.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},

@@ -8,8 +8,19 @@ import math
 
 import pytest
 import torch
-from contracts import laws
-from contracts.laws import RECORDS, RULES
+from contracts.laws.clipping import (
+    RULES,
+    a_large_record_costs_all_that_was_paid,
+    given_the_answers_a_step_is_the_same_for_any_lot,
+    no_record_costs_more_than_the_access,
+    what_a_lot_noises_is_a_sum_over_its_records,
+)
+from contracts.laws.clustering import (
+    RECORDS,
+    given_the_answers_a_split_is_the_same_for_any_records,
+    no_record_costs_a_split_more_than_its_accesses,
+    what_a_split_noises_is_a_sum_over_the_records,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,19 +31,19 @@ NUMBERS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1e-30, 1e18, 3e
 @settings(max_examples=60, deadline=None)
 @given(extra=st.lists(NUMBERS, min_size=12, max_size=12), place=st.integers(0, 9))
 def test_no_record_costs_more_than_the_access(rule, extra, place):
-    laws.no_record_costs_more_than_the_access(rule, torch.tensor(extra).view(1, 3, 4), place)
+    no_record_costs_more_than_the_access(rule, torch.tensor(extra).view(1, 3, 4), place)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_a_large_record_costs_all_that_was_paid(rule):
-    laws.no_record_costs_more_than_the_access(rule)
-    laws.a_large_record_costs_all_that_was_paid(rule)
+    no_record_costs_more_than_the_access(rule)
+    a_large_record_costs_all_that_was_paid(rule)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_a_lot_adds_up_and_only_answers_are_public(rule):
-    laws.what_a_lot_noises_is_a_sum_over_its_records(rule)
-    laws.given_the_answers_a_step_is_the_same_for_any_lot(rule)
+    what_a_lot_noises_is_a_sum_over_its_records(rule)
+    given_the_answers_a_step_is_the_same_for_any_lot(rule)
 
 
 EXTRA = {
@@ -48,9 +59,9 @@ EXTRA = {
 @pytest.mark.parametrize("place", [0, 17, 30])
 @pytest.mark.parametrize("extra", EXTRA.values(), ids=EXTRA.keys())
 def test_no_record_costs_a_split_more_than_its_accesses(extra, place):
-    laws.no_record_costs_a_split_more_than_its_accesses(extra, place)
+    no_record_costs_a_split_more_than_its_accesses(extra, place)
 
 
 def test_a_split_adds_up_and_only_answers_are_public():
-    laws.what_a_split_noises_is_a_sum_over_the_records()
-    laws.given_the_answers_a_split_is_the_same_for_any_records()
+    what_a_split_noises_is_a_sum_over_the_records()
+    given_the_answers_a_split_is_the_same_for_any_records()

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import torch
-from contracts import changes, laws
+from contracts import changes
 from contracts.door import Door
-from contracts.laws import setting, with_front
+from contracts.laws.accounts import account_of
+from contracts.laws.clipping import bound_of
+from contracts.laws.gradients import a_record_in_front_changes_no_other, setting, with_front
 from threadpoolctl import threadpool_limits
 
 from lightning_dpgen.clustering.directions import Directions
@@ -42,7 +44,7 @@ EXTRA = {"ones": torch.ones(1), "zeros": torch.zeros(1), "huge": torch.tensor([1
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_others_are_unchanged(engine, dtype, tolerance, extra):
-    laws.a_record_in_front_changes_nobody_else(engine, dtype, tolerance, extra)
+    a_record_in_front_changes_no_other(engine, dtype, tolerance, extra)
 
 
 def test_a_record_has_no_position_in_public_numbers():
@@ -191,7 +193,7 @@ def _released(multipliers, ask):
     """The exact numbers that a mechanism is asked for."""
 
     def decide(places):
-        with Door() as door, laws.account_of(multipliers).open("training") as access:
+        with Door() as door, account_of(multipliers).open("training") as access:
             ask(access, places)
             for name in set(access._left):
                 access.consume(name)
@@ -203,7 +205,7 @@ def _released(multipliers, ask):
 def _norms(rule, norms):
     multipliers = dict.fromkeys([*rule.noise_shares, "gradient"], 1.0)
     column = torch.tensor(norms)
-    return _released(multipliers, lambda access, places: laws.bound_of(rule, access, column[places]))
+    return _released(multipliers, lambda access, places: bound_of(rule, access, column[places]))
 
 
 NUMBERS = np.array([2.0**-7, -(2.0**0.5), 0.0, np.inf, 3.0])

@@ -15,8 +15,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from contracts import steps
-from contracts.steps import GROUPS, RATE, RECORDS, N, account_of
+from contracts import rank_steps
+from contracts.rank_steps import GROUPS, RATE, RECORDS, N, account_of
 from contracts.threads import together
 from scipy.stats import ks_2samp
 from torch import nn
@@ -39,7 +39,7 @@ def _steps(size: int, seed: int = 5) -> np.ndarray:
 
 
 def _made(size, seed=5):
-    ranks = together(size, lambda ranks: steps.steps_of(ranks, seed))
+    ranks = together(size, lambda ranks: rank_steps.steps_of(ranks, seed))
     assert all(torch.equal(ranks[0], other) for other in ranks)
     return ranks[0].numpy()
 
@@ -57,7 +57,7 @@ def test_ranks_step_as_one_does(size):
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_step_as_one_does(tmp_path, size):
     """As above, but the ranks are processes, and gloo is between them."""
-    command = [sys.executable, steps.__file__]
+    command = [sys.executable, rank_steps.__file__]
     ranks = [subprocess.Popen([*command, str(rank), str(size), str(tmp_path)]) for rank in range(size)]
     assert [rank.wait(timeout=300) for rank in ranks] == [0] * size
     made = [np.load(tmp_path / f"rank{rank}.npy") for rank in range(size)]
@@ -85,7 +85,7 @@ def _own_groups(patch):
         made.draw = lot.draw
         return made
 
-    patch.setattr(steps, "term_gradients", gradients)
+    patch.setattr(rank_steps, "term_gradients", gradients)
 
 
 def _one_shard(patch):

@@ -11,7 +11,7 @@ def test_a_release_follows_from_the_answers_of_mechanisms(name):
 
 @pytest.mark.parametrize("name", whole_runs.MEASURED)
 def test_no_unit_costs_more_than_its_accesses(name):
-    whole_runs.nobody_costs_a_run_more_than_its_accesses(name)
+    whole_runs.no_one_costs_a_run_more_than_its_accesses(name)
 
 
 @pytest.mark.parametrize("name", whole_runs.MEASURED)

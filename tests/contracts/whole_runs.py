@@ -206,7 +206,7 @@ def given_the_answers_a_release_is_the_same(name: str) -> None:
         assert not [file for file in first if first[file] != other[file]], "files that differ"
 
 
-def nobody_costs_a_run_more_than_its_accesses(name: str) -> None:
+def no_one_costs_a_run_more_than_its_accesses(name: str) -> None:
     """A unit more, a person with all records that take part where that is the unit: no noise of any access is too small."""
     run = MEASURED[name]
     data = run.data(60, 0)

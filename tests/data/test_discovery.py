@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from contracts import laws
+from contracts.laws import discovery as laws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

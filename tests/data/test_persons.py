@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from contracts import laws
+from contracts.laws.accounts import account_of
+from contracts.laws.clustering import no_person_costs_a_split_more_than_its_accesses
+from contracts.laws.lots import Owned, a_person_is_in_a_lot_with_all_records_or_none
+from contracts.laws.noise import noise_is_that_of_all_records_of_a_person
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,15 +30,15 @@ KINDS = {
 
 
 def test_noise_is_that_of_all_records_of_a_person():
-    laws.noise_is_that_of_all_records_of_a_person()
+    noise_is_that_of_all_records_of_a_person()
 
 
 def test_no_person_costs_a_split_more_than_its_accesses():
-    laws.no_person_costs_a_split_more_than_its_accesses()
+    no_person_costs_a_split_more_than_its_accesses()
 
 
 def test_a_person_is_in_a_lot_with_all_records_or_none():
-    laws.a_person_is_in_a_lot_with_all_records_or_none()
+    a_person_is_in_a_lot_with_all_records_or_none()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,17 +78,17 @@ def test_no_record_is_preferred():
 def test_more_records_than_the_plan_has_are_refused():
     records, persons = torch.zeros(4, 2), np.array([0, 0, 0, 1])
     with pytest.raises(BadRecords, match="max_rows=2"):
-        PoissonLots(records, laws.account_of({"gradient": 1.0}, max_rows=2), persons=persons)
+        PoissonLots(records, account_of({"gradient": 1.0}, max_rows=2), persons=persons)
     with pytest.raises(ValueError, match="persons: expected"):
-        PoissonLots(records, laws.account_of({"gradient": 1.0}, max_rows=3), persons=persons[:3])
-    store = laws.Owned(store_of(records), persons)
+        PoissonLots(records, account_of({"gradient": 1.0}, max_rows=3), persons=persons[:3])
+    store = Owned(store_of(records), persons)
     with pytest.raises(BadRecords, match="max_rows=1"):
-        private_split(store, torch.ones(2), SplitSettings(k=1), 4, laws.account_of({"x": 1.0}), torch.Generator())
+        private_split(store, torch.ones(2), SplitSettings(k=1), 4, account_of({"x": 1.0}), torch.Generator())
 
 
 def test_a_plan_about_persons_must_be_told_whose_records_are():
     """Drawn one by one, a person's records would be in nearly every lot."""
-    account, records = laws.account_of({"gradient": 1.0}, max_rows=3), torch.zeros(4, 2)
+    account, records = account_of({"gradient": 1.0}, max_rows=3), torch.zeros(4, 2)
     with pytest.raises(ValueError, match="persons=None: the plan protects a person with up to max_rows=3"):
         PoissonLots(records, account)
     with pytest.raises(ValueError, match="persons=None"):
@@ -95,13 +98,13 @@ def test_a_plan_about_persons_must_be_told_whose_records_are():
 
 def test_records_beside_other_columns_keep_their_persons():
     persons = np.array([0, 0, 1, 1])
-    owned, other = (laws.Owned(store_of(torch.zeros(4, 2)), p) for p in (persons, persons[::-1]))
+    owned, other = (Owned(store_of(torch.zeros(4, 2)), p) for p in (persons, persons[::-1]))
     both = store_of((owned, torch.arange(4)))
     assert (both.persons == persons).all()
     with pytest.raises(BadRecords, match="max_rows=1"):
-        PoissonLots(both, laws.account_of({"gradient": 1.0}))
+        PoissonLots(both, account_of({"gradient": 1.0}))
     with pytest.raises(BadRecords, match="say differently"):
-        PoissonLots(store_of((owned, other)), laws.account_of({"gradient": 1.0}, max_rows=2))
+        PoissonLots(store_of((owned, other)), account_of({"gradient": 1.0}, max_rows=2))
 
 
 @pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"persons": np.zeros(3, int)}, {"persons": np.zeros(300)}])

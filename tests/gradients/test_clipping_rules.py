@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from contracts import laws
+from contracts.laws import clipping as laws
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
-from contracts import laws
 from contracts.door import Door, overspent
 from contracts.drawn import draw_of
+from contracts.laws.accounts import account_of
+from contracts.laws.clipping import (
+    given_the_answers_a_mean_embedding_is_the_same_for_any_lot,
+    what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records,
+)
 from torch import nn
 
 from lightning_dpgen.gradients.clipping import Fixed
@@ -21,7 +25,7 @@ ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 
 def _step(rows):
     """Gradients that lean towards the noisy mean, as those of a divergence do."""
-    weight, account = nn.Parameter(torch.zeros(3)), laws.account_of({"embedding": 1.0, "gradient": 1.0})
+    weight, account = nn.Parameter(torch.zeros(3)), account_of({"embedding": 1.0, "gradient": 1.0})
     draw = draw_of(account, len(rows))
     optimizer = PrivateOptimizer(
         torch.optim.SGD([weight], lr=1.0),
@@ -62,13 +66,13 @@ def test_a_record_adds_no_more_than_one_whatever_the_shape_of_an_embedding(shape
 
 
 def _released(waits):
-    with laws.account_of({"embedding": 1.0}).open("training") as access:
+    with account_of({"embedding": 1.0}).open("training") as access:
         waits.given(access, 1.0)
 
 
 def test_a_lot_with_an_embedding_noises_sums_and_its_mean_follows_from_the_answers():
-    laws.what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records()
-    laws.given_the_answers_a_mean_embedding_is_the_same_for_any_lot()
+    what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records()
+    given_the_answers_a_mean_embedding_is_the_same_for_any_lot()
 
 
 def test_the_mean_is_over_the_expected_lot_and_of_rows_no_longer_than_one():

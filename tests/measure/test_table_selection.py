@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from contracts import laws
+from contracts.laws import discovery as laws
 
 from lightning_dpgen.cli.fit import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout

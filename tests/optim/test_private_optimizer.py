@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from contracts import laws
 from contracts.drawn import ChosenLots, draw_of, drawn, handed
-from contracts.laws import network_of_two_layers
+from contracts.laws import steps as laws
+from contracts.laws.steps import network_of_two_layers
 from opacus import GradSampleModule
 from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager

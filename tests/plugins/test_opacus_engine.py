@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from contracts.laws import network_of_two_layers
+from contracts.laws.steps import network_of_two_layers
 from opacus import GradSampleModule, PrivacyEngine
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from contracts import laws
+from contracts.laws import accounts as laws
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account

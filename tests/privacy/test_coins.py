@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from contracts import laws
+from contracts.laws import lots as laws
 
 from lightning_dpgen.privacy import coins
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from contracts import laws
+from contracts.laws import discovery as laws
 from scipy.special import ndtr
 from scipy.stats import norm
 

@@ -6,7 +6,8 @@ import dp_accounting
 import numpy as np
 import pytest
 import torch
-from contracts import laws
+from contracts.laws.accounts import each_noise_of_an_access_is_counted
+from contracts.laws.noise import every_mechanism_is_noised_for_all_records_of_a_person
 from scipy import stats
 
 from lightning_dpgen.privacy import mechanisms
@@ -144,11 +145,11 @@ def test_kinds_compose_into_the_event_that_they_cost():
 
 
 def test_each_noise_of_an_access_is_counted():
-    laws.each_noise_of_an_access_is_counted()
+    each_noise_of_an_access_is_counted()
 
 
 def test_every_mechanism_is_noised_for_all_records_of_a_person():
-    laws.every_mechanism_is_noised_for_all_records_of_a_person()
+    every_mechanism_is_noised_for_all_records_of_a_person()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from multiprocessing import context
 
 import pytest
 import torch
-from contracts.laws import account_of, deviates
+from contracts.laws.accounts import account_of
+from contracts.laws.noise import deviates
 from contracts.threads import together
 
 from lightning_dpgen.privacy import account as accounts

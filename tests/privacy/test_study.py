@@ -10,7 +10,7 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import pytest
-from contracts import laws
+from contracts.laws import studies as laws
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse
-from contracts import laws
+from contracts.laws import projections as laws
 
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from contracts import laws
-from contracts.laws import CLUSTERS, lots_of, numbers_in
+from contracts.laws.accounts import account_of
+from contracts.laws.lots import CLUSTERS, inclusion_is_independent_with_the_public_rate, lots_of, numbers_in
 from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.data import (
     BatchSampler,
@@ -140,7 +140,7 @@ def test_inclusion_is_independent_with_the_public_rate(kept):
 
     It follows from the test above and from that of plain records (`statistical/test_lots.py`).
     """
-    laws.inclusion_is_independent_with_the_public_rate(kept=kept, draws=6_000)
+    inclusion_is_independent_with_the_public_rate(kept=kept, draws=6_000)
 
 
 def test_no_records_give_empty_lots():
@@ -163,7 +163,7 @@ def test_nothing_on_disk_is_read_into_memory(tmp_path):
 
 def test_order_of_components_copies_no_records():
     numbers = torch.tensor([1, 0, 1, 0])
-    lots = PoissonLots(ROWS[:4], laws.account_of({"gradient": 1.0}), clusters=numbers, k=2)
+    lots = PoissonLots(ROWS[:4], account_of({"gradient": 1.0}), clusters=numbers, k=2)
     assert lots._store.values.data_ptr() == ROWS.data_ptr()
     assert torch.equal(lots.draw().records, ROWS[[1, 3, 0, 2]])
 
@@ -263,7 +263,7 @@ REFUSED = {
 def test_refused(case):
     make, sentence = REFUSED[case]
     with pytest.raises(BadRecords, match=sentence) as refused:
-        PoissonLots(make(), laws.account_of({"gradient": 1.0}))
+        PoissonLots(make(), account_of({"gradient": 1.0}))
     assert str(refused.value).startswith(("records", "items of the data set")), "names the argument"
     assert str(SECRET) not in str(refused.value)
     assert refused.value.__suppress_context__ or not refused.value.__context__
@@ -290,7 +290,7 @@ def test_a_scale_that_fits_nothing_is_refused(records, scale, sentence):
 )
 def test_clusters_that_do_not_fit_are_refused(clusters):
     with pytest.raises(ValueError, match="clusters") as refused:
-        PoissonLots(ROWS, laws.account_of({"gradient": 1.0}), clusters=clusters, k=2)
+        PoissonLots(ROWS, account_of({"gradient": 1.0}), clusters=clusters, k=2)
     assert "40" not in str(refused.value) and "39" not in str(refused.value)
 
 

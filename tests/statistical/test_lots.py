@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from contracts import laws
-from contracts.laws import CLUSTERS, lots_of
+from contracts.laws import lots as laws
+from contracts.laws.lots import CLUSTERS, lots_of
 
 from lightning_dpgen.sampling.lots import LotBlocks
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from contracts import laws
+from contracts.laws import noise as laws
 from scipy import stats
 
 from lightning_dpgen.privacy.noise import PrivateStream

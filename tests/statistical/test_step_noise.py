@@ -7,8 +7,12 @@ import math
 
 import pytest
 import torch
-from contracts import laws
-from contracts.laws import deviates
+from contracts.laws.clustering import the_split_asks_for_what_its_plan_says
+from contracts.laws.noise import (
+    deviates,
+    every_component_is_noised_alike_also_without_records,
+    steps_have_noise_of_their_own,
+)
 
 from lightning_dpgen.privacy import noise
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -17,11 +21,11 @@ from lightning_dpgen.privacy.noise import PrivateStream
 
 @pytest.mark.parametrize("size", [0, 6])
 def test_every_component_is_noised_alike_also_without_records(size):
-    laws.every_component_is_noised_alike_also_without_records(size)
+    every_component_is_noised_alike_also_without_records(size)
 
 
 def test_steps_have_noise_of_their_own():
-    laws.steps_have_noise_of_their_own()
+    steps_have_noise_of_their_own()
 
 
 def test_pieces_of_a_large_draw_are_independent(account_of):
@@ -65,4 +69,4 @@ def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
 
 
 def test_the_split_asks_for_what_its_plan_says():
-    laws.the_split_asks_for_what_its_plan_says()
+    the_split_asks_for_what_its_plan_says()

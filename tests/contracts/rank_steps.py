@@ -1,6 +1,6 @@
 """Noisy steps that several ranks make together, at parameters that stay where they are.
 
-    python tests/contracts/steps.py RANK SIZE FOLDER
+    python tests/contracts/rank_steps.py RANK SIZE FOLDER
 
 makes them in one of SIZE processes, which find each other by a file in FOLDER; rank 0 writes them there.
 """
