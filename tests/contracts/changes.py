@@ -1,4 +1,4 @@
-"""One line of the shipped code, changed: what pipelines are broken by."""
+"""Faults for pipelines: changes of one line of the shipped code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-# Of `mechanisms.gaussian`, and of `privatize.clipped_weights`.
+# Lines of `mechanisms.gaussian` and of `privatize.clipped_weights`.
 NOISE = "access.stream.add_normal_(access.ranks.part_of(values), deviation)"
 FACTORS = "factors = clip_weights if math.inf in bounds else rule.factors"
 
 
 def change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]) -> None:
-    """Change lines of a function, wherever it was imported; a line that is not there once is an error."""
+    """Change lines of a function, wherever it was imported; a line that is not there exactly once is an error."""
     function = inspect.unwrap(function)
     source = textwrap.dedent(inspect.getsource(function))
     for line, instead in lines.items():

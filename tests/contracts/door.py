@@ -1,7 +1,7 @@
-"""The one door to noise, watched: exact values as mechanisms draw on them, and answers that are the same for two data sets.
+"""The one door to noise, watched: the exact values that mechanisms noise, and equal answers for two data sets.
 
-Laws that are written with it hold of whatever code lies between records and release, for they see only what passes the
-door and what comes out at the end.
+Laws written with it hold for any code between records and release: they see only what passes the door and what comes out
+at the end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Noised:
     """Values to which one mechanism added noise.
 
     Args:
-        access: from which the noise was taken, and under which name.
-        exact: the values before, over the standard deviation (of other noise, the scale) that was drawn.
-        chosen: whether they are the scores among which the exponential mechanism chooses.
+        access: the access from which the noise was taken, and the noise's name there.
+        exact: the values before noise, over the standard deviation (or, for other noise, the scale) that was drawn.
+        chosen: true for the scores among which the exponential mechanism chooses.
     """
 
     access: OpenAccess
@@ -38,9 +38,9 @@ class Noised:
 
 
 class Gumbels:
-    """Stands in for standard Gumbel numbers: tells with which scale they are multiplied, and which scores they meet."""
+    """A stand-in for standard Gumbel numbers: it tells the scale that multiplies them and the scores they are added to."""
 
-    # So that an array that meets it asks it, and not each of its numbers.
+    # An array that is added to it then asks it once, and not for each number.
     __array_ufunc__ = None
 
     def __init__(self, answer: Callable[[np.ndarray, float], np.ndarray], scale: float = 1.0) -> None:
@@ -54,17 +54,17 @@ class Gumbels:
 
 
 class Door:
-    """While it is entered, Gaussian, Laplace and Gumbel noise is drawn through it, by any mechanism of any account.
+    """A context in which every mechanism of every account draws its Gaussian, Laplace and Gumbel noise through one place.
 
-    It keeps the exact values, and gives the n-th values of each walk the same noisy answer. So how many numbers are noised,
-    and with how much, has to be the same in each walk, too. The exponential mechanism chooses the place in the middle.
-    Randomness of records and of lots is drawn as ever.
+    It keeps the exact values, and gives the n-th values of each walk the same noisy answer. So the number of noised values
+    and the size of the noise must also be the same in each walk. The exponential mechanism chooses the place in the middle.
+    Randomness of records and of lots is drawn as usual.
     """
 
     def __init__(self) -> None:
         self._answers: list[tuple[Tensor, float]] = []
         self.walk: list[Noised] = []
-        # A noise that was taken from its access, and is still to be drawn.
+        # A noise that was taken from its access and is not drawn yet.
         self._due: tuple[OpenAccess, str] | None = None
 
     def __enter__(self) -> Door:
@@ -88,7 +88,7 @@ class Door:
         self._patch.undo()
 
     def _noised(self) -> tuple[OpenAccess, str]:
-        """The noise that is drawn now."""
+        """Return the noise that is drawn now."""
         assert self._due is not None, "noise that was taken from no access"
         due, self._due = self._due, None
         return due
@@ -114,7 +114,7 @@ class Door:
         return values.copy_(answer.view_as(values))
 
     def walked(self, run: Callable[[Any], Any], data: Any) -> tuple[list[Noised], Any]:
-        """What `run` noises of these data, and what it gives."""
+        """Return what `run` noises on these data, and its result."""
         self.walk = []
         result = run(data)
         self._check_drawn()
@@ -125,11 +125,11 @@ class Door:
 
 
 def overspent(run: Callable[[Any], Any], first: Any, *others: Any) -> list[float]:
-    """How far other data sets lie from the first, in units of what was paid for: above 1 is more.
+    """Return how far other data sets lie from the first, in units of what was paid for: above 1 is overspent.
 
-    A number for each of the others and each access: of all Gaussians of the access together, by its merged multiplier, or
-    of one noise by its own, whichever is more; to 12 digits, as exact as the arithmetic of this test. A choice costs as
-    much as its scores move apart, in units of the noise.
+    There is one number for each other data set and each access: the move of all Gaussians of the access together, against
+    its merged multiplier, or the move of a single noise against its own, whichever is larger. It has 12 digits, as the
+    arithmetic of this test does. A choice costs as much as its scores move apart, in units of the noise.
     """
     with Door() as door:
         own, *walks = [door.walked(run, data)[0] for data in (first, *others)]
@@ -152,7 +152,7 @@ def overspent(run: Callable[[Any], Any], first: Any, *others: Any) -> list[float
 
 
 def parts_add_up(run: Callable[[Any], Any], both: Any, first: Any, second: Any) -> None:
-    """Given the answers so far, what is noised is a sum over records: that of two parts adds up to that of both."""
+    """Check that, given the answers so far, noised values are sums over records: two parts add up to the whole."""
     with Door() as door:
         together, one, other = (door.walked(run, data)[0] for data in (both, first, second))
     for whole, a, b in zip(together, one, other, strict=True):
@@ -162,12 +162,12 @@ def parts_add_up(run: Callable[[Any], Any], both: Any, first: Any, second: Any) 
 
 
 def given_the_answers(run: Callable[[Any], Any], *data: Any) -> list[Any]:
-    """What `run` gives for each of some data sets, where mechanisms answer all of them as they answer the first."""
+    """Return the result of `run` for each data set, while mechanisms answer all of them as they answer the first."""
     with Door() as door:
         return [door.walked(run, own)[1] for own in data]
 
 
 def others_learn_the_same(run, first, second) -> None:
-    """Check that what a run gives follows from the answers alone, whichever of two data sets it has."""
+    """Check that the result of a run follows from the answers alone: it is the same for two data sets."""
     for a, b in zip(*given_the_answers(run, first, second), strict=True):
         assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))

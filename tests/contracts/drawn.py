@@ -9,11 +9,11 @@ from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 
 def drawn(account, records, offsets=None, stage="training") -> Lot:
-    """All of these records, in their order, as the account draws them for a stage at rate 1.
+    """Return all of these records, in their order, as the account draws them for a stage at rate 1.
 
     Args:
-        account: whose stage takes all records.
-        records: a tensor (B, ...), or what else `PoissonLots` takes.
+        account: an account whose stage takes all records.
+        records: a tensor (B, ...), or anything else that `PoissonLots` takes.
         offsets: where components begin and end.
     """
     clusters, k = None, 1
@@ -23,12 +23,12 @@ def drawn(account, records, offsets=None, stage="training") -> Lot:
 
 
 def draw_of(account, size, stage="training") -> LotId:
-    """Of so many records."""
+    """Return the draw of a lot of so many records."""
     return drawn(account, torch.zeros(size, 1), stage=stage).draw
 
 
 def handed(account, gradients):
-    """Gradients (B, *parameter) by parameter, as of a lot of B records that the account has drawn."""
+    """Return gradients (B, *parameter) by parameter as those of a lot of B records that the account has drawn."""
     return materialised(gradients, draw_of(account, len(next(iter(gradients.values())))))
 
 

@@ -1,4 +1,4 @@
-"""The law of a selection that was killed: its trials cost what they were charged as, whatever was lost."""
+"""The law of a selection that was killed: its trials cost what they were charged, whatever was lost."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _counted(accesses: Iterable[tuple[Access, int]]) -> Counter[str]:
 
 
 def a_killed_trial_costs_what_was_planned_or_fails(stage: str = "clustering") -> None:
-    """Killed after an access of one stage, before its result was kept, a selection of one trial goes on.
+    """Check a selection of one trial that is killed after an access, before its result was kept, and then goes on.
 
-    Over both attempts the trial makes no access more than it was charged for, under the plan that it was charged as; so it
-    fails, unless a noisy number that was lost is not asked for again.
+    Over both attempts the trial makes no more accesses than it was charged for, under the plan by which it was charged. So
+    it fails, unless the noisy number that was lost is not asked for again.
     """
     attempts: list[tuple[Account, Counter[str]]] = []
     opened, learned = Account.open, selection.learned

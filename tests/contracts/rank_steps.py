@@ -2,7 +2,7 @@
 
     python tests/contracts/rank_steps.py RANK SIZE FOLDER
 
-makes them in one of SIZE processes, which find each other by a file in FOLDER; rank 0 writes them there.
+makes them in one of SIZE processes, which find each other through a file in FOLDER; rank 0 writes the steps there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORDS = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)) * torch.
 
 
 def account_of(ranks, multipliers, *, count=STEPS, rate=RATE, seed=5, max_rows=1):
-    """An account that these ranks share, of equal accesses; its noise is repeatable."""
+    """Return an account that these ranks share, of equal accesses; its noise is repeatable."""
     plan = Plan((Stage(Access("training", multipliers, rate), count, 1.0),), 1.0, 1e-5, max_rows=max_rows)
     account = Account(plan, stream=PrivateStream(seed=seed))
     account.join(ranks)
@@ -39,7 +39,7 @@ def account_of(ranks, multipliers, *, count=STEPS, rate=RATE, seed=5, max_rows=1
 
 
 def _terms(weight, bias):
-    """A quadratic loss a record, and of each group the sine of a sum; in closed form, since many steps are made."""
+    """Return a quadratic loss a record and the sine of a sum a group; in closed form, since many steps are made."""
 
     def whole(lot, slope):
         return {weight: Dense(slope[:, None] * lot.records), bias: Dense(slope[:, None])}, lambda: slope
@@ -55,7 +55,7 @@ def _terms(weight, bias):
 
 
 def steps_of(ranks: Ranks, seed: int = 5) -> torch.Tensor:
-    """(STEPS, 5) noisy gradients of a step each, at parameters that stay where they are; the same in all ranks."""
+    """Return (STEPS, 5) noisy gradients, a row a step, at parameters that stay where they are; the same in all ranks."""
     network = nn.Module()
     network.weight, network.bias = nn.Parameter(torch.tensor([0.3, -0.2, 0.1, 0.4])), nn.Parameter(torch.tensor([0.2]))
     account = account_of(ranks, {"gradient": 0.5, "norms": 0.5}, seed=seed)
@@ -67,7 +67,7 @@ def steps_of(ranks: Ranks, seed: int = 5) -> torch.Tensor:
     )
     terms, found = _terms(network.weight, network.bias), []
     for _ in range(STEPS):
-        # Anew each time, with a new draw of who has which record: the law of a step is over that draw, too.
+        # New each time, so that records are assigned to ranks anew: the law of a step covers that draw, too.
         lot = PoissonLots(RECORDS, account).draw()
         optimizer.set_gradients(*[term_gradients(network, term, lot, account.stream) for term in terms])
         optimizer.step()

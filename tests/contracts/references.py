@@ -1,4 +1,4 @@
-"""Laws of a run below a reference that is not for a record replaced: nothing is stated, nor charged, as if it were."""
+"""Laws of a run below a reference that does not cover replaced records: nothing is stated or charged as if it did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lightning_dpgen.release.verify import verify
 
 EPSILON, DELTA = 4.0, 1e-5
 COUNT = StageSpec("count", {"n": 1.0}, 1, max_noise=1e9, share=0.1, noise=3.0)
-# Why no account of a record replaced is known, and what follows: a number of lots that is not known yet, or a choice.
+# Reasons why no account of a replaced record is known, and what follows: a number of lots not known yet, or a choice.
 FOLLOWING = {
     "lots": ({"sampled": None}, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e9, sample_rate=0.1)),
     "a choice": ({"sampled": 0, "pure": True}, StageSpec("choice", {"best": 1.0}, 2, max_noise=1e9, kinds={"best": PURE})),
@@ -52,7 +52,7 @@ def account_of_a_run(kind: str) -> Account:
 
 
 def its_certificate_says_nothing_of_a_record_replaced(kind="lots") -> None:
-    """Though the event of the reference alone would have such an epsilon."""
+    """Check it although the event of the reference alone would have such an epsilon."""
     account = account_of_a_run(kind)
     plan = account.plan
     assert not plan.reference.replaceable and math.isfinite(spent(plan.event, DELTA, relation=REPLACE_ONE).epsilon)
@@ -67,7 +67,7 @@ def its_certificate_says_nothing_of_a_record_replaced(kind="lots") -> None:
 
 
 def a_study_of_records_replaced_charges_its_pair(kind="lots") -> None:
-    """For one removed and one added: (2 e, (1 + exp e) d), and not what the reference would cost."""
+    """Check the charge for one removed and one added: (2 e, (1 + exp e) d), and not the cost of the reference."""
     plan = account_of_a_run(kind).plan
     entry = study_entry(plan)
     assert "replaced" not in entry and entry["pair"] == (plan.epsilon, DELTA)

@@ -1,4 +1,4 @@
-"""A certificate that was changed, and sealed again by whoever changed it."""
+"""Certificates that were changed, and sealed again by the one who changed them."""
 
 import json
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Pipelines broken by changing one line of the shipped code: each is caught by the laws that are named beside it.
 
-A case says which function, which of its lines, and what stands there instead; a line that is no longer in the function is
-an error of the case. The law runs first on what is shipped, where it must hold, and then on what is broken. The code of the
+A case names a function, one of its lines, and the text that replaces it; a line that is no longer in the function is an
+error of the case. The law runs first on the shipped code, where it must hold, and then on the broken code. The code of the
 function itself is replaced, so that it is broken wherever it was imported.
 """
 
@@ -109,7 +109,7 @@ from lightning_dpgen.sampling.lots import PoissonLots
 
 @dataclass(frozen=True)
 class Broken:
-    """A line of a function and what replaces it (several, where a line moves), and the laws that must notice."""
+    """A line of a function with its replacement (several, where a line moves), and the laws that must notice."""
 
     function: Callable
     lines: dict[str, str]
@@ -476,7 +476,7 @@ BROKEN = {
     "a threshold for keys that forgets how many one record holds": Broken(
         mechanisms.key_threshold, {"math.log1p(-delta) / most": "math.log1p(-delta)"}, (key_seen,)
     ),
-    "a threshold for keys counted from nobody": Broken(
+    "a threshold for keys counted from zero": Broken(
         mechanisms.key_threshold, {"return 1.0 - multiplier": "return -multiplier"}, (key_seen,)
     ),
     "a threshold for keys that forgets the sensitivity": Broken(

@@ -1,7 +1,7 @@
-"""All that one lot releases moves, together, by at most what the merged multiplier of its access pays for.
+"""The joint release of one lot moves by at most what the merged multiplier of its access pays for.
 
-Each noise is divided by its own standard deviation; the joint L2 move of one record must then be at most
-1 / (merged multiplier), which is what the accountant charges. And what is public afterwards follows from the answers alone.
+Each noise is divided by its own standard deviation. The joint L2 move of one record must then be at most
+1 / (merged multiplier), which is what the accountant charges. Everything public afterwards follows from the answers alone.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Each erratum of docs/PRIVACY.md ("Errata of the four papers") by its counter-example.
+"""Counter-examples for each erratum of docs/PRIVACY.md ("Errata of the four papers").
 
-The papers' formulas come from experiments/papers; what is true is computed here by another way (quadrature, exact
+The papers' formulas come from experiments/papers. The true values are computed here in another way (quadrature, exact
 enumeration, a few lines of the algorithm in question) or by the package's accountant.
 """
 
@@ -42,14 +42,14 @@ def test_dpgm_lemma_1_is_half_of_the_moment(sigma):
 
 
 def test_dpgm_equivalence_of_definition_2_is_false():
-    """Pr[loss > eps] <= delta suffices, and is not needed: 0.309 where delta is 0.127."""
+    """Pr[loss > eps] <= delta suffices but is not needed: it is 0.309 where delta is 0.127."""
     tail, delta = norm.sf(0.5), norm.sf(0.5) - math.e * norm.sf(1.5)
     assert gaussian_epsilon(1.0, delta) == pytest.approx(1.0, rel=1e-6)
     assert tail > 2.4 * delta
 
 
 def test_dpgm_a_record_replaced_in_its_cluster_moves_the_sum_by_2c():
-    """Section 4.1 and Lemma 1 allow sqrt(2) C; and count and sum together are charged half of what they cost."""
+    """Section 4.1 and Lemma 1 allow sqrt(2) C; count and sum together are charged half of what they cost."""
     bound, sigma = 1.0, 40.0
     stays = np.array([[5.0], [-5.0]])
     first, second = (clip(row[None], bound).sum(0) for row in stays)
@@ -61,7 +61,7 @@ def test_dpgm_a_record_replaced_in_its_cluster_moves_the_sum_by_2c():
 
 @pytest.mark.parametrize(("q", "sigma_C", "sigma_G"), [(0.01, 0.9, 1.1), (0.05, 4.0, 1.0)])
 def test_one_lot_with_two_gaussians_is_one_gaussian(q, sigma_C, sigma_G):
-    """What is true in place of Theorem 3: the joint moment, on a grid in the plane, is that of the joined multiplier."""
+    """True in place of Theorem 3: the joint moment, on a grid in the plane, is that of the joined multiplier."""
     x, dx = np.linspace(-8 * sigma_C, 8 * sigma_C + 5, 1201, retstep=True)
     y, dy = np.linspace(-8 * sigma_G, 8 * sigma_G + 5, 1201, retstep=True)
     out = np.outer(norm.pdf(x, 0, sigma_C), norm.pdf(y, 0, sigma_G))
@@ -96,10 +96,10 @@ def test_two_releases_of_one_lot_are_not_two_sampled_events():
 
 
 def _least_epsilon(rate, multiplier, chance, count, delta, step=4e-5, reach=20.0):
-    """A lower bound on epsilon of `count` steps, each of which, visibly, happens with `chance`; else nothing is shown.
+    """Return a lower bound on epsilon of `count` steps, each of which visibly happens with `chance`, or shows nothing.
 
-    The privacy losses of (1-q) N(0) + q N(1) against N(0), rounded *down* to a grid and composed by FFT. What falls beyond
-    the reach is lost; below -20 it would come round as a gain, but has probability e^-20 at most.
+    The privacy losses of (1-q) N(0) + q N(1) against N(0) are rounded *down* to a grid and composed by FFT. Losses beyond
+    the reach are dropped; those below -20 would come round as a gain, but have probability e^-20 at most.
     """
     losses = step * np.arange(math.floor(math.log1p(-rate) / step), math.ceil(reach / step))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -127,16 +127,16 @@ def test_dpgm_choosing_a_cluster_does_not_amplify():
     for k, factor in ((2, 2.0), (5, 5.0), (10, 10.0)):
         seen = math.log1p(math.expm1(sampled_moment(4, k * q, lot)) / k)
         assert seen > factor * sampled_moment(4, q, lot)
-    # The training alone, no k-means; of a record in a cluster of a tenth, and of a hundredth.
+    # The training alone, without k-means, for a record in a cluster of a tenth and one in a cluster of a hundredth.
     assert _least_epsilon(10 * q, lot, 0.1, FIGURE_2["T_S"], DELTA) > 2.0 > dpgm_theorem4(**FIGURE_2)
     assert _least_epsilon(100 * q, lot, 0.01, FIGURE_2["T_S"], DELTA) > 8.0
-    # The bound is one: where nothing is chosen it stays below the accountant, closely.
+    # It is a bound: where nothing is chosen it stays just below the accountant's epsilon.
     true = spent(steps(0.1, 1.0, 50), DELTA).epsilon
     assert 0.99 * true < _least_epsilon(0.1, 1.0, 1.0, 50, DELTA) <= true
 
 
 def test_dpgm_exact_sizes_have_no_finite_epsilon():
-    """A cluster of none against one of one: what is impossible without the record happens with this probability."""
+    """An empty cluster against one of one record: the outcome that needs the record happens with this probability."""
     n = 60_000
     assert 1 - (1 - 1 / n) ** FIGURE_2["T_S"] > 0.17  # selected in training (Algorithm 1, line 4)
     assert 1 - (1 - 1 / n) ** n > 0.63  # drawn in generation, in proportion to size (section 4.4)
@@ -185,7 +185,7 @@ def test_dpgm_delta_of_one_in_n_allows_a_whole_record():
 
 
 def test_rbm_pairing_records_with_chains_has_no_bounded_sensitivity():
-    """A record in front gives everyone another chain: 47 C with 100 records. Against the mean of the chains it is C."""
+    """A record in front gives every other one another chain: 47 C with 100 records. Against the mean of chains it is C."""
     bound, m, lot = 0.5, 400, 100
     chains, records = np.zeros((lot + 1, m)), np.zeros((lot, m))
     chains[1::2, 0], records[1::2] = 1.0, 1.0
@@ -207,7 +207,7 @@ def test_rbm_pairing_records_with_chains_has_no_bounded_sensitivity():
 
 
 def _group_sum(groups, bound):
-    """Clipped gradients of psi(s) = theta (sum of s) in one dimension, summed: an empty group adds nothing."""
+    """Return the sum of clipped gradients of psi(s) = theta (sum of s) in one dimension; an empty group adds nothing."""
     return sum(float(np.clip(sum(group), -bound, bound)) for group in groups)
 
 
@@ -216,7 +216,7 @@ def test_privae_a_group_moves_by_2c2():
     C1, C2, B = 0.05, 0.005, 16
     batch = [-1.0] * B
     assert abs(_group_sum([[*batch, 40.0]], C2) - _group_sum([batch], C2)) == pytest.approx(2 * C2)
-    # With the record's own gradient, which may point the same way: above Lemma 2.
+    # The record's own gradient may point the same way: together they are above Lemma 2.
     assert privae_lemma2(C1, C2) < C1 + 2 * C2
     # Micro aggregation, equation (9): the batch's gradient once for each record.
     micro = (B + 1) * _group_sum([[*batch, 40.0]], C2) - B * _group_sum([batch], C2)
@@ -252,7 +252,7 @@ def test_privae_kappa_is_not_the_ratio_and_not_enough():
     assert spent(steps(RATE, whole * drawn / needed, STEPS), DELTA, interval=5e-4).epsilon > 10.5
     # The optimum of two noises is what one noise on the sum needs.
     a, c = np.array([1 / SHAPE["B"], 1 / SHAPE["b"]]), np.array([SHAPE["C1"], 2 * SHAPE["C2"]])
-    splits = np.linspace(0.001, 0.999, 9_981)  # of 1/sigma^2, to the first term
+    splits = np.linspace(0.001, 0.999, 9_981)  # the first term's part of 1/sigma^2
     deviations = np.hypot(a[0] * c[0] / np.sqrt(splits), a[1] * c[1] / np.sqrt(1 - splits)) * whole
     assert deviations.min() == pytest.approx(needed, rel=1e-6)
     assert deviations.min() >= needed * (1 - 1e-12)
@@ -316,7 +316,7 @@ def test_jl_bounds_are_empty_at_the_sizes_of_table_1():
 
 
 def _row_sensitivity(P):
-    """max of |v P|_1 over |v|_2 <= 1: max of |P s|_2 over signs s, by enumeration; and the v that reaches it."""
+    """Return max |v P|_1 over |v|_2 <= 1, which is max |P s|_2 over signs s, by enumeration; and the v that reaches it."""
     signs = np.array(list(itertools.product([1.0, -1.0], repeat=P.shape[1] - 1)))
     images = P @ np.hstack([np.ones((len(signs), 1)), signs]).T
     best = images[:, np.linalg.norm(images, axis=0).argmax()]
@@ -332,7 +332,7 @@ def test_jl_theorem_5_does_not_cover_all_rows():
         P = random.normal(size=(d, k)) / math.sqrt(k)
         along = P @ np.ones(k)
         assert np.abs(along / np.linalg.norm(along) @ P).sum() > 1.7 * c
-    # At a size of Table 1 as well: 0.36 or more is claimed to be covered.
+    # The same at a size of Table 1, where the paper claims that 0.36 or more is covered.
     c, chance = jl_theorem5(10, t=0.83)
     covered = np.mean([_row_sensitivity(random.normal(size=(50, 10)) / math.sqrt(10))[0] <= c for _ in range(40)])
     assert 1 - chance > 0.35
@@ -340,7 +340,7 @@ def test_jl_theorem_5_does_not_cover_all_rows():
 
 
 def test_jl_scale_from_the_drawn_projection_is_exact():
-    """What is true: for the P that was drawn the sensitivity is a number, reached and never exceeded."""
+    """For the P that was drawn the sensitivity is a number that is reached and never exceeded."""
     random = np.random.default_rng(2)
     P = random.normal(size=(10, 3)) / math.sqrt(3)
     largest, worst = _row_sensitivity(P)
@@ -352,7 +352,7 @@ def test_jl_scale_from_the_drawn_projection_is_exact():
 
 
 def test_jl_definition_5_is_failed_by_what_ignores_the_data():
-    """A uniform number, whatever the data: ln((p - delta) / p) of an event of probability p has no lower bound."""
+    """A uniform number ignores the data, and yet ln((p - delta) / p) of an event of probability p has no lower bound."""
     epsilon, delta = 4.0, DELTA
     p = 1.001 * delta
     assert abs(math.log((p - delta) / p)) > epsilon

@@ -88,7 +88,7 @@ MAPS = {
 
 @pytest.fixture(params=["highest", "medium"])
 def precision(request):
-    """What is asked for of products in float32, which on some processors means 8 bits."""
+    """Set the precision of products in float32; on some processors "medium" means 8 bits."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(request.param)
     yield
@@ -99,9 +99,9 @@ def precision(request):
 @pytest.mark.parametrize("kept_as", [_dense, _sparse, _ones, _greys])
 @pytest.mark.parametrize("name", MAPS)
 def test_what_the_split_computes_of_a_record_is_its_own(name, kept_as):
-    """Bit for bit, whatever the number of records and its place among them: features, places in directions, clusters, sums.
+    """Bit for bit, for any number of records and any place among them: features, places in directions, clusters, sums.
 
-    Copies, so that one more record could change all; a product in float32 rounds rows of 191 and of 192 differently.
+    Records are copies, so that one more could change all; a product in float32 rounds rows of 191 and of 192 differently.
     """
     m, generator = 784, torch.Generator().manual_seed(0)
     features = MAPS[name](m, generator)
@@ -114,7 +114,7 @@ def test_what_the_split_computes_of_a_record_is_its_own(name, kept_as):
         directions = torch.randn(17, features.d, generator=torch.Generator().manual_seed(1))
         seen = KeptFeatures(Directions(kept, directions), store, 2**30)
         z, y = (torch.cat([block for _, block in each]) for each in (kept, seen))
-        # Between two centres, as near as float32 tells.
+        # Halfway between two centres, to the precision of float32.
         near = z[0] * kept.unit
         aside = torch.randn(features.d, generator=torch.Generator().manual_seed(2)) / features.d**0.5
         clusters = lloyd(kept, torch.stack([near + aside, near - aside]))[0]
@@ -123,11 +123,11 @@ def test_what_the_split_computes_of_a_record_is_its_own(name, kept_as):
     for n in sizes:
         for part, first in zip(found[n][:3], found[1][:3], strict=True):
             assert (part[:n] == first[0]).all() and torch.equal(part[n:], first[1:])
-        # Exact, but for the last product with what a multiple stands for.
+        # Exact, but for the last product with the value of one unit.
         torch.testing.assert_close(found[n][3], found[1][3], rtol=4e-16 if kept_as is _greys else 0.0, atol=0.0)
 
 
-# Decisions: where a record is counted. Of five records the first one is at a border, which is public, so that anybody may
+# Decisions about where a record is counted. The first of five records is at a border; borders are public, so anyone may
 # have put it there.
 
 
@@ -143,7 +143,7 @@ def _at(records, places):
 
 
 def _scored_alike(records):
-    """A classifier for whom a record's first two labels are as likely as its weights can say, and the third is not."""
+    """Return a classifier that gives the first record's first two labels equal scores, and its third a far lower one."""
     row = _at(records, [0]).take(np.array([0]))[0].double()
     weights = WEIGHTS[:, : len(row)].clone()
     weights[:, records.schema.layout.labels] = 0.0
@@ -167,7 +167,7 @@ def _sets():
 
 
 def _written_out(records):
-    """The same numbers as records without levels, in float32."""
+    """Return the same numbers as records without levels, in float32."""
     schema = SimpleNamespace(layout=dataclasses.replace(records.schema.layout, levels=None))
     units = (records.encoded.units / 255).astype(np.float32)
     return Records(schema, Encoded(units, records.encoded.codes))
@@ -183,14 +183,14 @@ def _clusters(places):
 
 
 def _shortened(places):
-    """To a radius that is the length of the record at the border."""
+    """Return sums clipped to a radius that is the length of the record at the border."""
     records = _written_out(POOL)
     radius = float(records.take(np.array([0])).double().norm())
     return clipped_sums(_at(records, places), radius, torch.zeros(len(places), dtype=torch.int64), 1)
 
 
 def _released(multipliers, ask):
-    """The exact numbers that a mechanism is asked for."""
+    """Return a function that gives the exact numbers that a mechanism is asked for."""
 
     def decide(places):
         with Door() as door, account_of(multipliers).open("training") as access:
@@ -216,7 +216,7 @@ PRICES = TableSchema((
 
 
 def _cells(places):
-    """Of a table of numbers, some of them at the beginnings of bins."""
+    """Return cells of a table of numbers, some of them at the beginnings of bins."""
     frame = pd.DataFrame({"price": np.array([0.1 + 0.2, 0.3, 0.1, 0.0, 100.0])[places],
                           "weight": np.expm1(np.arange(5) / 7 * np.log(2.0))[places]})  # fmt: skip
     records = read_table(frame, PRICES).encoded
@@ -224,7 +224,7 @@ def _cells(places):
 
 
 def _bins(places):
-    """Of the values of pictures, of which one is at the border of two bins."""
+    """Return bins of the values of pictures, one of which is at the border of two bins."""
     values = torch.tensor([3 / 7, 0.0, 1.0, 2 / 7, 1 / 3], dtype=torch.float64)[places, None].expand(-1, 4)
     return 4 * Histogram(Layout(units=4), channels=1, bins=7).of_values(values)
 
@@ -249,9 +249,9 @@ DECISIONS = {
 
 
 def _counted_alone(decide) -> None:
-    """What copies of the record at the border and some others are counted as is the sum of what each is alone, exactly.
+    """Check that copies of the record at the border and some others count as exactly the sum of each of them alone.
 
-    Of any number of copies, in any order, by one thread and by several.
+    It holds for any number of copies, in any order, with one thread and with several.
     """
     tie, others = decide([0]), decide([1, 2, 3, 4])
     threads = torch.get_num_threads()
@@ -289,7 +289,7 @@ def test_a_row_replaced_changes_no_other_row_of_a_projection():
 
 
 def test_labels_told_in_single_precision_would_be_noticed(monkeypatch):
-    """Scores are a product in float32, and a public offset lies between the numbers to which it rounds a row."""
+    """Scores would be a product in float32, and a public offset lies between the numbers to which it rounds a row."""
     records = _written_out(POOL)
     row, weights = records.take(np.array([0])), WEIGHTS.float()
     weights[:, PICTURES.layout.labels] = 0.0

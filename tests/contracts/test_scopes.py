@@ -1,4 +1,4 @@
-"""What one record can change, where bounds are for layers, components or groups, and where a lot has several terms."""
+"""The change that one record can make where bounds are for layers, components or groups, or a lot has several terms."""
 
 import pytest
 from contracts.laws.clipping import (

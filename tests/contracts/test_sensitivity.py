@@ -21,10 +21,10 @@ from lightning_dpgen.sampling.lots import Lot
 
 
 class Watch:
-    """Stands in for the Gaussian mechanism: keeps each exact value, and answers alike for both neighbours.
+    """A stand-in for the Gaussian mechanism: it keeps each exact value, and answers alike for both neighbours.
 
-    The first neighbour's answers (its exact values plus fixed noise) are replayed to the second, so that both walk the
-    same public path, which is what adaptive composition conditions on.
+    The first neighbour's answers (its exact values plus fixed noise) are replayed to the second. So both walk the same
+    public path, on which adaptive composition conditions.
     """
 
     def __init__(self):
@@ -42,7 +42,7 @@ class Watch:
 
 
 def shifts(monkeypatch, module_names, run, first, second):
-    """(name, joint L2 shift, declared sensitivity) of every value that the run would noise."""
+    """Return (name, joint L2 shift, declared sensitivity) of every value that the run would noise."""
     watch, answers = Watch(), []
     for module in module_names:
         monkeypatch.setattr(module, "gaussian", lambda *a, **k: answers.append(watch(*a, **k).clone()) or answers[-1])
@@ -95,7 +95,7 @@ def _rest(spec):
 @pytest.mark.parametrize("rule", [Fixed(0.5), DPNorm(c_max=2.0, bins=10)], ids=["fixed", "dpnorm"])
 @pytest.mark.parametrize("kind", ["antipodal", "huge", "tiny", "nan", "lonely"])
 def test_clipped_sum_and_histogram(monkeypatch, account_of, rule, kind):
-    """Materialised gradients of two components, so that the neighbour may be anything at all."""
+    """Gradients of two components are materialised, so that the neighbour may be anything at all."""
     weight = torch.nn.Parameter(torch.zeros(2, 6))
     rows = torch.randn(10, 2, 6, generator=torch.Generator().manual_seed(0))
     rows[:, 1] = 0.0  # every record belongs to the first component

@@ -1,8 +1,8 @@
-"""One, two and four ranks make the same steps in distribution, and a record reaches as far as with one.
+"""One, two and four ranks make the same steps in distribution, and a record moves them no farther than with one.
 
 Each comparison is a Kolmogorov-Smirnov test of 800 steps against 800 for each of five parameters, at a level of 1e-5: a
-false alarm in any of the ten of a test has a chance of 1e-4 (seeds are fixed, so it does not come and go). What one wrong
-line does (`BROKEN`) is found by the same test.
+false alarm in any of the ten of a test has a chance of 1e-4 (seeds are fixed, so it does not come and go). The same test
+finds what one wrong line does (`BROKEN`).
 """
 
 import contextlib
@@ -34,7 +34,7 @@ LEVEL = 1e-5
 
 @functools.cache
 def _steps(size: int, seed: int = 5) -> np.ndarray:
-    """(STEPS, 5) noisy gradients of a step each, at parameters that stay where they are."""
+    """Return (STEPS, 5) noisy gradients, a row a step, at parameters that stay where they are."""
     return _made(size, seed)
 
 
@@ -56,7 +56,7 @@ def test_ranks_step_as_one_does(size):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_step_as_one_does(tmp_path, size):
-    """As above, but the ranks are processes, and gloo is between them."""
+    """As above, but the ranks are processes connected by gloo."""
     command = [sys.executable, rank_steps.__file__]
     ranks = [subprocess.Popen([*command, str(rank), str(size), str(tmp_path)]) for rank in range(size)]
     assert [rank.wait(timeout=300) for rank in ranks] == [0] * size
@@ -66,18 +66,18 @@ def test_processes_step_as_one_does(tmp_path, size):
 
 
 def _whole_noise(patch):
-    """Each rank draws the noise of all."""
+    """Let each rank draw the noise of all."""
     patch.setattr(Ranks, "part_of", lambda self, values: values)
 
 
 def _noise_of_rank_0(patch):
-    """The others draw none."""
+    """Let the other ranks draw none."""
     own = Ranks.part_of
     patch.setattr(Ranks, "part_of", lambda self, values: own(self, values)[: None if self.leads else 0])
 
 
 def _own_groups(patch):
-    """Each rank has as many groups as all should have."""
+    """Give each rank as many groups as all should have together."""
 
     def gradients(network, term, lot, *args, **kwargs):
         own = lots_module.Lot(lot.records, lot.offsets, lots_module.LotId(lot.draw.stage, lot.draw.size))
@@ -89,7 +89,7 @@ def _own_groups(patch):
 
 
 def _one_shard(patch):
-    """The sum over ranks is left out, and each divides by the expected lot of all."""
+    """Leave out the sum over ranks, though each divides by the expected lot of all."""
     patch.setattr("contracts.threads.ThreadRanks.sum_", lambda self, values: values.copy_(self.told(values)))
 
 
@@ -115,7 +115,7 @@ def test_the_test_finds_what_is_broken(monkeypatch, break_it):
 
 
 def test_a_record_belongs_to_one_rank():
-    """Which one is drawn for each by itself, anew in each fit."""
+    """Its rank is drawn for each record by itself, anew in each fit."""
 
     def work(ranks):
         account = account_of(ranks, {"gradient": 1.0}, rate=1.0, seed=None)
@@ -153,7 +153,7 @@ def test_ranks_must_have_as_many_records():
 
 
 def test_ranks_must_have_the_same_records():
-    """In the same order, for a shard is positions: a record at two of them could be in two shards."""
+    """They must have the same order, too: a shard is a set of positions, and a record at two of them could be in two."""
 
     def work(ranks):
         records = RECORDS if ranks.leads else RECORDS.flip(0)
@@ -165,7 +165,7 @@ def test_ranks_must_have_the_same_records():
 
 @pytest.mark.parametrize("rules", [(Fixed(1e-3), Fixed(100.0)), (DPNorm(4.0, bins=8), DPNorm(8.0, bins=8))], ids=str)
 def test_ranks_must_have_the_same_bound(rules):
-    """Each draws a part of the noise for all, as large as its own bound asks for."""
+    """Each draws a part of the noise for all, of the size that its own bound asks for."""
 
     def work(ranks):
         weight, rule = nn.Parameter(torch.zeros(4)), rules[ranks.rank]
@@ -215,7 +215,7 @@ def test_a_group_reaches_twice_its_bound_across_ranks(size):
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_one_flat_sum_a_step(size):
-    """And, with a bound that is chosen from the lot, one of the histogram."""
+    """With a bound that is chosen from the lot there is one more, of the histogram."""
 
     def work(ranks):
         weight, sums = nn.Parameter(torch.zeros(4)), {}

@@ -1,4 +1,4 @@
-"""Of every kind of run, from records to a release."""
+"""The laws of whole runs, for every kind of run."""
 
 import pytest
 from contracts import whole_runs

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: what several processes say to each other, without starting any."""
+"""Ranks that are threads of one process: they exchange what several processes would, without starting any."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ThreadRanks(Ranks):
         return values.copy_(total)
 
     def broadcast_object(self, value=None):
-        # By way of bytes, as between processes.
+        # As bytes, as between processes.
         return pickle.loads(self._meeting.all(self.rank, pickle.dumps(value) if self.leads else None)[0])
 
     def broadcast_(self, tensors):
@@ -53,7 +53,7 @@ class ThreadRanks(Ranks):
 
 
 def together(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
-    """What `work` gives in each of so many ranks; what the first of them raises that is not about the others, it raises."""
+    """Return the results of `work` in each of so many ranks; raise their first error that is not about another rank."""
     meeting, results, errors = _Meeting(size), [None] * size, []
 
     def one(rank: int) -> None:

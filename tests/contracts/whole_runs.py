@@ -1,4 +1,4 @@
-"""Laws of whole runs, from records to a release: they hold of every access that a run makes, whatever code makes it."""
+"""Laws of whole runs, from records to a release: they hold for every access of a run, whatever code makes it."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Run:
     """A run that is made quickly.
 
     Args:
-        release: makes it, in a folder that is not there yet.
-        data: as many units as are asked for, drawn by a seed.
-        more: the same data and one unit more, in several ways.
-        parted: the same in two parts, of which none shares a unit with the other.
+        release: the function that makes it, in a folder that does not exist yet.
+        data: a function that draws as many units as are asked for, by a seed.
+        more: the same data with one more unit, in several ways.
+        parted: the same data in two parts that share no unit.
     """
 
     release: Callable[[Any, Path], None]
@@ -68,13 +68,13 @@ class Run:
     parted: Callable[[Any], tuple[Any, Any]]
 
     def __call__(self, data: Any) -> Release:
-        """What may be published."""
+        """Return the files that may be published."""
         with (
             tempfile.TemporaryDirectory() as folder,
             warnings.catch_warnings(action="ignore"),
             pytest.MonkeyPatch.context() as patch,
         ):
-            # How good a fit is, is not asked.
+            # The quality of a fit does not matter here.
             for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
                 patch.setattr(module, name, functools.partial(getattr(module, name), steps=3))
             patch.setattr(logging.getLogger("lightning_dpgen"), "disabled", True)
@@ -83,7 +83,7 @@ class Run:
 
 
 def own_data() -> Any:
-    """What `data.target` names."""
+    """Return the data that `data.target` names."""
     return handed
 
 
@@ -109,7 +109,7 @@ def _fit(frame: pd.DataFrame, folder: Path) -> None:
 
 
 def _rows(persons: int, seed: int) -> pd.DataFrame:
-    """Up to three rows a person, so that none is left out."""
+    """Return up to three rows a person, so that none is left out."""
     random = np.random.default_rng(seed)
     who = np.repeat(np.arange(persons), random.integers(1, ROWS + 1, persons))
     ages, towns = random.integers(1, 90, len(who)), random.choice(["Rome", "Ur", "Oslo"], len(who))
@@ -117,7 +117,7 @@ def _rows(persons: int, seed: int) -> pd.DataFrame:
 
 
 def _one_person_more(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """With rows that are all alike, with as different ones as there are, and with more than take part."""
+    """Add a person whose rows are all alike, as different as possible, or more than may take part."""
     alike = pd.DataFrame({"who": -1, "age": 70, "town": "Ur", "smoker": True}, index=range(ROWS))
     different = alike.assign(age=[2, 20, 80], town=["Rome", "Ur", "Oslo"])
     return [pd.concat([more, frame]) for more in (alike, different, pd.concat([alike] * ROWS))]
@@ -135,7 +135,7 @@ def _baskets(count: int, seed: int) -> tuple[BasketSchema, Records]:
 
 
 def _one_customer_more(data: tuple[BasketSchema, Records]) -> list[Any]:
-    """With two baskets of one size: of one item, of two, of many, of all."""
+    """Add a customer with two baskets of one size: of one item, of two, of many, of all."""
     found, (schema, records) = [], data
     for size in (1, 2, 30, 40):
         own = BASKETS.encode(scipy.sparse.csr_array(np.tile(np.arange(40) < size, (2, 1)).astype(np.uint8)))
@@ -162,7 +162,7 @@ def _pictures(count: int, seed: int) -> tuple[ImageSchema, Records]:
 
 
 def _one_picture_more(data: tuple[ImageSchema, Records]) -> list[Any]:
-    """White, black, and half of each."""
+    """Add a picture that is white, black, or half of each."""
     found, (schema, records) = [], data
     for pixels in (np.ones(16), np.zeros(16), np.arange(16) % 2):
         own = Encoded((255 * pixels[None]).astype(np.uint8), np.array([[1]], np.uint8))
@@ -194,10 +194,10 @@ RUNS = MEASURED | {
 
 
 def given_the_answers_a_release_is_the_same(name: str) -> None:
-    """Of some records, of many and of few: where every mechanism answers alike, files are alike, byte by byte.
+    """Check that where every mechanism answers alike, files are equal, byte by byte, for some records, many and few.
 
-    So what leaves follows from noisy numbers and from what is public: no number leaves without noise, nothing is divided by
-    a true number of records, no random numbers that are public are drawn as often as there are records.
+    So a release follows from noisy numbers and public ones: no number leaves without noise, nothing is divided by a true
+    number of records, and public random numbers are not drawn as often as there are records.
     """
     run = RUNS[name]
     first, *others = given_the_answers(run, run.data(60, 0), run.data(600, 1), run.data(20, 2))
@@ -207,14 +207,14 @@ def given_the_answers_a_release_is_the_same(name: str) -> None:
 
 
 def no_one_costs_a_run_more_than_its_accesses(name: str) -> None:
-    """A unit more, a person with all records that take part where that is the unit: no noise of any access is too small."""
+    """Check that no noise of any access is too small for one more unit (a record, or a person with all records)."""
     run = MEASURED[name]
     data = run.data(60, 0)
     assert max(overspent(run, data, *run.more(data))) <= 1.0 + 1e-9
 
 
 def what_a_run_noises_is_a_sum_over_its_records(name: str) -> None:
-    """In every access, given the answers so far: records of two groups of people add up to those of both."""
+    """Check for every access, given the answers so far, that the records of two groups of people add up to all."""
     run = MEASURED[name]
     both = run.data(80, 0)
     parts_add_up(run, both, *run.parted(both))

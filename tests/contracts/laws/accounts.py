@@ -25,13 +25,13 @@ from lightning_dpgen.sampling.lots import PoissonLots
 
 
 def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1, kinds=MappingProxyType({})):
-    """An account for one stage ``training`` with the given noise multipliers (0: not private)."""
+    """Return an account for one stage ``training`` with the given noise multipliers (0: not private)."""
     stage = Stage(Access("training", multipliers, rate, kinds), count, share=1.0)
     return Account(Plan((stage,), target_epsilon=1.0, delta=1e-5, max_rows=max_rows), ledger, PrivateStream(seed=seed))
 
 
 def the_line_is_on_disk_before_the_noise_is_drawn() -> None:
-    """Written, flushed and synced: at each draw the last fsync saw the whole file, with the line of this access."""
+    """Check that it is written, flushed and synced: the last fsync before each draw saw the file with its line."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder) / "ledger.jsonl"
         account = account_of({"sum": 2.0}, ledger=path)
@@ -89,7 +89,7 @@ def a_sampled_access_needs_a_lot() -> None:
 
 
 def each_noise_of_an_access_is_counted() -> None:
-    """Also beside one that is equal. At delta 0 epsilons add up; above it, what is not Gaussian is an event of its own."""
+    """Check it also for equal noises. At delta 0 epsilons add up; above it, any noise but a Gaussian is its own event."""
     random = np.random.default_rng(0)
     for _ in range(100):
         several = random.choice([0.3, 1.0, 1.7, 4.0], int(random.integers(1, 7))).tolist()
@@ -105,7 +105,7 @@ def each_noise_of_an_access_is_counted() -> None:
 
 
 def stopping_early_does_not_lower_what_is_certified() -> None:
-    """One access of two, of which each would pay for itself: account and certificate still say what both cost."""
+    """Check that after one of two planned accesses the account and the certificate still state the cost of both."""
     plan = Plan((Stage(Access("training", {"sum": 5.0}), 2, 1.0),), target_epsilon=1.0, delta=1e-5)
     account = Account(plan)
     with account.open("training") as access:

@@ -43,7 +43,7 @@ RULES = {
 
 
 def bound_of(rule, access, norms: torch.Tensor, before: float | None = None) -> float:
-    """The one bound that a rule chooses for whole gradients."""
+    """Return the one bound that a rule chooses for whole gradients."""
     return rule.bounds(access, LotNorms((norms,)), None if before is None else (before,))[0]
 
 
@@ -51,7 +51,7 @@ ROWS = torch.randn(9, 3, 4, generator=torch.Generator().manual_seed(0))
 
 
 def step_of(rule):
-    """A step of the optimizer from 0 on the gradients that it is handed; gives the new weights and the bound."""
+    """Return a step of the optimizer from 0 on the gradients it is handed; it gives the new weights and the bound."""
 
     def run(gradients):
         weight = nn.Parameter(torch.zeros(3, 4))
@@ -70,17 +70,17 @@ def no_record_costs_more_than_the_access(rule=RULES["fixed"], extra=None, place=
     extra = 100 * ROWS[:1] if extra is None else extra
     more = torch.cat([ROWS[:place], extra, ROWS[place:]])
     assert max(overspent(step_of(rule), ROWS, more)) <= 1.0
-    # The first record of a lot of none, and the last that leaves.
+    # The first record of an empty lot, and the last one that leaves.
     assert max(overspent(step_of(rule), extra, ROWS[:0])) <= 1.0
 
 
 def a_large_record_costs_all_that_was_paid(rule=RULES["fixed"]) -> None:
-    """The bound is met, so that noise for half of it would be noticed."""
+    """Check that the bound is met, so that noise for half of it would be noticed."""
     assert max(overspent(step_of(rule), ROWS, torch.cat([100 * ROWS[:1], ROWS]))) > 0.999
 
 
 def step_with(rules, multiplier=1.0):
-    """A step of the optimizer on the gradients that `make(weights)` gives from what it is handed, one a rule."""
+    """Return a step of the optimizer on gradients that `make(weights, data)` makes, one set for each rule."""
 
     def of(make):
         def run(data):
@@ -104,7 +104,7 @@ def step_with(rules, multiplier=1.0):
 
 
 def _two_layers(rows: torch.Tensor) -> list[torch.Tensor]:
-    """Gradients of two layers from one tensor a record."""
+    """Return gradients of two layers from one tensor a record."""
     return [rows, 0.3 * rows[:, :, :2]]
 
 
@@ -116,7 +116,7 @@ def _grouped(weights, data):
 
 
 def no_record_costs_its_group_more_than_the_access(rule=RULES["dpnorm"]) -> None:
-    """Records that turn their group's gradient round, or bring it from one bin to another; the first of a group."""
+    """Check records that turn their group's gradient round or move it to another bin, and the first of a group."""
     index = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0])
     run = step_with([rule])(_grouped)
     longest = 0.0
@@ -139,7 +139,7 @@ def no_record_costs_layers_more_than_the_access(rule=RULES["fixed"]) -> None:
 
 
 def no_record_costs_a_mixture_more_than_the_access(rule=RULES["fixed"]) -> None:
-    """Three components, of which the first has long gradients and the last short ones."""
+    """Check three components: the first has long gradients, the last short ones."""
     sizes = torch.tensor([2.0, 0.5, 0.02])
 
     def gradients(weights, counts):
@@ -155,7 +155,7 @@ def no_record_costs_a_mixture_more_than_the_access(rule=RULES["fixed"]) -> None:
 
 
 def no_record_costs_several_terms_more_than_the_access() -> None:
-    """One term of records and one of groups, moved in one direction."""
+    """Check one term of records and one of groups that move in one direction."""
     rules = [Fixed(0.5), Fixed(0.2)]
 
     def gradients(weights, data):
@@ -168,16 +168,16 @@ def no_record_costs_several_terms_more_than_the_access() -> None:
     turned = overspent(
         step_with(rules)(gradients), (rows, index), (torch.cat([rows, 1e4 * ROWS[:1]]), F.pad(index, (0, 1)))
     )
-    assert 0.99 < max(turned) <= 1.0, "both terms move as far as they may"
+    assert 0.99 < max(turned) <= 1.0, "both terms move to their bounds"
 
 
 def what_a_lot_noises_is_a_sum_over_its_records(rule=RULES["fixed"]) -> None:
-    """Given the answers so far, each record adds its own, whoever else is there: two parts of a lot add up to it."""
+    """Check that, given the answers so far, each record adds the same beside any others: two parts add up to the lot."""
     parts_add_up(step_of(rule), ROWS, ROWS[:3], ROWS[3:])
 
 
 def step_given_an_embedding(rows):
-    """A step whose gradients lean towards the noisy mean of what records are embedded as, as those of a divergence do."""
+    """Return the noisy mean embedding and the weights of a step whose gradients follow it, as a divergence's do."""
     weight = nn.Parameter(torch.zeros(rows.shape[1]))
     account = account_of({"embedding": 1.0, "gradient": 1.0})
     lot = PoissonLots(rows, account).draw()
@@ -211,7 +211,7 @@ def given_the_answers_a_mean_embedding_is_the_same_for_any_lot() -> None:
 
 
 def given_the_answers_a_step_is_the_same_for_any_lot(rule=RULES["dpnorm"]) -> None:
-    """Weights and bound are functions of what the mechanisms answered, and of nothing else."""
+    """Check that weights and bound are functions of the mechanisms' answers, and of nothing else."""
     for other in (ROWS[:0], 0.01 * ROWS, torch.cat([ROWS, 3 * ROWS])):
         others_learn_the_same(step_of(rule), ROWS, other)
 
@@ -223,6 +223,6 @@ def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf,
         assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
         access.consume("gradient")
     assert len(door.walk) == 1
-    histogram = door.walk[0].exact  # over its deviation of 1 it is the histogram itself
+    histogram = door.walk[0].exact  # divided by its deviation of 1, so the histogram itself
     assert histogram.shape == (8,) and (histogram >= 0).all()
     assert histogram.sum() == sum(math.isfinite(n) for n in norms)

@@ -20,7 +20,7 @@ from lightning_dpgen.sampling.stores import store_of
 
 
 def the_split_asks_for_what_its_plan_says() -> None:
-    """Each of its noises: as many numbers, and as large a deviation, as multiplier times sensitivity says."""
+    """Check for each noise how many numbers it has, and that its deviation is multiplier times sensitivity."""
     for dimensions in (None, 4):
         _asks_for_what_its_plan_says(3, 10, 6, dimensions)
 
@@ -52,7 +52,7 @@ RECORDS = torch.rand(30, 6, generator=torch.Generator().manual_seed(1))
 
 
 def whole_split(records, max_rows=1):
-    """With `max_rows`, records beyond `RECORDS` are in front, and one person's."""
+    """Split records; with `max_rows`, those beyond `RECORDS` are in front and belong to one person."""
     if max_rows > 1:
         persons = np.maximum(np.arange(len(records)) - (len(records) - len(RECORDS)), -1)
         records = Owned(store_of(records), persons)
@@ -70,7 +70,7 @@ def no_record_costs_a_split_more_than_its_accesses(extra=None, place=0) -> None:
 
 
 def no_person_costs_a_split_more_than_its_accesses(max_rows=3) -> None:
-    """A person whose records are all alike is the worst: they are in one cluster, and add up."""
+    """Check the worst person, whose records are all alike: they are in one cluster, and add up."""
     run = functools.partial(whole_split, max_rows=max_rows)
     spent = overspent(run, RECORDS, torch.cat([torch.full((max_rows, 6), 5.0), RECORDS]))
     assert 0.9 < max(spent) <= 1.0 + 1e-9
@@ -81,7 +81,7 @@ def what_a_split_noises_is_a_sum_over_the_records() -> None:
 
 
 def given_the_answers_a_split_is_the_same_for_any_records() -> None:
-    """Counts and means likewise, and the public generator is left where it was."""
+    """Check that counts and means are the same, and that the public generator is left where it was."""
 
     def run(records):
         specs, generator = SETTINGS.specs(30), torch.Generator().manual_seed(2)

@@ -25,19 +25,19 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 
 def discovery_account(multiplier=1.5, delta=0.02, *, seed=5, ledger=None):
-    """An account for one access that buys keys and bounds (multiplier 0: not private)."""
+    """Return an account for one access that buys keys and bounds (multiplier 0: not private)."""
     noises = {"keys": multiplier, "bounds": multiplier} if multiplier else {"keys": 0.0, "bounds": 0.0}
     stage = Stage(Access("discovery", noises, deltas={"keys": delta}), 1, share=1.0)
     return Account(Plan((stage,), target_epsilon=1.0, delta=0.1), ledger, PrivateStream(seed=seed))
 
 
 def keys_of_one_record_are_seen_with_its_delta(most=3, draws=6_500) -> None:
-    """Within 5.5 standard deviations of a share of delta: a false alarm of 4e-8."""
+    """Check that their share is within 5.5 standard deviations of delta: a false alarm of 4e-8."""
     delta, seen, keys = 0.06, 0, np.arange(most)
     with discovery_account(delta=delta).open("discovery") as access:
         access.consume("bounds")
         for _ in range(draws):
-            access._left["keys"] = 1.5  # the law of one draw, many times over
+            access._left["keys"] = 1.5  # the law of one draw is sampled many times
             seen += len(select_keys(access, "keys", keys, np.ones(most, int), most=most)[0]) > 0
 
     def off(expected):
@@ -48,7 +48,7 @@ def keys_of_one_record_are_seen_with_its_delta(most=3, draws=6_500) -> None:
 
 
 def _found(data, most=3):
-    """Entries (owner, key) and values of owners, through one access."""
+    """Find keys and bounds, from entries (owner, key) and values of owners, in one access."""
     entries, values = np.asarray(data[0]).reshape(-1, 2), np.asarray(data[1], dtype=float).reshape(-1, 2)
     names = np.arange(int(entries[:, 1].max(initial=-1)) + 1)
     with discovery_account().open("discovery") as access:
@@ -58,7 +58,7 @@ def _found(data, most=3):
 
 
 def no_person_costs_a_discovery_more_than_its_access(most=3) -> None:
-    """Somebody with more keys, and numbers in more buckets, than count; each twice, all of them held by others too."""
+    """Check a person with more keys, and numbers in more buckets, than count; each twice, and all held by others too."""
     others = [(owner, key) for owner in range(12) for key in (owner % 6, (owner + 1) % 6)]
     values = [(owner, 2.0**owner) for owner in range(12)]
     greedy = [(99, key) for key in range(6)] * 2, [(99, 2.0**power) for power in range(6)] * 2
@@ -71,7 +71,7 @@ def no_person_costs_a_discovery_more_than_its_access(most=3) -> None:
 
 
 def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
-    """Choose among tables, of which a person's records bring some nearer to what is expected and others farther away."""
+    """Check a choice among tables where one person's records bring some nearer to the expected ones and others farther."""
     columns = {f"a{i}": {"type": "category", "values": ["x", "y", "z"]} for i in range(4)}
     schema = schema_of({"columns": columns}).completed(5)
     tables = Marginals(schema.layout, pairs_of(range(4), None))
@@ -96,7 +96,7 @@ def keys_come_sorted() -> None:
 
 
 def given_the_answers_a_discovery_is_the_same_for_any_records() -> None:
-    """Of the same keys: which are found, and in which order, follows from the answers alone."""
+    """Check that the keys found, and their order, follow from the answers alone."""
     some = [(owner, key) for owner in range(5) for key in range(4)], [(1, 3.0), (2, 5.0)]
     other = [(owner, 3 - key) for owner in range(9) for key in range(4)], [(owner, -1.0) for owner in range(9)]
     first, second = given_the_answers(_found, some, other)

@@ -22,13 +22,13 @@ from lightning_dpgen.sampling.lots import Lot
 
 
 def the_norm_of_a_group_is_its_own(sizes=(1, 2, 20, 64, 65)) -> None:
-    """One more record in a group, whose own gradient is zero, changes what no other group's gradient is multiplied by."""
+    """Check that one more record with gradient zero in a group changes no other group's norm."""
     generator = torch.Generator().manual_seed(0)
     for o, n in ((3, 4), (40, 30), (300, 200), (5000, 2)):
         weight = nn.Parameter(torch.zeros(o, n))
         for size in sizes:
             index = torch.arange(4).repeat_interleave(size)
-            # Products that nearly cancel, where slack weighs most.
+            # These products nearly cancel, so any slack in a norm weighs most.
             left = torch.randn(len(index), o, generator=generator) * (1.0 - 2.0 * (torch.arange(len(index)) % 2))[:, None]
             right = 1.0 + 0.1 * torch.randn(len(index), n, generator=generator)
             norms = []
@@ -40,7 +40,7 @@ def the_norm_of_a_group_is_its_own(sizes=(1, 2, 20, 64, 65)) -> None:
 
 
 def groups_are_independent_of_who_else_is_there() -> None:
-    """Of 6,000 records in 3 groups: neighbours share a group as often as chance has it, at 5.5 of its deviations."""
+    """Check that of 6,000 records in 3 groups neighbours share one as often as by chance, within 5.5 deviations."""
     layer, seen = nn.Linear(1, 1), []
     term = PerGroup(None, 3, forms=lambda lot, _, groups: seen.append(groups.index) or ({}, lambda: torch.zeros(3)))
     term_gradients(layer, term, Lot(torch.ones(6000, 1), (0, 6000)), PrivateStream(seed=1))
@@ -64,7 +64,7 @@ def with_front(lot, noise, extra):
 
 
 class Coupled:
-    """In place of the private stream: a record's numbers are its own, counted from the end, wherever it stands."""
+    """A stand-in for the private stream: a record's numbers are its own, counted from the end, wherever it stands."""
 
     def __init__(self, noise):
         self.noise = noise
@@ -78,7 +78,7 @@ class Coupled:
 
 
 def contributions(engine, network, term, lot, noise):
-    """Losses, norms and the single gradient of each record, as the weighted sum that picks it out."""
+    """Return losses, norms and each record's own gradient, as the weighted sum that picks it out."""
     gradients = term_gradients(network, term, lot, Coupled(noise), engine=engine)
     losses = gradients.losses
     each = []
@@ -90,9 +90,11 @@ def contributions(engine, network, term, lot, noise):
 
 
 def a_record_in_front_changes_no_other(engine="ghost", dtype=torch.float64, tolerance=1e-12, extra=None) -> None:
-    """Not bit for bit: matrix products choose their blocks by the number of rows, so a row's last bits may depend on
-    how many others there are. Norms are float32 whatever the network is. The public stream starts alike for both, and is
-    not consumed."""
+    """Check losses, norms and gradients of the others, and that the public stream, which starts alike, is not consumed.
+
+    They are not equal bit for bit: matrix products choose their blocks by the number of rows, so a row's last bits may
+    depend on how many others there are. Norms are float32 whatever the network's type is.
+    """
     network, lot, noise = setting(dtype)
     extra = torch.ones(1) if extra is None else extra
     state = torch.manual_seed(0).get_state()

@@ -31,13 +31,13 @@ class Owned(Store):
 
 
 def lots_of(rate, clusters, k=5, seed=0, kept=lambda records: records):
-    """Lots of records (N, 1) that hold their own number; `kept` puts them where they are to be kept."""
+    """Return lots of records (N, 1) that hold their own number; `kept` puts the records where they are to be kept."""
     records = torch.arange(len(clusters), dtype=torch.float32)[:, None]
     return PoissonLots(kept(records), account_of({"gradient": 1.0}, rate=rate, seed=seed), clusters=clusters, k=k)
 
 
 def numbers_in(lot) -> torch.Tensor:
-    """The numbers of a lot's records, from the first column where there are several."""
+    """Return the numbers of a lot's records, from the first column where there are several."""
     return lot.tensors[0][:, 0].long()
 
 
@@ -45,7 +45,7 @@ CLUSTERS = torch.tensor([2, 0, 2, 2, 4, 0, 4, 4, 4, 2])  # components 1 and 3 ha
 
 
 def inclusion_is_independent_with_the_public_rate(stream=None, kept=lambda records: records, draws=20_000) -> None:
-    """10 records and 45 pairs over 20,000 lots, each within 5.5 standard deviations: a false alarm of 2e-6."""
+    """Check 10 records and 45 pairs over 20,000 lots, each within 5.5 standard deviations: a false alarm of 2e-6."""
     rate, lots = 0.3, lots_of(0.3, CLUSTERS, seed=8, kept=kept)
     lots._account.stream = stream or lots._account.stream
     taken = np.zeros((draws, 10))
@@ -62,12 +62,12 @@ def inclusion_is_independent_with_the_public_rate(stream=None, kept=lambda recor
     assert off(np.full(45, 6 / 90), rate**2).all()
 
 
-# Whose the ten records are.
+# The persons whom the ten records belong to.
 PERSONS = np.array([3, 1, 3, 1, 7, 8, 3, 8, 9, 9])
 
 
 def a_person_is_in_a_lot_with_all_records_or_none(draws=4_000) -> None:
-    """Five persons in 4,000 lots, and ten pairs of them, each within 5.5 standard deviations: a false alarm of 4e-7."""
+    """Check five persons and ten pairs of them in 4,000 lots, each within 5.5 deviations: a false alarm of 4e-7."""
     rate, records = 0.3, torch.arange(10, dtype=torch.float32)[:, None]
     account = account_of({"gradient": 1.0}, rate=rate, max_rows=3)
     lots = PoissonLots(records, account, clusters=CLUSTERS, k=5, persons=PERSONS)
@@ -86,7 +86,7 @@ def a_person_is_in_a_lot_with_all_records_or_none(draws=4_000) -> None:
 
 
 def the_rate_is_the_plans_however_many_records_there_are() -> None:
-    """Total size of 300 lots, a binomial number, within 5.5 standard deviations; and what the lots say of themselves."""
+    """Check each lot's stated size, and the total of 300 lots, a binomial number, within 5.5 standard deviations."""
     rate, draws = 0.2, 300
     for n in (2, 40, 700):
         lots = lots_of(rate, torch.zeros(n, dtype=torch.long), k=1, seed=n)
@@ -97,7 +97,7 @@ def the_rate_is_the_plans_however_many_records_there_are() -> None:
 
 
 def a_sample_has_each_record_at_its_own_place(rate=0.5) -> None:
-    """At a rate of one digit, at which a coin takes one byte: heads are where bytes are below it, whatever the blocks."""
+    """Check it at a rate of one digit, where a coin takes one byte: heads are the bytes below it, for any blocks."""
     (digit,) = coins.digits(Fraction(rate))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coins, "_AT_ONCE", 7)

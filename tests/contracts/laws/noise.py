@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 
 
 def deviates(values: torch.Tensor, deviation: float) -> bool:
-    """A z-score at 5.5 on a mean square: of normals of that deviation, a false alarm of 4e-8."""
+    """Return whether a mean square is 5.5 standard errors off; for normals of that deviation a false alarm of 4e-8."""
     values = values.double().flatten() / deviation
     return abs(float(values.square().mean()) - 1) > 5.5 * math.sqrt(2 / values.numel())
 
@@ -39,7 +39,7 @@ def noise_is_multiplier_times_sensitivity(multiplier=0.8, sensitivity=3.0, dtype
 
 
 def noise_is_that_of_all_records_of_a_person(max_rows=4) -> None:
-    """Unless the sensitivity is that of a person already."""
+    """Check it, also where the sensitivity is that of a person already."""
     with account_of({"sum": 0.8, "own": 0.8}, max_rows=max_rows).open("training") as access:
         noisy = gaussian(access, "sum", torch.zeros(50_000), sensitivity=3.0)
         own = gaussian(access, "own", torch.zeros(50_000), sensitivity=3.0, of_unit=True)
@@ -68,7 +68,7 @@ MECHANISMS = {
 
 
 def every_mechanism_is_noised_for_all_records_of_a_person() -> None:
-    """The scale that the stream is asked for is multiplier times sensitivity times records, whatever the mechanism.
+    """Check for every mechanism that the stream is asked for a scale of multiplier times sensitivity times records.
 
     Keys are counted by person already, and a number of trials has no sensitivity.
     """
@@ -92,11 +92,11 @@ def every_mechanism_is_noised_for_all_records_of_a_person() -> None:
 
 
 def every_component_is_noised_alike_also_without_records(size=0) -> None:
-    """Two components of 20,000 parameters; all records belong to the first, with zero gradients."""
+    """Check two components of 20,000 parameters; all records belong to the first and have zero gradients."""
     weight = nn.Parameter(torch.zeros(2, 20_000))
     bias = nn.Parameter(torch.zeros(2, 20_000))
     out = GradientBuffer([weight, bias])
-    out.flat.fill_(9.0)  # what an earlier step left
+    out.flat.fill_(9.0)  # left by an earlier step
     gradients = materialised({p: torch.zeros(size, 2, 20_000) for p in (weight, bias)})
     with account_of({"gradient": 1.3}).open("training") as access:
         bounds = privatize.privatize([(gradients, Fixed(0.7))], access, 5.0, out)
@@ -112,7 +112,7 @@ def every_component_is_noised_alike_also_without_records(size=0) -> None:
 
 
 def steps_have_noise_of_their_own() -> None:
-    """A mean product of 20,000 pairs of normals, at 5.5 of its deviations."""
+    """Check that the mean product of 20,000 pairs of normals is within 5.5 of its deviations."""
     account, noise = account_of({"sum": 1.0}, count=2), []
     for _ in range(2):
         with account.open("training") as access:
@@ -121,10 +121,10 @@ def steps_have_noise_of_their_own() -> None:
 
 
 def no_number_of_the_stream_is_handed_out_twice(stream_of=lambda seed: PrivateStream(seed=seed)) -> None:
-    """Normals of both types, in few and in many at once, on and over the sizes at which others are drawn ahead.
+    """Check normals of both types, requested in small and large numbers, around the sizes at which others are drawn ahead.
 
-    In float64 two of all are alike with a chance of 1e-5. In float32 about 150 are by chance; that one number of each
-    request is one of the next, too, would make 600 more.
+    In float64 any two are equal with a chance of 1e-5. In float32 about 150 are equal by chance; if one number of each
+    request were also one of the next, there would be 600 more.
     """
     random = np.random.default_rng(0)
     sizes = [*random.integers(0, 70, 600), *(2 ** np.arange(16)), *(2 ** np.arange(1, 15) - 1), *(2 ** np.arange(14) + 1)]
@@ -151,7 +151,7 @@ def no_seed_reaches_the_private_stream() -> None:
 
 
 def the_key_of_a_gpu_is_the_operating_systems() -> None:
-    """On a device that only pretends: two keys of 64 bits, whatever seeds say; both below 2^48 has a chance of 2^-32."""
+    """Check two keys of 64 bits on a pretended device, whatever the seeds; both are below 2^48 with a chance of 2^-32."""
     keys, make = [], torch.Generator
 
     class Generator:

@@ -17,7 +17,7 @@ from lightning_dpgen.projection.project import Projection
 
 
 def no_sign_vector_passes_the_dual_norm(k=5) -> None:
-    """The largest of them may be in any chunk of those that are looked at: one is planted after the other."""
+    """Check it wherever the largest is: each sign vector in turn is planted as the largest, so every chunk holds it."""
     noise = 0.1 * np.random.default_rng(k).normal(size=(12, k))
     vectors = np.array(list(itertools.product([-1.0, 1.0], repeat=k)))
     with pytest.MonkeyPatch.context() as patch:
@@ -29,9 +29,9 @@ def no_sign_vector_passes_the_dual_norm(k=5) -> None:
 
 
 def a_replaced_row_costs_at_most_epsilon(noise="laplace", unit="row") -> None:
-    """How far the worst neighbours move the exact release, over the noise that rows of zeros come back with.
+    """Check how far the worst neighbours move the exact release, over the noise of rows of zeros.
 
-    The worst rows are found without the package: over all sign vectors, or the longest row of the matrix. The noise is
+    The worst rows are found without the package: over all sign vectors, or as the longest row of the matrix. The noise is
     estimated from 120,000 numbers; 3 % is more than six standard errors.
     """
     d, k, epsilon, delta = 12, 4, 1.0, 1e-5 if noise == "gaussian" else 0.0
@@ -57,5 +57,5 @@ def a_replaced_row_costs_at_most_epsilon(noise="laplace", unit="row") -> None:
         "gaussian": drawn.std(),
     }[noise]
     spent = gaussian_epsilon(moved / scale, delta) if delta else moved / scale
-    # A hundredth of the budget pays for the count of what was pulled back.
+    # A hundredth of the budget pays for the count of rows that were pulled back.
     assert 0.97 * 0.98 * epsilon < spent < 1.03 * epsilon

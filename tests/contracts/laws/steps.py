@@ -33,7 +33,7 @@ def network_of_two_layers():
 
 
 def without_privacy_it_is_descent_on_the_sum_over_the_expected_lot(rule=RULES["fixed"], inner=torch.optim.SGD) -> None:
-    """A plan from `make_plan(epsilon=math.inf)`: not private, so neither noise nor bound, whatever the rule says."""
+    """Check a plan of `make_plan(epsilon=math.inf)`: it has neither noise nor bound, whatever the rule says."""
     spec = StageSpec("training", {"gradient": 0.95, **rule.noise_shares}, 4, max_noise=10)
     account = Account(make_plan([spec], epsilon=math.inf, delta=1e-5))
     private, plain = network_of_two_layers(), network_of_two_layers()
@@ -95,7 +95,7 @@ def _two_stages() -> Account:
 
 
 def a_lot_that_was_not_drawn_is_refused() -> None:
-    """By hand, copied, with another account, or for another stage: in one piece and in parts, and nothing is charged."""
+    """Check draws made by hand, copied, of another account or stage, in one piece and in parts; nothing is charged."""
     account = _two_stages()
     made = {
         "forged": LotId("training", 3),
@@ -118,9 +118,9 @@ def a_lot_that_was_not_drawn_is_refused() -> None:
 
 
 def a_step_takes_no_more_records_than_were_drawn(rate=1.0) -> None:
-    """In one piece, over several parts together, and as a lot: a record that is there twice would add twice its bound.
+    """Check it in one piece, over several parts together, and as a lot: a record twice would add twice its bound.
 
-    Three are drawn, at a rate below 1 from among more of them.
+    Three records are drawn; at a rate below 1 from among more of them.
     """
     for sizes in ([4], [2, 2], [3, 1], [0, 4]):
         for way in ("set_gradients", "grad_sample"):
@@ -144,7 +144,7 @@ def a_step_takes_no_more_records_than_were_drawn(rate=1.0) -> None:
 
 
 def a_rehearsal_notices_noise_of_another_size() -> None:
-    """On all parameters alike: of 20,000 numbers each, a tenth more or less is noticed but for a chance of 1e-25."""
+    """Check two parameters of 20,000 numbers each: a tenth more or less goes unnoticed with a chance of 1e-25."""
     for times in (0.0, 0.5, 0.9, 1.0, 1.1, 2.0):
         account = account_of({"gradient": 1.3})
         weights = [nn.Parameter(torch.zeros(100, 200)), nn.Parameter(torch.zeros(20_000))]

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.study import Study
 
 
 def records_that_differ_in_a_byte_are_others(largest=3 << 20) -> None:
-    """In their first, middle or last one, in one array of several, of any size; and so are the same bytes otherwise cut."""
+    """Check first, middle and last bytes, one array of several, all sizes, and the same bytes divided differently."""
     key = "ab" * 16
     for size in (1, (1 << 20) - 1, (1 << 20) + 1, largest):
         array, small = np.zeros(size, np.uint8), np.zeros(3, np.uint8)
@@ -36,14 +36,14 @@ def records_that_differ_in_a_byte_are_others(largest=3 << 20) -> None:
 
 
 def _run(study, multiplier, relation) -> None:
-    """A run of one Gaussian, entered by its account when it draws."""
+    """Make a run of one Gaussian, entered by its account when it draws."""
     plan = Plan((Stage(Access("sum", {"sum": multiplier}), 1, 1.0),), 9.0, 1e-7, relation=relation)
     with Account(plan, study=study).open("sum") as access:
         gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
 
 
 def a_study_tells_no_less_than_its_runs_cost_together() -> None:
-    """Of Gaussians, of which the exact cost has a closed form: mu is 1 / m for a record added or removed, 2 / m for one
+    """Check Gaussians, whose exact cost has a closed form: mu is 1 / m for a record added or removed, 2 / m for one
     replaced, and the squares of all runs add up. A study that begins with a run under replace-one is under it."""
     one, both = ADD_OR_REMOVE_ONE, REPLACE_ONE
     for runs in ([(4, one)], [(4, one), (5, one)], [(6, both)], [(9, both), (9, both)], [(8, both), (9, one), (12, one)]):
@@ -58,11 +58,11 @@ def a_study_tells_no_less_than_its_runs_cost_together() -> None:
 
 
 def what_a_study_states_at_its_orders_fails_with_its_delta() -> None:
-    """Which Renyi order is the best may follow from results, so each needs a part of delta of its own (a union bound).
+    """Check that each Renyi order has its own part of delta (a union bound), since results may decide which is the best.
 
-    A Gaussian's moment of order a is a x, with x = 1 / (2 m^2). What a study states of Gaussians is the lower envelope of
-    lines a x + c: the slope says the order, and c the part of delta that it was given, by the conversion of Canonne, Kamath
-    and Steinke 2020. Together these parts are at most delta.
+    A Gaussian's moment of order a is a x, with x = 1 / (2 m^2). For Gaussians a study states the lower envelope of lines
+    a x + c: the slope is the order, and c gives the order's part of delta, by the conversion of Canonne, Kamath and
+    Steinke 2020. Together these parts are at most delta.
     """
     with tempfile.TemporaryDirectory() as folder:
         # A large total lets all orders be seen.
