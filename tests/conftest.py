@@ -1,11 +1,11 @@
-"""One thread, so that tests which run beside others do not wait for each other."""
+"""Settings of all tests: one thread each, so that tests that run side by side do not wait for each other."""
 
 import functools
 import gc
 import os
 import random
 
-# Torch reads it when it is imported, as do the programs that tests start.
+# Torch reads them when it is imported, as do the programs that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 import pytest
@@ -27,7 +27,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(scope="session", params=["standard", "secure"])
 def stream_of(request):
-    """Makes repeatable streams of both kinds; a secure one takes no seed, so a test puts fixed keys into it."""
+    """Return a maker of repeatable streams of both kinds; a secure one takes no seed, so it is given fixed keys."""
     from lightning_dpgen.privacy.noise import PrivateStream
 
     def make(seed):
@@ -42,7 +42,7 @@ def stream_of(request):
 
 @pytest.fixture
 def account_of():
-    """Makes an account for one stage ``training`` with the given noise multipliers (0: not private)."""
+    """Return a maker of accounts for one stage ``training`` with the given noise multipliers (0: not private)."""
     from contracts.laws.accounts import account_of
 
     return account_of
@@ -50,7 +50,7 @@ def account_of():
 
 @pytest.fixture
 def short_fits(monkeypatch):
-    """For tests that do not ask how good a fit is."""
+    """Shorten fits for tests that do not ask how good they are."""
     from lightning_dpgen.measure import basket_mixture, products
 
     for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):

@@ -1,4 +1,4 @@
-"""What an installation takes is pinned, completely, and every pin has the hashes of its files."""
+"""All packages of an installation are pinned, and every pin has the hashes of its files."""
 
 import re
 import tomllib

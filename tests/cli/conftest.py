@@ -14,7 +14,7 @@ QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The folder of a finished run."""
+    """Return the folder of a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert main(["train", *QUICK, f"run_dir={folder}"]) == 0
     return folder
@@ -22,13 +22,13 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def release(trained, tmp_path):
-    """A copy of its release, to be spoiled."""
+    """Return a copy of its release, to be spoiled."""
     return shutil.copytree(trained / "release", tmp_path / "release")
 
 
 @pytest.fixture
 def dpgen(capsys):
-    """Calls the program; gives exit status, standard output and standard error."""
+    """Return a function that calls the program; it gives exit status, standard output and standard error."""
 
     def call(*argv):
         capsys.readouterr()
@@ -41,7 +41,7 @@ def dpgen(capsys):
 
 @pytest.fixture
 def interrupted_when_kept(monkeypatch):
-    """A context in which a run is interrupted when what it has measured was kept so many times; gives what was kept."""
+    """Return a context that interrupts a run when its measurements were kept so many times; it gives the kept ones."""
 
     @contextlib.contextmanager
     def within(times):

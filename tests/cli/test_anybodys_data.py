@@ -1,5 +1,5 @@
-"""From anybody's file to a verified release: tables, baskets, series, pictures; persons with several records; what is found
-privately."""
+"""From anyone's file to a verified release: tables, baskets, series, pictures; persons with several records; private
+discovery."""
 
 import json
 import re
@@ -32,7 +32,7 @@ columns:
 
 
 def _visits(folder):
-    """Visits of patients: dates, missing values, text, and up to seven rows a person."""
+    """Write visits of patients: dates, missing values, text, and up to seven rows a person."""
     random = np.random.default_rng(0)
     person = np.repeat(np.arange(300), random.integers(1, 8, 300))[:N]
     n = len(person)
@@ -127,7 +127,7 @@ def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, mo
 
 
 def test_a_figure_that_was_lost_costs_nothing_but_itself(dpgen, tmp_path, monkeypatch):
-    """The access was made, and its answer not saved: the run is released without it, at the planned epsilon."""
+    """The access was made but its answer was not saved: the run is released without it, at the planned epsilon."""
     from lightning_dpgen.cli import learned
 
     arguments = [*_visits(tmp_path), f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
@@ -147,7 +147,7 @@ def _interrupt_after(work, *arguments, **keywords):
 
 @pytest.mark.parametrize("found", [[], ["data.discovery_share=0.2", "data.outside=clamp"]], ids=["counted", "found"])
 def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, found):
-    """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
+    """The person has nine records, three of which take part, with and without bounds to be found in the same access."""
     from lightning_dpgen.cli import first_pass
     from lightning_dpgen.cli.configuration import read_conf
 
@@ -176,7 +176,7 @@ def test_baskets(dpgen, tmp_path):
 
 
 def test_a_universe_is_never_read_off_the_baskets(dpgen, tmp_path):
-    """What to do instead is said, in settings that there are."""
+    """The message says what to do instead, in settings that exist."""
     (tmp_path / "b.dat").write_text("tea milk\n")
     words = ["data=baskets", f"data.path={tmp_path / 'b.dat'}", "data.max_items=2", f"data.n={N}"]
     status, _, err = dpgen("train", *words, *QUICK, f"run_dir={tmp_path / 'run'}")
@@ -265,7 +265,7 @@ def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):
 
 
 def test_every_kind_lists_its_settings():
-    """What a file of conf/data offers is what the kind has, and the other way round."""
+    """A file of conf/data offers the settings that its kind has, and no others."""
     from lightning_dpgen.cli.configuration import RECORDS, conf_dir
 
     assert set(kinds.KINDS) == set(RECORDS)
@@ -298,7 +298,7 @@ def test_how_a_file_is_written_is_said_wrong(dpgen, tmp_path, wrong, words):
 
 
 def test_the_readme_shows_a_table_as_it_is_trained(dpgen, tmp_path, monkeypatch):
-    """Its schema and its command go together."""
+    """The schema and the command of the README go together."""
     monkeypatch.chdir(tmp_path)
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     command = re.search(r"^dpgen train (data=table(?:.*\\\n)*.*)", readme, re.MULTILINE)[1]

@@ -69,7 +69,7 @@ MISTAKES = {
     "delta beyond computing": (["privacy.delta=1e-300"], "privacy.delta=1e-300"),
     "more devices than cores": (["trainer.accelerator=cpu", "trainer.devices=9999"], "expected at most as many processes"),
     "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number, 1 or more"),
-    "nodes that nobody has started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
+    "nodes that were not started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
     "groups that devices cannot share": (
         ["model.divergence=group", "model.groups=5", "trainer.devices=2"],
         r"model\.groups=5: 2 devices share them",

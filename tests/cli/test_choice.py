@@ -1,4 +1,4 @@
-"""`model=auto`: the table that ships, the rule, and what certificate and report say of it."""
+"""`model=auto`: the table that ships, the rule, and its words in certificate and report."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_the_nearest_strength_decides_and_of_those_the_nearest_width():
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
-    """Hybrids first, then what is measured."""
+    """Return a table with hybrids first, then measured models."""
     scores = {"vae with measurements": 0.9, "measured": 0.8, "vae": 0.7, "wgan": 0.6, "rbm": 0.5}
     trials = [
         {"kind": kind, "label": label, "width": 100, "strength": 1000, "scores": scores}

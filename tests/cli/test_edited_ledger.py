@@ -1,4 +1,4 @@
-"""A run whose ledger was edited, its checksums made again, goes on or says in one line why it does not."""
+"""A run whose ledger was edited and chained again goes on, or says in one line why it does not."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ def test_whatever_a_line_says(dpgen, tmp_path, interrupted_when_kept, settings):
     whole = tmp_path / "whole/private/ledger.jsonl"
     lines = [{k: v for k, v in json.loads(line).items() if k != "check"} for line in whole.read_text().splitlines()]
     places = [(number, place) for number, line in enumerate(lines) for place in _places(line)]
-    # What stands high up is what everything else is read from.
+    # Everything else is read by the values high up in the tree.
     few = [at for at in places if len(at[1]) <= 2]
     random_, refused = random.Random(7), 0
     for number, place in [*random_.sample(few, min(len(few), 16)), *random_.sample(places, 6)]:

@@ -1,4 +1,4 @@
-"""`dpgen evaluate`: needs no more than the real records; what it finds stays beside the release, and says what it is."""
+"""`dpgen evaluate`: it needs only the real records, and its results stay beside the release and say what they are."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ BRIEF = ["--seconds", "0.02"]
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """A run on a table whose rows are of persons, and its file."""
+    """Return a run on a table whose rows belong to persons, and the table's file."""
     folder = tmp_path_factory.mktemp("evaluate")
     frame = frame_of().assign(who=np.arange(300) // 3)
     frame.to_csv(folder / "f.csv", index=False)
@@ -41,7 +41,7 @@ def test_it_writes_beside_the_release_and_says_so(dpgen, trained):
 
 
 def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
-    """Neither schema, nor n, nor the bound of a person's rows are asked for again."""
+    """Neither the schema, nor n, nor the bound on a person's rows has to be given again."""
     status, out, err = dpgen("evaluate", table / "run/release", "data=table", f"data.path={table / 'f.csv'}", *BRIEF)
     assert status == 0, err
     assert "more than max_rows of a person: 100" in out and "columns: one column, mean" in out
@@ -52,7 +52,7 @@ def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
 
 
 def test_values_outside_are_treated_as_they_were_for_the_training(dpgen, tmp_path):
-    """And a schema that leaves something to be found asks for no share of a budget: none is spent."""
+    """A schema with something to be found needs no share of a budget here: none is spent."""
     frame_of().assign(age=lambda frame: frame["age"] + 90).to_csv(tmp_path / "f.csv", index=False)
     fit(tmp_path / "f.csv", SCHEMA, run_dir=tmp_path / "run", outside="clamp", **QUICK | OFF)
     (tmp_path / "s.yaml").write_text("columns: {sex: {type: category, values: private}}")
@@ -75,7 +75,7 @@ def test_repeatable_by_its_seed_and_without_a_certificate(dpgen, table, tmp_path
     for seed in (1, 1):
         assert dpgen("evaluate", *words, "data.outside=clamp", "--seed", seed)[0] == 0
         found.append(json.loads((tmp_path / "private/evaluation.json").read_text())["scores"])
-    # How many sections there was time for depends on the machine.
+    # The number of sections that there was time for depends on the machine.
     both = found[0].keys() & found[1].keys()
     assert "columns" in both and all(found[0][section] == found[1][section] for section in both)
 

@@ -1,4 +1,4 @@
-"""Every family of models trains, releases and verifies; a setting that one does not have is one clear line."""
+"""Every family of models trains, releases and verifies; a setting that a family lacks is refused in one clear line."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from lightning_dpgen import load_release
 
-# Quick, and for any family; with one plan for all, since most of the time goes into finding one.
+# Quick settings for any family, with one plan for all, since calibration takes most of the time.
 SHORT = [
     "model.steps=6", "model.rate=0.05", "split.iterations=2", "split.features=16", "split.k=3", "rows=30",
     "trainer.accelerator=cpu",

@@ -1,4 +1,4 @@
-"""What is bought first: nothing is refused after it that could have been before, and it is bought for one run alone."""
+"""The first pass: any refusal that is possible before it comes before it, and it is bought for one run alone."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def _one_line(err):
     ids=["text", "missing", "missing where categories are found"],
 )
 def test_a_value_that_cannot_be_read_costs_nothing(dpgen, tmp_path, column, value, words):
-    """Also in a column of which nothing is to be found."""
+    """So it is, too, in a column where nothing is to be found."""
     _cities(tmp_path)
     frame = pd.read_csv(tmp_path / "t.csv", dtype=object)
     frame.loc[3, column] = value
@@ -96,7 +96,7 @@ def test_names_that_no_schema_holds_are_others(dpgen, tmp_path):
 
 def test_bounds_are_told_as_a_schema_says_them(dpgen, tmp_path):
     values = np.random.default_rng(0).uniform(25, 5000, N).round(2)
-    # Known noise: a bucket of few records may be missed, and one of a thousand runs finds far too wide a bound.
+    # The noise is seeded: a bucket of few records may be missed, and one run in a thousand finds far too wide a bound.
     status, out, _ = dpgen("train", *_table(tmp_path, PRICE % ", decimals: 2", price=values), *QUICK,
                            "debug.private_seed=1", f"run_dir={tmp_path / 'run'}")  # fmt: skip
     low, high = map(float, re.search(r"found, with noise: price: from ([\d.]+) to ([\d.]+)", out).groups())
@@ -115,7 +115,7 @@ def _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments):
     ids=lambda value: value[0],
 )
 def test_it_is_bought_for_one_run_alone(dpgen, tmp_path, monkeypatch, other):
-    """Another unit of privacy, budget or description after it would make the certificate false."""
+    """Another unit of privacy, budget or description afterwards would make the certificate false."""
     random = np.random.default_rng(0)
     table = _cities(tmp_path, person=random.integers(0, 700, N), doctor=random.integers(0, 3, N))
     (tmp_path / "t.schema.yaml").write_text(CITY + "  person: {type: drop}\n  doctor: {type: drop}\n")
@@ -214,7 +214,7 @@ def test_one_unit_of_privacy(dpgen, tmp_path):
 
 
 def test_what_is_different_is_told_in_short(dpgen, tmp_path, monkeypatch):
-    """Of a universe of thousands of items no line has room for all."""
+    """A universe may have thousands of items, for which no line has room."""
     settings = [word for word in QUICK if "discovery" not in word]
     (tmp_path / "shop.dat").write_text("1 2 3\n4 5\n" * (N // 2))
     arguments = ["data=baskets", f"data.path={tmp_path / 'shop.dat'}", "data.max_items=6", *settings,
@@ -242,7 +242,7 @@ COUNTED += ["data.n=null", "data.n_share=0.1"]
     ids=["trained", "measured", "all given"],
 )
 def test_what_is_planned_from_a_count_is_covered_by_what_was_promised_before(dpgen, tmp_path, words, after):
-    """The certificate states the promise, and the stages what was drawn; a stage with less noise is noticed."""
+    """The certificate states the promise, its stages the accesses that were made; a stage with less noise is noticed."""
     quick = COUNTED if "model=measured" not in words else [w for w in COUNTED if w.startswith(("data", "privacy", "rows"))]
     status, _, err = dpgen("train", *quick, *words, f"run_dir={tmp_path / 'run'}")
     assert status == 0, err
@@ -304,7 +304,7 @@ GIVEN = {
     ],
 )
 def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_path, bought, left_out):
-    """Whichever default is left open; for numbers of records and of categories a hundred times apart."""
+    """It holds for any default that is left open, and for numbers of records and categories a hundred times apart."""
     schema = CITY if bought == "keys" else CITY.replace("private", "[a, b]")
     table = _table(tmp_path, schema, age=[1], city=["a"])
     count = ["data.n=null", "data.n_share=0.1"]
@@ -349,7 +349,7 @@ columns:
   ok: {type: boolean}
 """
 DECLARED, FOUND, UNCOUNTED = [f"data.n={N}"], ["data.outside=clamp"], ["data.n=null"]
-# By what is bought: the schema, and the settings besides the shares.
+# The schema, the settings besides the shares, and the number of shares, by what is bought.
 WAYS = {
     "n": (CLOSED % (0, 99, "[Oslo, Rome]"), UNCOUNTED, 1),
     "bounds": (CLOSED % ("private", "private", "[Oslo, Rome]"), DECLARED + FOUND, 2),
@@ -368,7 +368,7 @@ WAYS = {
     + [pytest.param(way, model, marks=pytest.mark.slow) for way in WAYS for model in ("auto", "vae", "rbm") if way != "n"],
 )
 def test_the_whole_plan_begins_with_what_was_bought(dpgen, tmp_path, monkeypatch, way, model):
-    """Stopped after the purchase and again after the plan was made, whatever was bought at whatever shares."""
+    """The run is stopped after the purchase and again after planning, for any purchase at any shares."""
     schema, settings, shares = WAYS[way]
     random = np.random.default_rng(list(WAYS).index(way))
     if schema is None:

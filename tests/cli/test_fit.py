@@ -1,4 +1,4 @@
-"""`fit`: what `dpgen train data=table` does, from Python; wrong arguments are one line and cost nothing."""
+"""`fit` does from Python what `dpgen train data=table` does; a wrong argument gets one line and costs nothing."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ def test_what_is_fitted(fitted, capfd):
 
 
 def test_it_is_what_the_command_does(dpgen, tmp_path):
-    """One seed, one release: from a frame, a table of Arrow, a file, and by the command line."""
+    """One seed gives one release: from a frame, a table of Arrow, a file, and the command line."""
     frame = frame_of()
     frame.to_parquet(tmp_path / "f.parquet")
     (tmp_path / "f.schema.yaml").write_text(TEXT)
@@ -225,6 +225,6 @@ def test_evaluations_of_records_in_any_form(fitted):
     encoded = release.schema.encode(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     forms = [frame, pa.Table.from_pandas(frame), encoded, lightning_dpgen.Records(release.schema, encoded)]
     found = [evaluate(release, form, held_out=form, seconds=0.02).scores for form in forms]
-    # How many sections there was time for depends on the machine.
+    # The number of sections that there was time for depends on the machine.
     assert all(scores["columns"] == found[0]["columns"] for scores in found)
     assert evaluate(release, frame.assign(age=500), outside="clamp", seconds=0.02, rows=7).rows["synthetic"] == (7, 7)

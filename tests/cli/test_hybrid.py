@@ -1,4 +1,4 @@
-"""A network that learns from a measured model besides: one plan, one release, and going on after either."""
+"""A network that also learns from a measured model: one plan, one release, and a run that can go on after either."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_each_network_is_measured_for_and_trained(dpgen, tmp_path, model):
     own = certificate(run)
     assert own["epsilon"] <= 4.0 and dpgen("verify", run)[0] == 0
     assert own["declared"]["model"]["measured_share"] == 0.5 and own["declared"]["model"]["waves"] >= 1
-    # The measurements have their share of the whole mu^2, whatever else there is; multipliers are scaled by one factor.
+    # The measurements have their share of the whole mu^2 beside any other stages; one factor scales all multipliers.
     inverse = {
         stage["name"]: stage["event"]["noise_multiplier"] ** -2
         for stage in own["stages"]
@@ -38,7 +38,7 @@ def test_each_network_is_measured_for_and_trained(dpgen, tmp_path, model):
 
 
 def test_it_begins_at_what_the_measured_model_makes(dpgen, tmp_path):
-    """With hardly any private step, labels have their own pictures all the same; without measurements they have not."""
+    """After hardly any private step labels still have their own pictures; without measurements they do not."""
     means = {}
     for name, more in {
         "measured": ["model=measured"],

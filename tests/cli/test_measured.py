@@ -1,4 +1,4 @@
-"""`model=measured`: no network, two accesses, and the same release, certificate and going on as of any other model."""
+"""`model=measured`: no network, two accesses, and release, certificate and resumption as for any other model."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def test_the_certificate_is_recomputed_by_hand(dpgen, tmp_path):
 
 
 def test_a_classifier_of_synthetic_digits_tells_real_ones_apart(dpgen, tmp_path):
-    """A sum of two hundred real pictures a class: the nearest synthetic mean is right three times in four and more."""
+    """Each class sums two hundred real pictures: the nearest synthetic mean is right at least three times in four."""
     from sklearn.datasets import load_digits
 
     run = tmp_path / "run"
@@ -68,7 +68,7 @@ def test_a_classifier_of_synthetic_digits_tells_real_ones_apart(dpgen, tmp_path)
 
 
 def test_clusters_tell_shapes_of_a_label_apart(dpgen, tmp_path):
-    """Most labels have records in several clusters; where clusters follow labels, each is in one."""
+    """Most labels have records in several clusters; where clusters follow labels, each label is in one."""
     largest = {}
     for name, weight in (("default", []), ("by labels", ["split.label_weight=2"])):
         run = tmp_path / name
@@ -81,7 +81,7 @@ def test_clusters_tell_shapes_of_a_label_apart(dpgen, tmp_path):
 
 @pytest.fixture
 def people(tmp_path):
-    """Settings of a table of 2,000 rows."""
+    """Return settings for a table of 2,000 rows."""
     random = np.random.default_rng(0)
     sex = random.choice(["F", "M"], 2000, p=[0.3, 0.7])
     age = np.where(sex == "F", random.integers(20, 40, 2000), random.integers(50, 80, 2000))
@@ -95,7 +95,7 @@ def people(tmp_path):
 
 @pytest.mark.parametrize("share", [None, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_table_is_measured_in_a_few_accesses(dpgen, tmp_path, people, share):
-    """Of any schema: numbers, categories and what is missing come back as columns, and can be asked for."""
+    """It may have any schema: numbers, categories and missing values come back as columns, and can be conditioned on."""
     run, given = tmp_path / "run", [] if share is None else [f"model.label_share={share}"]
     assert dpgen("train", *people, *given, f"run_dir={run}")[0] == 0 and dpgen("verify", run)[0] == 0
     stages = ["tables"] if share == 0 else ["tables", "labels"]
@@ -137,7 +137,7 @@ def test_noise_that_hides_what_is_measured_is_said(dpgen, settings, said):
 
 
 def test_cells_of_more_noise_than_records_are_said(dpgen):
-    """By hand: 22 columns, 231 tables of two by the label, each a Gaussian of the plan's multiplier times sqrt 231."""
+    """By hand: 22 columns make 231 tables of two by the label, each a Gaussian of the plan's multiplier times sqrt 231."""
     status, out, err = dpgen("budget", "data=mushroom", "model=measured", "privacy.epsilon=0.5", "model.label_share=0")
     multiplier = float(re.search(r"pairs ([\d.]+)", out)[1])
     said = float(re.search(r"deviation ([\d.,]+): ", err)[1].replace(",", ""))
@@ -185,7 +185,7 @@ def test_baskets_are_measured_in_two(dpgen, tmp_path, label):
 
 @pytest.fixture
 def after_the_means(dpgen, tmp_path, interrupted_when_kept):
-    """A run that was interrupted when the means were measured and kept."""
+    """Return a run that was interrupted when the means were measured and kept."""
     run = tmp_path / "run"
     with interrupted_when_kept(1):
         assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
@@ -212,7 +212,7 @@ def test_means_that_were_lost_are_not_measured_again(dpgen, after_the_means):
 
 
 def test_second_moments_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
-    """Killed between the second access and its save: the ledger knows of it, and what it gave is gone."""
+    """The run is killed between the second access and its save: the ledger has the access, and its answer is gone."""
     saves = []
 
     def killed(path, value):
@@ -230,7 +230,7 @@ def test_second_moments_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch)
 
 
 def test_tables_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
-    """Killed between the first access and its save, when others are still to come."""
+    """The run is killed between the first access and its save, when others are still to come."""
     run = tmp_path / "run"
 
     def killed(*_):
@@ -304,8 +304,8 @@ BAD = {
     ),
     "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
-    "symmetries of nobody's": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),
-    "a symmetry of nobody's": (["model.symmetries={spin: 1}"], "expected handwriting, small, null for none"),
+    "symmetries of no set": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),
+    "a symmetry of no set": (["model.symmetries={spin: 1}"], "expected handwriting, small, null for none"),
     "symmetries of a list": (["model.symmetries=[1]"], "expected handwriting, small, null for none"),
     "a turn too far": (["model.symmetries={turn: 400}"], "model.symmetries: turn=400: expected a number from 0 to 180"),
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),

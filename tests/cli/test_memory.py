@@ -1,4 +1,4 @@
-"""Memory that there is not: one line that says what to lower, and how to go on with what was paid for."""
+"""Too little memory: one line says what to lower, and how to go on with what was paid for."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ def _caught(ask):
     raise AssertionError("so much memory there is not")
 
 
-# As each library itself says it: far more than an address space holds.
+# Errors of each library itself, for far more than an address space holds.
 ERRORS = {
     "numpy": lambda: np.empty(1 << 59),
     "torch": lambda: torch.empty(1 << 59),

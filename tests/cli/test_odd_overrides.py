@@ -1,4 +1,4 @@
-"""Whatever stands in the place of a name, the answer is one line."""
+"""Any override, however odd its names, is answered in one line."""
 
 import itertools
 
@@ -42,7 +42,7 @@ def test_every_command_states_the_same_bounds_of_epsilon(dpgen, command):
         assert status == 2 and expected in err
 
 
-SECRET = "nobody-may-see-this"
+SECRET = "no-one-may-see-this"
 LOOKED_UP = (
     "seed=${oc.env:SECRET_}", "privacy.unit=${oc.env:SECRET_}", "privacy.unit='one ${oc.env:SECRET_}'", "seed=${data.n}",
     "+data.path=${oc.env:SECRET_}", "rows=${oc.decode:1}", "run_dir=${oc.env:SECRET_}", "privacy.unit=\\${oc.env:SECRET_}",

@@ -1,4 +1,4 @@
-"""Data and models of somebody's own: trained, verified and sampled from; a bad one is one line before anything is spent."""
+"""Data and models of the user's own: trained, verified, sampled from; a bad one is refused before anything is spent."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ MODEL = ["model=own", "model.target=example_package.Independents"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run of both."""
+    """Return a finished run of both."""
     from lightning_dpgen.cli.main import main
 
     folder = tmp_path_factory.mktemp("own") / "run"

@@ -1,4 +1,4 @@
-"""What a run keeps to itself is its owner's alone, under any umask, and stays there when the machine crashes."""
+"""Files that a run keeps private are its owner's alone, under any umask, and survive a crash of the machine."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ COMMANDS = {
 
 @pytest.fixture
 def open_umask():
-    """One that takes no right away."""
+    """Set a umask that takes no right away."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -77,7 +77,7 @@ def test_an_interrupted_run_keeps_its_folder_to_itself(dpgen, tmp_path, open_uma
     with interrupted_when_kept(1):
         assert dpgen(*words)[0] == 130
     _assert_owned(tmp_path / "run/private")
-    # As an earlier version, or a copy, has left it.
+    # Rights as an earlier version, or a copy, has left them.
     for path, mode in _rights(tmp_path / "run/private").items():
         path.chmod(mode | 0o055)
     assert dpgen(*words)[0] == 0
@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_through_a_link_is_refused(dpgen, tmp_path, interrupt
 
 
 def test_folders_of_others_are_refused_and_left_alone(dpgen, tmp_path):
-    """One that is empty is put right; one that holds somebody's files is not ours to close."""
+    """An empty folder is closed to others; one that holds other files is not the program's to close."""
     for name, words in (("private", ()), ("studies", (f"privacy.study_folder={tmp_path / 'run/studies'}",))):
         folder = tmp_path / "run" / name
         folder.mkdir(parents=True)
@@ -189,7 +189,7 @@ def test_no_run_begins_where_it_could_not_end(dpgen, tmp_path, name, make):
     (tmp_path / "run/private").mkdir(parents=True, mode=0o700)
     make(tmp_path / "run" / name)
     if name == "public" and make is _make_a_link:
-        # Its content is public wherever it lies.
+        # Its content is public wherever it is.
         run_folder.take(RunFolder(tmp_path / "run"))
         return
     for command in ("measured", "project", "train"):
@@ -238,7 +238,7 @@ def test_a_ledger_that_is_a_link_is_not_gone_on_with(dpgen, tmp_path, interrupte
 
 
 class _Disk:
-    """Which names were made or moved in which folder, and not yet made durable."""
+    """The folders in which names were made or moved and are not yet durable."""
 
     def __init__(self, monkeypatch, root):
         self.root, self.waiting, self.seen = root, set(), 0
@@ -256,7 +256,7 @@ class _Disk:
         def noted(*args, **kwargs):
             found = call(*args, **kwargs)
             path = Path(args[place]).absolute()
-            # TensorBoard's logs are nothing that a run goes on from; what is staged is synced when it is complete.
+            # No run goes on from TensorBoard's logs; staged files are synced when they are complete.
             if path.is_relative_to(self.root) and not {"tensorboard", "public", ".rights"} & set(path.parts):
                 self.seen += 1
                 self.waiting |= {str(Path(args[at]).absolute().parent) for at in {place, 0}}
@@ -271,7 +271,7 @@ def test_the_folder_of_every_new_name_is_made_durable(dpgen, tmp_path, monkeypat
     disk = _Disk(monkeypatch, tmp_path)
     assert dpgen(*COMMANDS[name], *_study(tmp_path / "all" / "studies"), f"run_dir={tmp_path / 'new' / 'run'}")[0] == 0
     assert disk.seen > 5 and not disk.waiting
-    # Else it would see nothing.
+    # The watch does see a folder that is not synced.
     os.mkdir(tmp_path / "more")
     assert disk.waiting == {str(tmp_path)}
 

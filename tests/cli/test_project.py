@@ -1,4 +1,4 @@
-"""`dpgen project`: rows in, projected rows with a certificate out, in one command that spends once."""
+"""`dpgen project`: it turns rows into projected rows with a certificate, in one command that spends once."""
 
 import json
 import shutil
@@ -291,7 +291,7 @@ def test_the_budget_says_which_k_without_reading(dpgen):
 
 
 class Crash(BaseException):
-    """Ends the process as far as this program can tell."""
+    """An end of the process, to all that this program can tell."""
 
 
 @pytest.mark.parametrize("at", ["before the draw", "after the draw", "after saving", "while writing"])

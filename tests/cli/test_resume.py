@@ -33,7 +33,7 @@ def _one_line(err):
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
-    """A run that was asked to stop after its first block of lots."""
+    """Return a run that was asked to stop after its first block of lots."""
     from lightning_dpgen.cli.main import main
 
     folder = tmp_path_factory.mktemp("resume") / "run"
@@ -79,7 +79,7 @@ def test_other_settings_are_refused(dpgen, run):
     for override, words in OTHER.items():
         status, _, err = dpgen("train", *SETTINGS, override, f"run_dir={run}")
         assert status == 2 and words in _one_line(err)
-    # Opening it is written down; nothing was spent.
+    # The ledger notes that it was opened; nothing was spent.
     assert all(b'"id"' not in line for line in _lines(run)[len(before) :])
     assert dpgen("train", *SETTINGS, f"run_dir={run}")[0] == 0, "and the run is as good as before"
 
@@ -132,7 +132,7 @@ def test_a_ledger_that_is_gone_is_missed(dpgen, run):
 
 
 def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypatch):
-    """Also where all steps are made, and nothing is left but to write the release."""
+    """It is refused even where all steps are made, and only the release is left to write."""
     from lightning_dpgen.release import synthetic
 
     other = tmp_path / "other"
@@ -151,7 +151,7 @@ def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypa
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_a_split_of_another_run_is_not_taken_up(dpgen, run, trained, checkpoint):
-    """Beside a checkpoint of this run, and where it has left none."""
+    """It is refused beside a checkpoint of this run, and where the run has left none."""
     shutil.copy(trained / "private" / "split.pt", run / "private" / "split.pt")
     if not checkpoint:
         (run / "private" / "checkpoint.ckpt").unlink()
@@ -258,7 +258,7 @@ def test_a_signal_in_training_ends_cleanly_and_says_how_to_go_on(dpgen, tmp_path
     if program:
         status, err = _as_a_program(arguments, trains, which)
     else:
-        # Should nobody else take the signal, it must not end the tests.
+        # If nothing else takes the signal, it must not end the tests.
         before = signal.signal(which, lambda *_: None)
         sender = threading.Thread(target=lambda: (trains(), os.kill(os.getpid(), which)))
         sender.start()
@@ -323,7 +323,7 @@ def test_training_that_was_lost_whole_is_not_released(dpgen, tmp_path, monkeypat
 
 
 def test_what_came_of_a_run_is_said_as_it_is(trained, tmp_path):
-    """A rank may die when the release is there already, and whoever began anew would pay twice."""
+    """A rank may die when the release is already there, and a user who began anew would pay twice."""
     finished, begun, nothing = RunFolder(trained), RunFolder(tmp_path / "begun"), RunFolder(tmp_path / "nothing")
     begun.private.mkdir(parents=True)
     begun.ledger.touch()

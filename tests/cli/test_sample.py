@@ -118,7 +118,7 @@ def test_one_component(dpgen, release):
 
 
 def test_formulas_are_escaped_unless_asked_for(dpgen, tmp_path):
-    """From training over a file that a spreadsheet would run to the evaluation of what was sampled."""
+    """A table of values that a spreadsheet would run is trained on, sampled to CSV, and read back."""
     (tmp_path / "t.schema.yaml").write_text('columns: {city: {type: category, values: ["=1+1", "@x", Rome]}}')
     rows = ["=1+1", "@x", "Rome"] * 30
     (tmp_path / "t.csv").write_text("city\n" + "\n".join(rows) + "\n")

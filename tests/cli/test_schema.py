@@ -1,4 +1,4 @@
-"""`dpgen schema`: names and types go into a draft, values never; what other programs know is taken over."""
+"""`dpgen schema`: names and types go into a draft, values never; schemas of other programs are taken over."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def test_a_draft_has_types_and_no_values(dpgen, tmp_path, name):
 
 
 def test_a_draft_says_what_else_there_is_to_say(dpgen, tmp_path):
-    """Fakes for what is called like a name or key, whose records are, what is beyond the bounds, and what comes next."""
+    """Fakes for columns named like names or keys, the column of persons, values beyond the bounds, and the next command."""
     names = ["patientID", "visit_id", "first name", "e-mail", "width", "identity", "key"]
     pd.DataFrame([["a", 1, "Zebedee", "c", 2, "d", 3.5]], columns=names).to_csv(tmp_path / "a b.csv", index=False)
     _, out, _ = dpgen("schema", tmp_path / "a b.csv", "-o", tmp_path / "s.yaml")

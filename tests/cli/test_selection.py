@@ -1,4 +1,4 @@
-"""The best of a secret number of trials: chosen, charged once, and nothing of the others left behind."""
+"""The best of a secret number of trials is chosen and charged once, and nothing of the others is left behind."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ SPACE = ["model.lr=0.001,0.01", "model.steps=3,4"]
 
 
 def by_size(release):
-    """A score for these tests: how many numbers the model has."""
+    """Return a score for these tests: the number of numbers that the model has."""
     return sum(tensor.numel() for tensor in release._mixture.network.state_dict().values())
 
 
@@ -33,7 +33,7 @@ def of_nothing(release):
 
 
 def of_the_larger(release):
-    """Fails for the smaller of two models, as a trial may that diverges."""
+    """Fail for the smaller of two models, as a trial that diverges may."""
     size = by_size(release)
     if size < 3_000 and release._mixture.run:
         raise FloatingPointError("diverged")
@@ -42,7 +42,7 @@ def of_the_larger(release):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Sets which trials are drawn."""
+    """Return a function that sets which trials are drawn."""
 
     def of(*positions):
         def number(access, name):
@@ -65,7 +65,7 @@ def select(dpgen, tmp_path):
 
 @pytest.fixture(scope="module")
 def selected(tmp_path_factory):
-    """The folder of a finished selection."""
+    """Return the folder of a finished selection."""
     folder = tmp_path_factory.mktemp("selections") / "run"
     assert main(["train", *QUICK, *LAW, *BY_FIDELITY, "model.lr=0.001,0.01", "model.steps=3", f"run_dir={folder}"]) == 0
     return folder
@@ -86,7 +86,7 @@ def test_releases_the_winner_and_nothing_of_the_others(select):
     assert certificate["selection"]["space"] == {"model.lr": ["0.001", "0.01"], "model.steps": ["3", "4"]}
     assert certificate["declared"]["model"]["lr"] == float(chosen["model.lr"])
     assert certificate["event"]["type"] == "RepeatAndSelectDpEvent" and 3.9 < certificate["epsilon"] <= 4.0
-    # Plans with three and with four steps differ, so a trial is one of both.
+    # Plans with three and with four steps differ, so a trial is one of the two.
     assert certificate["event"]["event"]["type"] == "OneOfDpEvent" and len(certificate["event"]["event"]["events"]) == 2
     assert "the best of a secret number of trials (logarithmic law, mean 5) by fidelity" in certificate["statement"]
     assert "listed under 'declared' but for model.lr, model.steps" in certificate["statement"]
@@ -169,7 +169,7 @@ def test_goes_on_after_an_interrupt(select, drawn, monkeypatch, where):
         status, _, err, run = select(*words)
         assert status == 130 and "To go on from where it stopped" in err
     before = (run / "private" / "ledger.jsonl").read_text().count('"selection"')
-    # What is drawn now would be another number: nothing is drawn again.
+    # A new draw would give another number: nothing is drawn again.
     monkeypatch.setattr(selection, "number_of_trials", None)
     status, _, err, run = select(*words)
     assert status == 0, err

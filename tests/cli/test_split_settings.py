@@ -1,4 +1,4 @@
-"""The split as the command line takes it: kernels, starts, and warnings of more clusters than the budget carries."""
+"""Settings of the split on the command line: kernels, starts, and warnings of more clusters than the budget carries."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A state that another run has saved is never taken up: its numbers were paid for there, and may be of other records."""
+"""A state saved by another run is never used: its numbers were paid for there, and may belong to other records."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def _projected(account, folder):
     return project._released(settings, None, account, folder, Interrupts())
 
 
-# For each file: its fields beside the head of the ledger, and the function that goes on from it.
+# Each file's fields beside the head of the ledger, and the function that goes on from it.
 READERS = {
     "split.pt": ({"state": {}}, _split),
     "measured.pt": (
@@ -60,7 +60,7 @@ READERS = {
 
 
 def _interrupted(root):
-    """A run that was interrupted after its first access, gone on with."""
+    """Return the folder and the resumed account of a run that was interrupted after its first access."""
     folder = RunFolder(root)
     folder.private.mkdir(parents=True)
     stages = [Stage(spec.access(3.0), spec.count, 0.2) for spec in SPLIT.specs(6)]
@@ -82,7 +82,7 @@ def runs(tmp_path):
 
 
 def _taken(name, account, folder, head, monkeypatch):
-    """Return what a run goes on with, from a state that was saved where the ledger had that head."""
+    """Return the values with which a run goes on, from a state that was saved where the ledger had that head."""
     fields, read = READERS[name]
     heads = {LEDGER: {"head": head, "done": {}}} if name == "checkpoint.ckpt" else {"head": head}
     durable.save(folder.private / name, heads | fields)

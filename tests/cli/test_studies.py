@@ -22,7 +22,7 @@ TOTAL = ["privacy.study_epsilon=5", "privacy.study_delta=1e-5"]
 
 @pytest.fixture
 def train(dpgen, tmp_path):
-    """Trains in the study ``census``; gives status, standard output, standard error and the folder."""
+    """Return a function that trains in the study ``census``; it gives status, output, errors and the folder."""
 
     def call(name, *words):
         run = tmp_path / name
@@ -74,7 +74,7 @@ def test_without_a_study_that_is_said(trained):
 
 
 def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
-    """And a run about a record added or removed with what it costs when one is replaced."""
+    """A run about a record added or removed enters with what it costs when one is replaced."""
     run, total = tmp_path / "rows", ["privacy.study_epsilon=12", "privacy.study_delta=1e-5"]
     words = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census", "privacy.epsilon=1", f"run_dir={run}"]
     rows = ["project", "data=blobs", "data.n=300", "data.d=6", "project.radius=3"]
@@ -94,7 +94,7 @@ def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
     assert status == 3 and "study census: 2 runs have spent epsilon" in err
     status, out, _ = dpgen("budget", *rows, "privacy.study=none", "privacy.epsilon=1")
     assert status == 0 and "study none: not begun" in out
-    # A study with it in it cannot be about a record added or removed.
+    # A study that contains it cannot be about a record added or removed.
     rewrite(run / "release", lambda c: c["study"].update(relation="add_or_remove_one"))
     assert any("this run for one replaced" in problem for problem in verify(run / "release").problems)
 
@@ -118,7 +118,7 @@ def test_a_study_that_makes_no_sense_costs_nothing(train, tmp_path, words, messa
 
 
 def test_a_file_of_another_study_is_warned_of(dpgen, tmp_path, monkeypatch, short_fits):
-    """By a keyed fingerprint, whose key stays beside the studies; a file that differs in one byte is another."""
+    """The keyed fingerprint tells, whose key stays beside the studies; a file that differs in one byte is another."""
     monkeypatch.chdir(tmp_path)
     schema = "columns:\n  age: {type: integer, low: 0, high: 99}\n  sex: {type: category, values: [F, M]}\n"
     (tmp_path / "people.schema.yaml").write_text(schema)
@@ -147,7 +147,7 @@ RECORDS = [np.arange(9)]
 
 
 def _seen(folder):
-    """All of a folder that a run might change."""
+    """Return all of a folder that a run might change."""
     seen = {}
     for path in (folder, *sorted(folder.rglob("*"))):
         found = path.lstat()
@@ -157,7 +157,7 @@ def _seen(folder):
 
 
 def _theirs(folder):
-    """Make what another program may have in a folder of that name."""
+    """Make files that another program may have in a folder of that name."""
     folder.mkdir()
     (folder / "foo.jsonl").write_text('{"mine": 1}\n')
     (folder / "foo.jsonl.heads").write_text("mine")
@@ -173,7 +173,7 @@ def _theirs(folder):
 
 
 def _study_knows(folder, name):
-    """A study of ours that knows of the records."""
+    """Make a study of ours that knows the records."""
     study = Study(folder / f"{name}.jsonl", epsilon=9.0, delta=1e-6)
     study.records = fingerprint(RECORDS, fingerprint_key(folder))
     study.enter("run", dp_accounting.GaussianDpEvent(9.0))
@@ -218,7 +218,7 @@ def test_a_run_of_no_study_leaves_a_folder_of_that_name_as_it_is(tmp_path, monke
 
 
 def test_a_run_of_no_study_reads_ours_and_changes_nothing(tmp_path, monkeypatch):
-    """Though files of others lie beside it; a link to such a folder is not followed."""
+    """It does so even with files of others beside it; a link to such a folder is not followed."""
     monkeypatch.chdir(tmp_path)
     folder = _theirs(tmp_path / "studies")
     _study_knows(folder, "census")

@@ -1,4 +1,4 @@
-"""`dpgen train -m`: a run for each combination, each in its own folder, and a table."""
+"""`dpgen train -m` makes a run for each combination, each in its own folder, and a table."""
 
 import contextlib
 import csv
@@ -21,7 +21,7 @@ GRID = [*QUICK, "privacy.epsilon=2,4", "model=vae,rbm"]
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """The folder of a finished sweep, and what it printed."""
+    """Return the folder of a finished sweep, and its output."""
     root = tmp_path_factory.mktemp("sweeps") / "sweep"
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["train", "-m", *GRID, f"run_dir={root}"]) == 0

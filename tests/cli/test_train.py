@@ -1,4 +1,4 @@
-"""What `dpgen train` leaves: a complete release, nothing private in it, and a clean end when it is interrupted."""
+"""`dpgen train` leaves a complete release with nothing private in it, and ends cleanly when it is interrupted."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_the_ledger_is_the_plan(trained):
 
 
 def test_nothing_private_is_released(trained):
-    """No raw record in any array, and no word of what is only for private/."""
+    """The release has no raw record in any array, and no word that is only for private/."""
     records = load_public_set("digits").encoded.units
     raw = {row.tobytes() for row in records}
     rows = pd.read_parquet(trained / "release" / "synthetic.parquet").iloc[:, :64].to_numpy().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""`dpgen verify` passes what is whole and refuses whatever was changed, in a line a person understands."""
+"""`dpgen verify` passes an intact release and refuses a changed one, in a line that a person understands."""
 
 import copy
 import json
@@ -214,7 +214,7 @@ def test_only_ordinary_files_are_opened(dpgen, release, name, kind):
     for command in ("verify", "sample") if name == "model.json" else ("verify",):
         status, out, err = dpgen(command, release)
         if (command, kind) == ("sample", "link"):
-            # As in a cache of downloads.
+            # Links, as in a cache of downloads.
             assert status == 0
         else:
             assert status == 2 and "Traceback" not in err and (name in out or name in err), (out, err)
@@ -259,7 +259,7 @@ def test_stages_of_which_the_event_is_not_made_are_not_evaluated(dpgen, release)
 
 @pytest.mark.parametrize(("count", "words"), [(200, "more different noises"), (20, "is stated as 1.0")])
 def test_stages_behind_a_reference_are_bounded_too(dpgen, release, count, words):
-    """They are no part of the event, which costs little."""
+    """These stages are no part of the event, which costs little."""
 
     def change(c):
         stages, reference = _stages([GAUSSIAN, *_different(count)]), {**GAUSSIAN, "noise_multiplier": 1.0}
@@ -331,14 +331,14 @@ def _leaves(value, path=()):
         yield path, value
 
 
-# What a certificate only quotes; nothing else in it says otherwise.
+# Fields that a certificate only quotes; nothing else in it contradicts them.
 QUOTED = {"declared", "versions", "unit"}
 # A target may be larger than what was spent.
 QUOTED_FIELDS = {*(("stages", i, "name") for i in range(9)), ("accountant", "version"), ("target_epsilon",)}
 
 
 def test_every_single_field_is_held_to_something(release):
-    """Each leaf of a real certificate, changed one at a time: unsealed, the digest tells; sealed, something else does."""
+    """Each leaf of a real certificate is changed in turn: unsealed, the digest shows it; sealed, something else does."""
     original = json.loads((release / "privacy.json").read_text())
     for path, value in _leaves(original):
         for seal in (False, True):
@@ -380,7 +380,7 @@ def test_no_release_at_all(dpgen, tmp_path):
 
 @pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
 def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch, monkeypatch):
-    """Wherever an epsilon could be read, before, during and after."""
+    """The label stands wherever an epsilon could be read, before, during and after the run."""
     from lightning_dpgen.cli.reporter import TerminalReporter
 
     from .conftest import QUICK
@@ -416,6 +416,6 @@ def test_secure_noise_is_named_and_standard_noise_does_not_boast(dpgen, trained,
     assert status == 0 and "CONSISTENT" in out
     standard = json.loads((trained / "release" / "privacy.json").read_text())
     assert standard["noise"]["source"] == STANDARD and "not cryptographic" in standard["statement"]
-    # A source that was changed without the statement is found out.
+    # A source of noise that is changed without the statement is noticed.
     rewrite(made, lambda c: c["noise"].update(source=STANDARD), seal=False)
     assert "the statement does not say what the fields say" in verify(made).problems

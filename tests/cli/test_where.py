@@ -1,4 +1,4 @@
-"""Conditions on synthetic records: exactly the model's conditional distribution, repeatable, and refused in one line."""
+"""Conditions on synthetic records give exactly the model's conditional distribution, or are refused in one line."""
 
 import io
 import re
@@ -142,7 +142,7 @@ def test_a_rare_one_is_given_up(monkeypatch):
 
 
 def test_a_hopeless_one_is_given_up_early(monkeypatch):
-    """Long before the last of 1,000 records for each that is asked for, and the rate is named."""
+    """It ends long before the last of 1,000 records for each that is asked for, and names the rate."""
     monkeypatch.setattr(rejection, "FIRST_LOOK", 20_000)
     release = release_of(TABLE)
     said = r"(\d+) of ([\d,]+) records drawn fit, about 1 in ([\d,]+), and 100,000 were asked for: ask for (\d+) at most"
@@ -157,7 +157,7 @@ def test_a_hopeless_one_is_given_up_early(monkeypatch):
 @settings(max_examples=20)
 @given(rate=st.floats(0.0012, 0.5), n=st.integers(1_001, 5_000), seed=st.integers(0, 2**31))
 def test_one_that_would_end_well_is_not_given_up(rate, n, seed):
-    """At each look of a draw whose rate suffices: a false alarm once in 10^6, five standard deviations."""
+    """Each look at a draw whose rate suffices has a false alarm once in 10^6, five standard deviations."""
     random = np.random.default_rng(seed)
     for drawn in (10**6, 10**6 + 10**4, 10**6 * n // 1_001):
         if (found := random.binomial(drawn, rate)) < n:

@@ -1,4 +1,4 @@
-"""Data and a model of somebody's own, as `data=own` and `model=own` take them."""
+"""Data and a model of the user's own, as `data=own` and `model=own` take them."""
 
 from example_package.model import Independent, Independents
 from example_package.records import codes, encoded, frame, owned, people

@@ -1,8 +1,8 @@
 """Fuzzing before a release: ``python -m tests.fuzz --minutes 60``. Exit status 1 if there is a finding.
 
-Each target has its part of the time: by atheris, which follows what its inputs reach, where it is installed, and by
-mutations of the corpus otherwise. An input that fails is kept in a folder; put right what it shows, and move it to
-``tests/fuzz/corpus/TARGET/found_NAME`` so that it is tried for good.
+Each target has its part of the time. Where atheris is installed, it drives the inputs by the code that they reach;
+elsewhere they are mutations of the corpus. An input that fails is kept in a folder: correct the fault that it shows, and
+move it to ``tests/fuzz/corpus/TARGET/found_NAME``, so that it is always tried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# Before torch is imported: a thread of it would not survive a fork.
+# Set before torch is imported: its threads would not survive a fork.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def _costs(cases) -> dict[str, list]:
-    """Of each case what came of it, its seconds and megabytes, and what is told of a finding."""
+    """Return the kind of outcome, seconds, megabytes and any finding's text for each case."""
     from .children import run_inputs
     from .targets import TARGETS
     from .worst import inputs
@@ -93,7 +93,7 @@ def _costs(cases) -> dict[str, list]:
 
 
 def _planted() -> dict[str, list[str]]:
-    """Of each fault that is planted what came of its input, and of the one after it."""
+    """Return the outcomes of the input of each planted fault, and of the one after it."""
     from .children import run_inputs
     from .planted import TITLES, planted
 

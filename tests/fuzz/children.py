@@ -23,21 +23,21 @@ from pathlib import Path
 
 from .targets import Target
 
-# Where nothing that is fsynced reaches a disk.
+# A folder in memory, where fsync reaches no disk.
 _MEMORY = Path("/dev/shm")
-# Of the clock: a child that neither answers nor works is blocked for good.
+# Seconds of the clock: a child that has not answered for so long is blocked for good.
 _BLOCKED = 900.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one input.
+    """The outcome of one input.
 
     Args:
         kind: ``read``, ``refused`` or ``finding``.
-        told: of a finding, what it is: the last lines of a traceback, or the signal that ended the child.
-        seconds: of the processor.
-        megabytes: by which the child's memory grew at its peak.
+        told: the text of a finding: the last lines of a traceback, or the signal that ended the child.
+        seconds: seconds of processor time.
+        megabytes: megabytes by which the child's memory grew at its peak.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def signature(self) -> str:
-        """What findings of one cause have in common: the kind of the error, and the last place in our code."""
+        """The mark of findings with one cause: the kind of the error, and the last place in our code."""
         lines = [line.strip() for line in self.told.splitlines() if line.strip()]
         places = [line for line in lines if line.startswith("File ")]
         ours = [line for line in places if "/lightning_dpgen/" in line] or places
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def run_inputs(target: Target, inputs: Sequence[tuple[str, bytes]]) -> list[Outcome]:
-    """What comes of each input (name and content), in order."""
+    """Return the outcome of each input (name and content), in order."""
     outcomes: list[Outcome] = []
     while len(outcomes) < len(inputs):
         outcomes += _of_one_child(target, inputs[len(outcomes) :])
@@ -63,12 +63,12 @@ def run_inputs(target: Target, inputs: Sequence[tuple[str, bytes]]) -> list[Outc
 
 
 def scratch() -> Path:
-    """A new folder for inputs, in memory where that is possible."""
+    """Make a new folder for inputs, in memory where that is possible."""
     return Path(tempfile.mkdtemp(prefix="fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
 
 
 def _of_one_child(target: Target, inputs: Sequence[tuple[str, bytes]]) -> list[Outcome]:
-    """Outcomes of the first inputs: of all, or up to the one at which the child died."""
+    """Return outcomes of the first inputs: of all, or up to the one at which the child died."""
     reading, writing = os.pipe()
     folder = scratch()
     with open(folder / "stderr", "wb") as errors:
@@ -110,7 +110,7 @@ def _how(status: int, target: Target) -> str:
 
 
 def _lines(reading: int) -> list[bytes] | None:
-    """What the child writes until it ends; None if it has not moved for long."""
+    """Return the lines that the child writes until it ends, or None if it has been still for too long."""
     parts, moved = [], time.monotonic()
     while True:
         if select.select([reading], [], [], 10.0)[0]:
@@ -124,7 +124,7 @@ def _lines(reading: int) -> list[bytes] | None:
 
 
 def _work(target: Target, inputs: Sequence[tuple[str, bytes]], folder: Path, writing: int) -> None:
-    # A traceback of the place first, then the signal's own end of the process.
+    # On this signal the traceback is written first; then the signal ends the process as usual.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     faulthandler.enable(all_threads=False)
     faulthandler.register(signal.SIGPROF, all_threads=False, chain=True)
@@ -153,7 +153,7 @@ def _work(target: Target, inputs: Sequence[tuple[str, bytes]], folder: Path, wri
         line = {"kind": kind, "told": told, "seconds": round(seconds, 4), "megabytes": round(grown, 1)}
         os.write(writing, json.dumps(line).encode() + b"\n")
         shutil.rmtree(place, ignore_errors=True)
-        # What a finding leaves behind is nobody else's.
+        # A finding may leave traces, which no other input may see.
         if kind == "finding":
             return
 

@@ -1,4 +1,4 @@
-"""Fuzzing by atheris (libFuzzer): inputs that reach what no other has reached are kept, and changed by our mutations."""
+"""Fuzzing by atheris (libFuzzer): inputs that reach new code are kept, and changed by our mutations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .targets import TARGETS
 
 
 def run_atheris(name: str, seed: int, seconds: float, tally: Tally) -> None:
-    """Add to a tally what comes of fuzzing one target for a time of the clock, and of each input that stopped it.
+    """Add to a tally the outcomes of fuzzing one target for some time of the clock, and of each input that stopped it.
 
-    In a process of its own for each suffix of the corpus, since an input that crashes ends it. Whatever ends it is read
-    once more under the limits of all inputs, so that it is told as those are.
+    Each suffix of the corpus has a process of its own, since an input that crashes ends it. The input that ends it is read
+    once more under the limits of all inputs, so that it is reported as those are.
     """
     corpus = corpus_of(name)
     suffixes = sorted({Path(file).suffix for file, _ in corpus})
@@ -77,7 +77,7 @@ def _fuzz(name: str, alike: list[tuple[str, bytes]], seed: int, seconds: float, 
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
     for module in [module for loaded, module in sys.modules.items() if loaded.startswith("lightning_dpgen.")]:
-        # What was imported before is instrumented function by function.
+        # Modules that are imported already are instrumented function by function.
         for value in list(vars(module).values()):
             if getattr(value, "__module__", None) == module.__name__ and hasattr(value, "__code__"):
                 with contextlib.suppress(Exception):

@@ -1,5 +1,6 @@
-"""Inputs that are nearly sound: changed at the level at which a reader understands them, and sealed again where they have
-checksums, so that the change is read and not only noticed.
+"""Mutations that are nearly sound: inputs are changed at the level at which a reader understands them.
+
+Where they have checksums they are sealed again, so that the change is read and not only noticed.
 """
 
 from __future__ import annotations
@@ -61,22 +62,22 @@ _SPECIAL = [
 
 
 def mutated(random: Random, name: str, content: bytes, others: list[bytes]) -> bytes:
-    """The content of an input, changed in one to a few ways that go with its name."""
+    """Return the content of an input, changed in one to a few ways that go with its name."""
     for _ in range(1 + int(random.expovariate(0.9))):
-        # An archive of several files is only how an input is kept: no boundary reads it.
+        # An archive of several files is only the form in which an input is kept: no boundary reads it.
         if random.random() < 0.12 and not name.endswith(".zip"):
             content = of_bytes(random, content, others)
             continue
         try:
             content = _by_name(name)(random, content, others)
         except (RecursionError, OverflowError):
-            # A tree too deep for Python's own writer, or a number too large for it, stays as it is.
+            # A tree that is too deep for Python's own writer, or a number that is too large, stays as it is.
             continue
     return content
 
 
 def of_bytes(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """Bytes turned, cut, doubled, put in, or taken from another input."""
+    """Change bytes: flip, cut, double or insert them, or take them from another input."""
     at, far = sorted(random.randrange(len(content) + 1) for _ in range(2))
     what = random.randrange(7)
     if what == 0 and content:
@@ -98,7 +99,7 @@ def of_bytes(random: Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def of_text(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """Lines and words changed, moved and doubled."""
+    """Change lines and words, move or double them."""
     lines = content.split(b"\n")
     at = random.randrange(len(lines))
     what = random.randrange(6)
@@ -127,7 +128,7 @@ def of_text(random: Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def of_json(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """A value of a tree changed, left out, doubled or wrapped."""
+    """Change a value of a tree, leave it out, double or wrap it."""
     value = _parsed(content)
     if value is None:
         return of_bytes(random, content, others)
@@ -135,7 +136,7 @@ def of_json(random: Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def of_value(random: Random, value: Any) -> Any:
-    """The same tree, but for one of its values."""
+    """Return the same tree but for one of its values."""
     places = list(_places(value))
     if not places or random.random() < 0.02:
         return _odd(random, value)
@@ -169,7 +170,7 @@ def of_value(random: Random, value: Any) -> Any:
 
 
 def _odd(random: Random, value: Any) -> Any:
-    """Another value, often of the same kind."""
+    """Return another value, often of the same kind."""
     if isinstance(value, bool) or random.random() < 0.25:
         return random.choice(
             [None, True, False, [], {}, [value], {"x": value}, random.choice(_NUMBERS), random.choice(_TEXTS)]
@@ -200,7 +201,7 @@ def _odd(random: Random, value: Any) -> Any:
 
 
 def _places(value: Any, way: tuple = ()) -> Any:
-    """Ways to all values of a tree."""
+    """Yield the paths to all values of a tree."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
         yield (*way, key)
@@ -209,7 +210,7 @@ def _places(value: Any, way: tuple = ()) -> Any:
 
 
 def of_certificate(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """A certificate, mostly with a statement and a digest that go with its fields."""
+    """Change a certificate, and mostly give it a statement and a digest that go with its fields."""
     certificate = _parsed(content)
     if not isinstance(certificate, dict):
         return of_json(random, content, others)
@@ -221,7 +222,7 @@ def of_certificate(random: Random, content: bytes, others: list[bytes]) -> bytes
 
 
 def sealed(certificate: Any) -> bytes:
-    """The text of a certificate, with its own statement and digest where it still has one."""
+    """Return the text of a certificate, with its own statement and digest where it still has one."""
     try:
         certificate["statement"] = statement(certificate)
         certificate["digest"] = digest(certificate)
@@ -231,7 +232,7 @@ def sealed(certificate: Any) -> bytes:
 
 
 def of_chain(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """Lines of a ledger or study, mostly chained again."""
+    """Change lines of a ledger or study, and mostly chain them again."""
     lines = [_parsed(line) for line in content.split(b"\n") if line]
     if not lines or not all(isinstance(line, dict) for line in lines):
         return of_text(random, content, others)
@@ -249,7 +250,7 @@ def of_chain(random: Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def chained(lines: list[Any]) -> bytes:
-    """Lines with checksums that follow from each other."""
+    """Return lines with checksums that follow from each other."""
     head, texts = "", []
     for line in lines:
         if isinstance(line, dict):
@@ -261,7 +262,7 @@ def chained(lines: list[Any]) -> bytes:
 
 
 def of_safetensors(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """Names, shapes, types and places of the header, or numbers behind it."""
+    """Change names, shapes, types and places of the header, or numbers behind it."""
     if len(content) < 10:
         return of_bytes(random, content, others)
     length = struct.unpack("<Q", content[:8])[0]
@@ -280,9 +281,9 @@ def of_safetensors(random: Random, content: bytes, others: list[bytes]) -> bytes
 
 
 def of_npy(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """Numbers, type or shape of an array."""
+    """Change the numbers, type or shape of an array."""
     try:
-        # Only what numpy itself writes: a file that is another within would be read as that.
+        # Only a file that numpy itself writes: one with another format within would be read as that format.
         array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception:
         return of_bytes(random, content, others)
@@ -313,7 +314,7 @@ def of_npy(random: Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def of_zip(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """One file of an archive; of a release mostly with its hash in the certificate, of a ledger with its heads."""
+    """Change one file of an archive, and mostly its hash in a release's certificate or the heads of its ledger."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
@@ -351,7 +352,7 @@ def _resealed(files: dict[str, bytes]) -> None:
 
 
 def of_packed(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """What is packed by gzip."""
+    """Change the content that is packed by gzip."""
     try:
         inner = gzip.decompress(content)
     except Exception:
@@ -360,7 +361,7 @@ def of_packed(random: Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def of_words(random: Random, content: bytes, others: list[bytes]) -> bytes:
-    """Settings as they are given on a command line."""
+    """Change settings as they are given on a command line."""
     words = _parsed(content)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return b"[]"

@@ -1,4 +1,4 @@
-"""Targets with a fault in them, by which it is seen that the suite finds such faults."""
+"""Targets with a planted fault, which show that the suite finds such faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FAULTS = {
 
 
 def planted(title: str) -> Target:
-    """A target that reads everything but one input."""
+    """Return a target that reads everything but one input."""
 
     def read(path: Path) -> None:
         if path.read_bytes() == b"bad":

@@ -1,4 +1,4 @@
-"""The corpus, mutations of it, and what came of them."""
+"""The corpus, mutations of it, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .mutations import mutated
 from .targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
-# Inputs of one child: a fork is paid once for all of them.
+# Inputs of one child: they share the cost of one fork.
 _AT_ONCE = 400
 
 
 @dataclass
 class Tally:
-    """What came of the inputs of one target.
+    """The outcomes of the inputs of one target.
 
     Attributes:
-        counts: of ``read``, ``refused`` and ``finding``; ``followed`` by atheris, which does not say what came of them.
+        counts: numbers of ``read``, ``refused`` and ``finding``; of ``followed`` by atheris, which reports no outcomes.
         findings: one input and its outcome for each cause.
-        slowest, largest: seconds of the processor and megabytes, of one input.
+        slowest, largest: most seconds of the processor and most megabytes of one input.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -48,14 +48,14 @@ class Tally:
 
 
 def corpus_of(target: str) -> list[tuple[str, bytes]]:
-    """Seeds of a target and every input that ever failed, name and content."""
+    """Return the seeds of a target and every input that ever failed, name and content."""
     return [(path.name, path.read_bytes()) for path in sorted((CORPUS / target).iterdir())]
 
 
 def mutations_of(target: str, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Endless mutations of the corpus of a target, the same for the same seed."""
+    """Yield mutations of the corpus of a target without end, the same for the same seed."""
     corpus, random = corpus_of(target), Random(f"{target} {seed}")
-    # Those that are large or slow teach little more.
+    # Large or slow ones teach little more.
     bases = [(name, content) for name, content in corpus if len(content) < 20_000] or corpus
     while True:
         name, content = random.choice(bases)
@@ -64,7 +64,7 @@ def mutations_of(target: str, seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def run_corpus(target: str) -> Tally:
-    """What comes of the corpus of a target."""
+    """Return the outcomes of the corpus of a target."""
     tally, inputs = Tally(), corpus_of(target)
     for (name, content), outcome in zip(inputs, run_inputs(TARGETS[target], inputs), strict=True):
         tally.add(name, content, outcome)
@@ -72,7 +72,7 @@ def run_corpus(target: str) -> Tally:
 
 
 def run_mutations(target: str, seed: int, *, count: int | None = None, seconds: float | None = None, tally: Tally) -> None:
-    """Add to a tally what comes of so many mutations, or of as many as fit in a time of the clock."""
+    """Add to a tally the outcomes of so many mutations, or of as many as fit in some time of the clock."""
     mutations, until, done = mutations_of(target, seed), None if seconds is None else time.monotonic() + seconds, 0
     while (count is None or done < count) and (until is None or time.monotonic() < until):
         few = _AT_ONCE if count is None else min(_AT_ONCE, count - done)

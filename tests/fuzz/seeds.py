@@ -1,4 +1,4 @@
-"""Makes the sound inputs of the corpus again, where a format has changed: ``python -m tests.fuzz --seeds``."""
+"""Seeds, the sound inputs of the corpus, made again where a format has changed: ``python -m tests.fuzz --seeds``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PICTURES = ImageSchema(4, 4, levels=16, classes=3)
 
 
 def write_seeds(corpus: Path) -> None:
-    """Write the seeds of each target into its folder; those that are there are replaced."""
+    """Write the seeds of each target into its folder, in place of any that are there."""
     for make in (_bundles, _releases, _ledgers, _studies, _rows, _pictures, _texts):
         with tempfile.TemporaryDirectory() as folder:
             for name, content in make(Path(folder)).items():
@@ -57,7 +57,7 @@ def write_seeds(corpus: Path) -> None:
 
 
 def packed(folder: Path) -> bytes:
-    """The files of a folder as an archive."""
+    """Return the files of a folder as an archive."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(path for path in folder.iterdir() if path.suffix != ".lock"):
@@ -81,7 +81,7 @@ def _bundles(folder: Path) -> dict[str, bytes]:
         inner = folder / name
         inner.mkdir()
         if name == "vae_conv":
-            # So that it packs well.
+            # Zeros pack well.
             for parameter in network.parameters():
                 torch.nn.init.zeros_(parameter)
         write_model(inner, Mixture(network, torch.full((network.k,), 1.0 / network.k)))

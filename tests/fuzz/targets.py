@@ -1,8 +1,8 @@
 """The boundaries at which files and words of others are read: one function each, which lets a finding out.
 
-A function takes the path of one input. It returns where the input is read, and raises one of the boundary's clean errors
-where it is refused. Anything else is a finding: another exception, a warning that becomes one, a crash, more processor
-time or memory than the boundary may take, or a `Finding`, by which a function says that an answer is wrong.
+A function takes the path of one input. It returns if the input is read, and raises one of the boundary's clean errors if
+it is refused. Anything else is a finding: another exception, a warning that becomes one, a crash, more processor time or
+memory than the boundary may take, or a `Finding`, which a function raises when an answer is wrong.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
 from lightning_dpgen.sampling.errors import BadRecords
 
-# How far a certificate may be below another accountant's answer: both are upper bounds, on grids of their own.
+# The share of another accountant's answer that a certificate may be below: both are upper bounds, on different grids.
 _SLACK = 0.03
-# Of an error: a line that a person reads.
+# Most characters of an error: a person reads it in a line.
 _LONGEST_MESSAGE = 2000
 TABLE = parse_schema(
     "label: smoker\n"
@@ -70,7 +70,7 @@ LABELLED_SERIES = SeriesSchema(3, 0.0, 10.0, classes=(1, 2))
 
 
 class Finding(AssertionError):
-    """An answer that is wrong, or an error that tells its reader nothing."""
+    """A wrong answer, or an error that tells its reader nothing."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class Target:
     """A boundary.
 
     Args:
-        read: takes the path of an input.
-        clean: errors that refuse it.
-        seconds: of processor time that one input may take.
-        megabytes: of memory that one input may take beyond what is there before.
-        each: inputs of the default suite.
+        read: the function that takes the path of an input.
+        clean: errors that refuse an input.
+        seconds: processor time that one input may take.
+        megabytes: memory that one input may take beyond that in use before.
+        each: the number of inputs in the default suite.
     """
 
     read: Callable[[Path], object]
@@ -92,10 +92,10 @@ class Target:
     each: int = 200
 
     def check(self, path: Path) -> str:
-        """Read an input; gives ``read`` or ``refused``.
+        """Read an input and return ``read`` or ``refused``.
 
         Raises:
-            Exception: whatever is a finding.
+            Exception: a finding, of any type.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -116,12 +116,12 @@ def _check_message(error: Exception, path: Path) -> None:
 
 
 def _choose(path: Path, *choices):
-    """One of several ways to read an input: always the same one for the same bytes."""
+    """Return one of several ways to read an input, always the same one for the same bytes."""
     return choices[zlib.crc32(path.read_bytes()) % len(choices)]
 
 
 def unpacked(path: Path) -> Path:
-    """The folder that an input stands for: a ``.zip`` holds its files, anything else is its certificate."""
+    """Return the folder that an input stands for: a ``.zip`` holds its files, anything else is its certificate."""
     folder = path.parent / "folder"
     folder.mkdir()
     if path.suffix == ".zip":
@@ -140,15 +140,15 @@ def read_release(path: Path) -> None:
 
 
 def check_not_forged(folder: Path) -> None:
-    """Whether a release that was verified is what its certificate says, by other means than those of `verify`.
+    """Check that a verified release agrees with its certificate, by other means than those of `verify`.
 
-    The oracle: each file has the sha256 that stands there, and there is no other; the certificate is of a private run
-    whose noise nobody knows; the statement gives its epsilon and delta; and epsilon is no less than what dp-accounting's
-    own accountants say of the event tree, which is read here by itself (3 % of slack, for two upper bounds differ).
-    A tree that they know nothing of is held to the largest of its parts.
+    The oracle: each file has the sha256 that the certificate states, and there is no other file; the run is private and
+    its noise was not seeded; the statement gives its epsilon and delta; and epsilon is no less than the answer of
+    dp-accounting's own accountants for the event tree, which is read here separately (with 3 % of slack, since two upper
+    bounds differ). A tree that they cannot account for is held to the largest of its parts.
 
     Raises:
-        Finding: if it is not.
+        Finding: if it does not.
     """
     certificate = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
     hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.name != "privacy.json"}
@@ -168,7 +168,7 @@ def check_not_forged(folder: Path) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _least_epsilon(tree: str, delta: float, relation: str) -> float:
-    """What dp-accounting says of a tree, as JSON."""
+    """Return the epsilon that dp-accounting gives for a tree (JSON)."""
     leaves = list(_leaves(json.loads(tree), 1))
     if delta == 0.0:
         return sum(count / leaf["noise_multiplier"] for leaf, count in leaves)
@@ -179,7 +179,7 @@ def _least_epsilon(tree: str, delta: float, relation: str) -> float:
     relations = dp_accounting.NeighboringRelation
     neighbours = relations.REPLACE_ONE if relation == "replace_one" else relations.ADD_OR_REMOVE_ONE
     selections = [leaf for leaf, _ in leaves if leaf["type"] == "RepeatAndSelectDpEvent"]
-    # The best of several trials costs no less than one of them.
+    # Choosing the best of several trials costs no less than one of them.
     parts = [_stock(leaf["event"]) for leaf in selections for leaf in _trials(leaf)]
     parts += (
         [
@@ -215,7 +215,7 @@ def _leaves(tree: dict, count: int):
 
 
 def _stock(tree: dict) -> dp_accounting.DpEvent:
-    """An event of dp-accounting, read by this file alone."""
+    """Return an event of dp-accounting, read by this file alone."""
     if tree["type"] == "ComposedDpEvent":
         return dp_accounting.ComposedDpEvent([_stock(part) for part in tree["events"]])
     if tree["type"] == "SelfComposedDpEvent":
@@ -309,14 +309,14 @@ def read_others(path: Path) -> None:
 
 
 class Complained(Exception):
-    """What the program says in one line."""
+    """A mistake that the program reports in one line."""
 
 
 def read_overrides(path: Path) -> None:
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        # No list of words: nothing that a command line could hold.
+        # A command line could not hold it: it is no list of words.
         return
     try:
         if words and words[0] == "project":
@@ -326,7 +326,7 @@ def read_overrides(path: Path) -> None:
     except Exception as error:
         if _status(error) == FAULT:
             raise
-        # As the program prints it.
+        # The same message as the program prints.
         raise Complained(" ".join(str(error).split())) from None
 
 

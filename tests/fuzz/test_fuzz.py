@@ -1,6 +1,6 @@
-"""Every boundary reads what strangers hand it, or refuses it in a line: the corpus, and some hundred mutations of it.
+"""Every boundary reads the input of strangers, or refuses it in one line: the corpus, and some hundred mutations of it.
 
-All of it runs in children of one process that has nothing else in it (`children.py`), so a crash is a finding.
+All inputs run in children of one process that has nothing else in it (`children.py`), so a crash is a finding.
 ``python -m tests.fuzz --minutes 60`` goes on from here.
 """
 
@@ -17,7 +17,7 @@ from .targets import TARGETS, Finding, check_not_forged, unpacked
 from .worst import QUICK
 
 ROOT = Path(__file__).parents[2]
-# What `verify` and `load_release` may take of the processor, and of memory beyond what is there before.
+# Seconds of the processor, and megabytes beyond those in use before, that `verify` and `load_release` may take.
 SECONDS, MEGABYTES = 10.0, 1000.0
 
 
@@ -30,16 +30,16 @@ def _said(*words):
 
 
 def test_the_default_part():
-    """One test, since all of it runs in one process beside this one."""
+    """It is one test, since all of it runs in one process beside this one."""
     said = _said("--default")
     assert said["targets"].keys() == TARGETS.keys() and said["costs"].keys() == QUICK.keys()
     for target, found in said["targets"].items():
         assert not found["findings"], f"{target}:\n" + "\n\n".join(found["findings"])
-        # Mutations that are all refused, or all read, would look at one half of a boundary.
+        # Mutations that are all refused, or all read, would test one half of a boundary.
         assert min(found["counts"].get(kind, 0) for kind in ("read", "refused")) >= 5, (target, found["counts"])
     for title, cost in said["costs"].items():
         _check_cost(title, cost)
-    # Each kind of finding, planted, is found, and the next input is read all the same.
+    # Each planted kind of finding is found, and the next input is still read.
     assert said["planted"] == {title: ["finding", "read"] for title in TITLES}
 
 
@@ -62,7 +62,7 @@ def test_seeds_are_sound():
 
 @pytest.mark.parametrize("change", ["less epsilon", "another file", "not private"])
 def test_the_oracle_knows_a_forgery(tmp_path, change):
-    """It does not ask `verify`, so a `verify` that said yes to everything would be found out."""
+    """It does not ask `verify`, so a `verify` that accepted everything would be found out."""
     (tmp_path / "x.zip").write_bytes((CORPUS / "verify" / "seed_run.zip").read_bytes())
     folder = unpacked(tmp_path / "x.zip")
     check_not_forged(folder)

@@ -1,4 +1,4 @@
-"""The dearest releases that are allowed, and some that are not: what `verify` and `load_release` may cost at most."""
+"""The most expensive releases that are allowed, and some that are not: the worst that `verify` and `load_release` meet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GAUSSIAN = {"type": "GaussianDpEvent", "noise_multiplier": 5.0}
 
 
 def certificate() -> dict[str, Any]:
-    """That of a sound release."""
+    """Return the certificate of a sound release."""
     return json.loads((CORPUS / "verify" / "certificate_run.json").read_text(encoding="utf-8"))
 
 
@@ -39,7 +39,7 @@ def _sampled(multiplier: float, rate: float, count: int = 10) -> dp_accounting.D
 
 
 def _of_stages(events: list[Any], interval: float = 1e-3, **changes: Any) -> bytes:
-    """A certificate of these stages, with epsilons that are made up: an account is made before they are compared."""
+    """Return a certificate of these stages with invented epsilons: they are compared only after accounting."""
     trees = [event if isinstance(event, dict) else encode(event) for event in events]
     found = certificate() | {
         "event": trees[0] if len(trees) == 1 else {"type": "ComposedDpEvent", "events": trees},
@@ -50,7 +50,7 @@ def _of_stages(events: list[Any], interval: float = 1e-3, **changes: Any) -> byt
 
 
 def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1e-5) -> bytes:
-    """A certificate whose numbers follow from its events, so that all of it is checked."""
+    """Return a certificate whose numbers follow from its events, so that all of it is checked."""
     event, relation = composed(events), "add_or_remove_one"
     spending = spent(event, delta, interval=interval or None)
     epsilon, numbers = round_up(spending.epsilon), alone(events, delta, interval or None, relation)
@@ -71,21 +71,21 @@ def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1
 
 
 def _forget() -> None:
-    """Forget what was computed here, which a verifier does not have."""
+    """Forget results that were computed here, since a verifier does not have them."""
     for function in (*vars(accountant).values(), *vars(reference).values()):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
 
 
 def _apart(events: list[dp_accounting.DpEvent], interval: float = 0.0) -> bytes:
-    """A certificate whose event costs little and is not made of its stages."""
+    """Return a certificate whose event costs little and is not made of its stages."""
     found = json.loads(_of_stages(events, interval))
     found["accountant"]["name"] = ACCOUNTANTS["closed form"]
     return sealed(found | {"event": _GAUSSIAN})
 
 
 def _behind(rest: list[dp_accounting.DpEvent], multiplier: float = 0.05) -> bytes:
-    """A certificate of a full pass, and of stages for which a reference stands, whose numbers follow from them."""
+    """Return a certificate of a full pass and of stages below a reference, whose numbers follow from them."""
     first, stated = dp_accounting.GaussianDpEvent(5.0), Reference(multiplier, 1e-7, 1, replaceable=True)
     event, delta, relation = composed([first, stated.event]), 1e-5, "add_or_remove_one"
     epsilon = round_up(spent(event, delta).epsilon)
@@ -125,7 +125,7 @@ def _zip(files: dict[str, bytes]) -> bytes:
 
 
 def _bundle(name: str, change: Callable[[dict[str, Any]], object], weights: bytes | None = None, **files: bytes) -> bytes:
-    """A sound model whose description is changed."""
+    """Return a sound model whose description is changed."""
     with zipfile.ZipFile(CORPUS / "bundle" / f"seed_{name}.zip") as archive:
         found = {inner: archive.read(inner) for inner in archive.namelist()}
     model = json.loads(found["model.json"])
@@ -140,7 +140,7 @@ def _header(length: int, text: bytes = b"{}") -> bytes:
     return struct.pack("<Q", length) + text
 
 
-# As wide as pictures may be.
+# Pictures of the largest size that is allowed.
 _PICTURES = {
     "kind": "images", "height": 4096, "width": 4096, "levels": 1, "classes": 0, "threshold": None, "channels": 4,
     "names": [],
@@ -148,7 +148,7 @@ _PICTURES = {
 
 
 def _tensors(shapes: dict[str, tuple[int, ...]]) -> bytes:
-    """The header of such tensors, without their numbers."""
+    """Return the header of such tensors, without their numbers."""
     described, end = {}, 0
     for name, shape in shapes.items():
         start, end = end, end + 4 * math.prod(shape)
@@ -158,7 +158,7 @@ def _tensors(shapes: dict[str, tuple[int, ...]]) -> bytes:
 
 
 def _long_rows(rows: int) -> bytes:
-    """Very many equal rows in a short file."""
+    """Write very many equal rows in a short file."""
     file = io.BytesIO()
     column = pa.array(np.zeros(rows))
     table = pa.table({"projected_0": column, "projected_1": column})
@@ -173,7 +173,7 @@ def _wide_table(columns: int, values: int) -> dict[str, Any]:
 
 
 def _page() -> bytes:
-    """A page of references, each of which a careless reader of HTML would look up."""
+    """Return a page of references, each of which a careless reader of HTML would look up."""
     with zipfile.ZipFile(CORPUS / "verify" / "seed_run.zip") as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     from .mutations import _resealed
@@ -198,7 +198,7 @@ def _selection(trials: int) -> bytes:
     return _of_stages([tree], 0.0)
 
 
-# Those of no more than a second or so; each with its target and the name of its input.
+# Cases of about a second at most, each with its target and the name of its input.
 QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "many bad names": (
         "verify",
@@ -392,7 +392,7 @@ SLOW: dict[str, tuple[str, str, Callable[[], bytes]]] = {
 
 
 def _widest(interval: float) -> dp_accounting.DpEvent:
-    """One sampled noise whose distribution has as many points as are allowed."""
+    """Return one sampled noise whose distribution has as many points as are allowed."""
     multiplier = 5.0
     while affordable(_sampled(0.97 * multiplier, 1e-4, 100), interval):
         multiplier *= 0.97
@@ -400,6 +400,6 @@ def _widest(interval: float) -> dp_accounting.DpEvent:
 
 
 def inputs(cases: dict[str, tuple[str, str, Callable[[], bytes]]]) -> Iterator[tuple[str, str, str, bytes]]:
-    """What each case is called, its target, and the name and content of its input."""
+    """Yield the title of each case, its target, and the name and content of its input."""
     for title, (target, name, make) in cases.items():
         yield title, target, name, make()
