@@ -3,9 +3,9 @@
     python benchmarks/devices.py             a minute; two cores, nothing else running
     python benchmarks/devices.py --quick     that it runs
 
-In each round rank 0 makes some steps alone, while the other waits, and then both make as many together: lots of the same
-expected size, of which each has its part, one sum over gloo a step (and one of the histogram, where a bound is chosen from
-the lot). By the wall clock, since a rank that waits for another takes no processor time.
+In each round rank 0 makes some steps alone while the other waits, and then both make as many together: lots have the same
+expected size, each rank has its part of them, and a step has one sum over gloo (and one of the histogram where a bound is
+chosen from the lot). The wall clock is read, since a rank that waits for another takes no processor time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FAMILIES = {
 
 
 class Fit:
-    """Steps of a network, by the ranks that are given."""
+    """Steps of a network by the given ranks."""
 
     def __init__(self, network: nn.Module, rule: ClippingRule, ranks: Ranks, ledger: Path, steps: int) -> None:
         records = torch.bernoulli(torch.full((RECORDS, 784), 0.13), generator=torch.Generator().manual_seed(0))
@@ -66,8 +66,8 @@ class Fit:
 
 
 def rank(number: int, port: int, folder: str, rounds: int, warmup: int, steps: int, results: mp.SimpleQueue) -> None:
-    """What one process does; rank 0 tells the seconds of each round, alone and together."""
-    # A core for each, where there are as many.
+    """Run one process; rank 0 reports the seconds of each round, alone and together."""
+    # Each rank has a core of its own where there are enough.
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
     torch.set_num_threads(1)

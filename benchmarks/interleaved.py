@@ -1,13 +1,13 @@
-"""Steps timed beside each other in one process, the memory that one takes, and a table of what a ratio must be.
+"""Steps timed beside each other in one process, the memory that one takes, and a table of ratios and their limits.
 
     from interleaved import Line, peak_memory, ratios, table
 
     result = ratios({"plain": plain, "private": private}, rounds=101, warmup=10)
     print(table([Line.of("private / plain", result.ratio("private", "plain"), must=1.4, aim=1.2)]))
 
-Milliseconds say little on a shared machine; a ratio of two steps of the same round says a lot, since what else runs there
-falls on both. What is reported is the median of those ratios and their quartiles. A step is timed by the processor time of
-its thread, so that waiting for a core is not counted; with one thread and a quiet machine the wall clock agrees
+Milliseconds say little on a shared machine. A ratio of two steps of the same round says a lot, since other work there
+affects both. The median of those ratios is reported, with its quartiles. A step is timed by the processor time of its
+thread, so that waiting for a core is not counted; with one thread and a quiet machine the wall clock agrees
 (`Result.disagreement` says how well).
 """
 
@@ -27,14 +27,14 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# glibc's numbers for mallopt, and a size that nothing here exceeds.
+# The parameters of glibc's mallopt, and a size that nothing here exceeds.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _NEVER = 1 << 30
 
 
 @dataclass(frozen=True)
 class Size:
-    """How long a benchmark runs: `warmup` rounds that are not counted, then `rounds` of `steps` calls each."""
+    """The length of a benchmark: `warmup` rounds that are not counted, then `rounds` of `steps` calls each."""
 
     rounds: int
     warmup: int
@@ -69,19 +69,19 @@ class Result:
     elsewhere: float
 
     def milliseconds(self, name: str, clock: str = "processor") -> float:
-        """The median over rounds of one call."""
+        """Return the median over rounds of the time of one call."""
         return 1e3 * statistics.median(getattr(self, clock)[name])
 
     def ratio(self, name: str, base: str, clock: str = "processor") -> Ratio:
-        """How many times `base` a call of `name` takes: round by round, so that both saw the same machine."""
+        """Return the time of `name` over that of `base`, taken round by round, so that both saw the same machine."""
         times = getattr(self, clock)
         each = [mine / its for mine, its in zip(times[name], times[base], strict=True)]
-        # Of one round there are no quartiles.
+        # One round has no quartiles.
         low, median, high = statistics.quantiles(each, n=4, method="inclusive") if len(each) > 1 else each * 3
         return Ratio(median, low, high)
 
     def disagreement(self) -> float:
-        """The largest median of wall over processor time, less 1: how busy the machine was, or who waits."""
+        """Return the largest median of wall over processor time, less 1: a busy machine, or a contender that waits."""
         return max(
             statistics.median(w / p for w, p in zip(self.wall[name], self.processor[name], strict=True)) - 1.0
             for name in self.wall
@@ -93,10 +93,10 @@ def ratios(contenders: Mapping[str, Callable[[], object]], rounds: int, warmup: 
 
     Args:
         contenders: name to a call that does one step, or the same number of them as every other call.
-        rounds: how many are counted.
-        warmup: how many come before: first calls allocate, and choose their kernels.
-        steps: calls that are timed together. With one, a step finds the caches full of its neighbours' weights, which a
-            step of a training does not.
+        rounds: rounds that are counted.
+        warmup: rounds before those: first calls allocate, and choose their kernels.
+        steps: calls that are timed together. With one, a step finds the caches full of its neighbours' weights, unlike a
+            step of a training.
 
     Example:
         >>> result = ratios({"one": lambda: sum(range(20_000)), "two": lambda: sum(range(40_000))}, rounds=9, warmup=1)
@@ -113,7 +113,7 @@ def ratios(contenders: Mapping[str, Callable[[], object]], rounds: int, warmup: 
     for i in range(rounds):
         first = i % len(names)
         order = names[first:] + names[:first]
-        # Rotation alone would leave everybody with the same predecessor, and with what it left in the caches.
+        # Rotation alone would leave each contender with the same predecessor, and with the caches as that one left them.
         for name in order if i // len(names) % 2 == 0 else reversed(order):
             step = contenders[name]
             wall_start, start = time.perf_counter(), time.thread_time()
@@ -126,14 +126,14 @@ def ratios(contenders: Mapping[str, Callable[[], object]], rounds: int, warmup: 
 
 
 def peak_memory(run: Callable[[], object]) -> int:
-    """Most bytes of tensors that were live at once during `run`, beyond what was live before it.
+    """Return most bytes of tensors that were live at once during `run`, beyond those live before it.
 
-    Counted from the events of torch's allocator, as its profiler records them: to the byte and the same every time. The
-    resident size of the process is neither (the allocator keeps pages, and a first touch comes late), and a mode that
-    watches operations as they are dispatched misses what a kernel allocates for itself. Memory that does not come from
+    They are counted from the events of torch's allocator, as its profiler records them: to the byte and the same every
+    time. The resident size of the process is neither (the allocator keeps pages, and a first touch comes late), and a mode
+    that watches dispatched operations misses the memory that a kernel allocates for itself. Memory that does not come from
     torch's allocator (numpy, a BLAS's own workspace) is not seen.
 
-    What a model keeps between steps (moments, buffers) belongs to its price: build it inside `run` and take steps.
+    State that a model keeps between steps (moments, buffers) belongs to its cost: build it inside `run` and take steps.
 
     Example:
         >>> peak_memory(lambda: torch.zeros(1000).add(1.0).sum()) // 1000
@@ -156,8 +156,8 @@ def peak_memory(run: Callable[[], object]) -> int:
 def keep_memory() -> bool:
     """Keep glibc's allocator from returning memory to the system for the rest of this process; False without glibc.
 
-    By default a block above 32 MiB is mapped anew each time, and each of its pages faults at its first touch: for gradients
-    of a hundred records at once that is half of a step, for steps that keep no such block it is nothing. The environment
+    By default a block above 32 MiB is mapped anew each time, and each of its pages faults at its first touch. For gradients
+    of a hundred records at once that is half of a step; for steps that keep no such block it is nothing. The environment
     variables MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ set the same before a start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -167,7 +167,7 @@ def keep_memory() -> bool:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: what was measured, and at most how large it must and should be (None: only reported)."""
+    """One line of a table: a measured number, and the most that it must and should be (None: only reported)."""
 
     quantity: str
     measured: float
@@ -178,12 +178,12 @@ class Line:
 
     @classmethod
     def of(cls, quantity: str, ratio: Ratio, must: float | None = None, aim: float | None = None) -> Line:
-        """The line of a ratio, with its quartiles."""
+        """Return the line of a ratio, with its quartiles."""
         return cls(quantity, ratio.median, must, aim, ratio.low, ratio.high)
 
     @property
     def met(self) -> bool | None:
-        """Whether it is as small as it must be; None if nothing is asked. What is not a number meets nothing."""
+        """True if it is as small as it must be, None if nothing is asked; NaN meets nothing."""
         return None if self.must is None else self.measured <= self.must
 
 
@@ -196,7 +196,7 @@ def _short(value: float | None) -> str:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Plain text, one line a quantity: quantity, measured (quartiles), must, aim, and whether must is met.
+    """Write plain text, a line each: quantity, measured (quartiles), must, aim, and whether must is met.
 
     Example:
         >>> print(table([Line("private / plain, lot 100", 1.31, must=1.4, aim=1.2), Line("secure", 2.0, aim=2.0)]))
@@ -227,7 +227,7 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark takes; `start` reads them."""
+    """Return a parser of the options that every benchmark takes; `start` reads them."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--quick", action="store_true", help="a few rounds, to see that it runs: its numbers say nothing")
     options.add_argument("--keep-memory", action="store_true", help="keep the allocator from returning memory")
@@ -235,12 +235,12 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def start(arguments: argparse.Namespace) -> Size:
-    """Set the process up as its options say, one thread, and give the number of rounds."""
+    """Set the process up as its options say, with one thread, and return the number of rounds."""
     # Threads that share two cores with other jobs wait for each other, ten times longer than they work.
     torch.set_num_threads(1)
     # A weight whose gradient is exactly zero (a constant pixel, a dead unit) has moments that decay to denormal numbers in
-    # about 800 steps of Adam. From there on a plain step takes a quarter longer, and a noisy one does not: the longer the
-    # run, the better privacy would look.
+    # about 800 steps of Adam. After that a plain step takes a quarter longer and a noisy one does not: the longer the run,
+    # the better privacy would look.
     torch.set_flush_denormal(True)
     if arguments.keep_memory and not keep_memory():
         raise SystemExit("--keep-memory: this system's allocator is not glibc's")

@@ -1,10 +1,10 @@
-"""What a Trainer adds to a private step: a fit with one lot or fifty a batch, beside the same steps in a bare loop.
+"""Cost of a Trainer beside a private step: a fit with one lot or fifty a batch, beside the same steps in a bare loop.
 
     python benchmarks/lightning_fit.py             a few minutes
     python benchmarks/lightning_fit.py --quick     that it runs
 
-A fit is timed from the end of its first batch to the end of its last, so what a Trainer does before and after is not in it;
-all are the VAE of `steps.py` at lot 100, without logger, progress bar and checkpoints.
+A fit is timed from the end of its first batch to the end of its last, so a Trainer's work before and after is left out.
+All train the VAE of `steps.py` at lot 100, without logger, progress bar and checkpoints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOT = 100
 
 
 def parts(records: Tensor, steps: int) -> tuple[Account, Callable[[torch.nn.Module], PrivateOptimizer]]:
-    """An account of so many steps, and what wraps the optimizer of a network."""
+    """Return an account of so many steps, and a function that wraps the optimizer of a network."""
     access = training_stage(ADAPTIVE, n=len(records), sample_rate=LOT / len(records), steps=steps).access(1.0)
     account = Account(Plan((Stage(access, steps, 1.0),), 8.0, 1e-6))
 
@@ -45,7 +45,7 @@ def parts(records: Tensor, steps: int) -> tuple[Account, Callable[[torch.nn.Modu
 
 
 class Module(pl.LightningModule):
-    """As anybody would write it: one loss a record."""
+    """A module as anyone would write it: one loss a record."""
 
     def __init__(self, wrapped: Callable[[torch.nn.Module], PrivateOptimizer]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Clock(pl.Callback):
 
 
 def fit(records: Tensor, steps: int, block: int) -> float:
-    """Seconds a step under a Trainer."""
+    """Return seconds a step under a Trainer."""
     account, wrapped = parts(records, steps)
     clock = Clock()
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -81,7 +81,7 @@ def fit(records: Tensor, steps: int, block: int) -> float:
 
 
 def loop(records: Tensor, steps: int) -> float:
-    """Seconds a step in a bare loop."""
+    """Return seconds a step in a bare loop."""
     account, wrapped = parts(records, steps)
     network = Taped(peers.linear_vae(), 2)
     optimizer, lots = wrapped(network), PoissonLots(records, account)
@@ -95,7 +95,7 @@ def loop(records: Tensor, steps: int) -> float:
 
 
 def measured(records: Tensor, quick: bool) -> dict[str, Ratio]:
-    """Median, least and largest ratio of each to the loop beside it."""
+    """Return the median, least and largest ratio of each to the loop beside it."""
     steps = 100 if quick else 400
     found: dict[str, list[float]] = {"one lot a batch": [], "fifty": []}
     for _ in range(1 if quick else 11):

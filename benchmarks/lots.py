@@ -1,4 +1,4 @@
-"""What a Poisson lot costs: its positions beside Opacus' sampler, and its records beside a plain batch of fixed size.
+"""Cost of a Poisson lot: its positions beside Opacus' sampler, and its records beside a plain batch of fixed size.
 
     python benchmarks/lots.py              microseconds of each, and ratios to the first of its family
     python benchmarks/lots.py --quick      to see that it runs
@@ -28,21 +28,21 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.sampling.lots import PoissonLots
 from lightning_dpgen.sampling.stores import check_finite, store_of
 
-# A universe of places, and how many of them a record has on average.
+# The size of a universe of places, and the mean number of them in a record.
 PLACES, VISITED = 1303, 11.6
 
 Family = dict[str, Callable[[], object]]
 
 
 def lots(records: object, n: int, lot: int, k: int = 10) -> Callable[[], object]:
-    """One Poisson lot of records in k components, of `lot` records on average."""
+    """Return a draw of one Poisson lot of records in k components, of `lot` records on average."""
     stage = Stage(Access("training", {"gradient": 1.0}, lot / n), 1, 1.0)
     account = Account(Plan((stage,), 1.0, 1e-5))
     return PoissonLots(records, account, clusters=torch.randint(k, (n,)), k=k).draw
 
 
 def positions(n: int, lot: int) -> Family:
-    """Positions alone, of the size that the sampler of the peer draws."""
+    """Return draws of positions alone, as many as the peer's sampler draws."""
     standard, secure = PrivateStream(), PrivateStream(secure=True)
     return {
         "Opacus sampler": opacus_draw(n, lot),
@@ -65,7 +65,7 @@ class Items(Dataset):
 
 
 def of_pictures(n: int, lot: int, folder: Path) -> Family:
-    """Lots of (n, 784) pictures."""
+    """Return draws of lots of (n, 784) pictures."""
     dense = pictures(n)
     octets = dense.mul(255).to(torch.uint8)
     np.save(folder / "dense.npy", dense.numpy())
@@ -82,7 +82,7 @@ def of_pictures(n: int, lot: int, folder: Path) -> Family:
 
 
 def places(n: int) -> scipy.sparse.csr_array:
-    """(n, 1303) visited places, a one for each."""
+    """Draw (n, 1303) visited places, a one for each."""
     random = np.random.default_rng(0)
     ends = np.concatenate([[0], np.cumsum(random.poisson(VISITED, n))])
     visited = random.integers(0, PLACES, ends[-1], dtype=np.int32)
@@ -90,7 +90,7 @@ def places(n: int) -> scipy.sparse.csr_array:
 
 
 def of_places(n: int, lot: int, folder: Path) -> Family:
-    """Lots of visited places, beside batches that scipy fetches."""
+    """Return draws of lots of visited places, beside batches that scipy fetches."""
     sparse, random = places(n), np.random.default_rng(0)
     parts = []
     for part in ("data", "indices", "indptr"):

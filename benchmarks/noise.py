@@ -1,10 +1,10 @@
-"""What a normal costs and how far its tail goes: torch's own, the standard private stream and the secure one.
+"""Cost of a normal, and reach of its tail: torch's own, the standard private stream and the secure one.
 
     python benchmarks/noise.py                 ns per value (the same number is ms per million values)
-    python benchmarks/noise.py --tail 1e9      draws beyond 3, 4, 5, ... sigma against what is exact
+    python benchmarks/noise.py --tail 1e9      draws beyond 3, 4, 5, ... sigma against the exact expectation
 
-One thread, and its own processor time. The rounds of the three are interleaved, so that whatever else the machine does
-falls on all alike; what is compared is medians.
+One thread is timed by its processor time. The rounds of the three are interleaved, so that other work of the machine
+affects all alike; medians are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 def sources() -> dict[str, Callable[[Tensor], Tensor]]:
-    """Name to what fills a tensor with standard normals."""
+    """Return, by name, functions that fill a tensor with standard normals."""
     standard, secure = PrivateStream(), PrivateStream(secure=True)
     return {"torch.Tensor.normal_": Tensor.normal_, "standard": standard.normal_, "secure": secure.normal_}
 
@@ -67,7 +67,7 @@ def tail(draws: int) -> None:
         print(f"  {'beyond':>8}{'seen':>12}{'exact':>14}{'z':>8}{'p':>10}")
         for sigma, count in zip(SIGMAS, seen, strict=True):
             expected = draws * 2.0 * stats.norm.sf(sigma)
-            # Two-sided, exact: for a few draws a z-score says little.
+            # The exact two-sided p-value: for a few draws a z-score says little.
             p = min(1.0, 2.0 * min(stats.poisson.cdf(count, expected), stats.poisson.sf(count - 1, expected)))
             print(f"  {sigma:>8}{count:>12,}{expected:>14.2f}{(count - expected) / math.sqrt(expected):>8.2f}{p:>10.2g}")
 

@@ -1,12 +1,12 @@
-"""What a private step is measured against: plain training steps as a good engineer writes them, and Opacus' own.
+"""Peers of a private step: plain training steps as a good engineer writes them, and Opacus' own.
 
     python benchmarks/peers.py                  milliseconds a step of each, and ratios within each family
     python benchmarks/peers.py --keep-memory    the same with an allocator that returns nothing to the system
     python benchmarks/peers.py --quick          to see that it runs
 
 Every ``..._step`` takes a model and records in memory, and returns a call that does all of one optimizer step: draw a batch
-of fixed size, forward, backward, update. It gives the loss, where there is one. A batch is drawn with replacement, which is
-the quickest way. The models are ordinary modules, so that a private contender can train the same.
+of fixed size, forward, backward, update. The call gives the loss, where there is one. A batch is drawn with replacement,
+which is the quickest way. The models are ordinary modules, so that a private contender can train the same ones.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Step = Callable[[], float | None]
 
 SIDE = 28
 PIXELS = SIDE * SIDE
-# Records of the largest published data set that the suite's papers train on.
+# The number of records of the largest published data set that the suite's papers train on.
 RECORDS_4M = 4_427_486
 
 
 def pictures(n: int) -> Tensor:
-    """(n, 784) binary pictures of one round spot each: simulated, and something that a small model can learn."""
+    """Draw (n, 784) binary pictures of one round spot each, which a small model can learn."""
     line = torch.arange(SIDE, dtype=torch.float32)
     centre = torch.randint(6, SIDE - 6, (2, n, 1))
     across, down = (line - centre).square().unbind()
@@ -43,13 +43,13 @@ def pictures(n: int) -> Tensor:
 
 
 def rows(n: int, width: int = 110) -> Tensor:
-    """(n, width) rows in [0, 1] around one of eight random corners."""
+    """Draw (n, width) rows in [0, 1], each around one of eight random corners."""
     corners = torch.randint(0, 2, (8, width)).to(torch.float32)
     return (corners[torch.randint(8, (n,))] + 0.1 * torch.randn(n, width)).clamp_(0.0, 1.0)
 
 
 def draw(records: Tensor, lot: int) -> Tensor:
-    """A batch of fixed size."""
+    """Draw a batch of fixed size."""
     return records.index_select(0, torch.randint(len(records), (lot,)))
 
 
@@ -57,8 +57,8 @@ class VAE(nn.Module):
     """An autoencoder of pictures given as rows; pixels are Bernoulli.
 
     Args:
-        encoder: (B, 784) to means and log variances side by side (B, 2 latent).
-        decoder: (B, latent) to logits (B, 784).
+        encoder: a map from (B, 784) to means and log variances side by side (B, 2 latent).
+        decoder: a map from (B, latent) to logits (B, 784).
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, latent: int) -> None:
@@ -66,14 +66,14 @@ class VAE(nn.Module):
         self.encoder, self.decoder, self.latent = encoder, decoder, latent
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits, codes, and their means and log variances, with the given (B, latent) normals."""
+        """Return logits, codes, and their means and log variances, with the given (B, latent) normals."""
         mean, log_variance = self.encoder(x).chunk(2, dim=1)
         code = torch.addcmul(mean, torch.exp(0.5 * log_variance), noise)
         return self.decoder(code), code, mean, log_variance
 
 
 def linear_vae(hidden: int = 200, latent: int = 2) -> VAE:
-    """784-200-2-200-784."""
+    """Build a VAE of layers 784-200-2-200-784."""
     return VAE(
         nn.Sequential(nn.Linear(PIXELS, hidden), nn.ReLU(), nn.Linear(hidden, 2 * latent)),
         nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, PIXELS)),
@@ -82,7 +82,7 @@ def linear_vae(hidden: int = 200, latent: int = 2) -> VAE:
 
 
 def convolutional_vae(latent: int = 8) -> VAE:
-    """Two convolutions with stride 2, and two transposed ones back."""
+    """Build a VAE of two convolutions with stride 2, and two transposed ones back."""
     return VAE(
         nn.Sequential(
             nn.Unflatten(1, (1, SIDE, SIDE)),
@@ -107,19 +107,19 @@ def convolutional_vae(latent: int = 8) -> VAE:
 
 
 def negative_elbo(x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-    """(B,) in nats."""
+    """Return (B,) numbers in nats."""
     reconstruction = F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(dim=1)
     return reconstruction + 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
 
 
 def mmd(codes: Tensor, normals: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy (V-statistic) of each group's codes to as many normals: (g, b, d) twice to (g,).
+    """Return each group's squared maximum mean discrepancy (V-statistic) to as many normals: (g, b, d) twice to (g,).
 
     The kernel is the inverse multiquadric c / (c + d^2) with c = 2 d, as in Wasserstein autoencoders.
     """
     size, width = codes.shape[1:]
     both = torch.cat((codes, normals), dim=1)
-    # Differences, not a Gram matrix: as quick for few dimensions, and never negative.
+    # Differences are as quick as a Gram matrix for few dimensions, and their squares are never negative.
     distance = (both[:, :, None] - both[:, None]).square().sum(dim=3)
     kernel = 2.0 * width / (2.0 * width + distance)
     sign = torch.ones(2 * size)
@@ -137,11 +137,11 @@ def vae_step(
     weight: float = 10.0,
     lr: float = 1e-3,
 ) -> Step:
-    """Adam on the mean negative ELBO.
+    """Return a step of Adam on the mean negative ELBO.
 
     Args:
-        fused: torch's fused Adam, or its default.
-        group: add, `weight` times, the mean over groups of so many records of their codes' `mmd`.
+        fused: use torch's fused Adam in place of its default.
+        group: size of the groups over which the mean `mmd` of codes is added, `weight` times.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=fused)
 
@@ -170,9 +170,10 @@ def opacus_step(
     multiplier: float = 1.0,
     lr: float = 1e-3,
 ) -> Step:
-    """The same under Opacus: ghost clipping, or its default, gradients of each record. Bound fixed, accountant attached.
+    """Return the same step under Opacus, by ghost clipping or by its default, gradients of each record.
 
-    Its wrappers are put together as `PrivacyEngine.make_private` does, without the loader, which costs more than a draw.
+    The bound is fixed and the accountant attached. Its wrappers are put together as `PrivacyEngine.make_private` does, but
+    without the loader, which costs more than a draw.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
     settings = {"noise_multiplier": multiplier, "max_grad_norm": bound, "expected_batch_size": lot}
@@ -206,7 +207,7 @@ def opacus_step(
 
 
 def critic(width: int = 110, hidden: int = 256) -> nn.Sequential:
-    """width-256-256-256-1."""
+    """Build layers width-256-256-256-1."""
     return nn.Sequential(
         nn.Linear(width, hidden),
         nn.LeakyReLU(0.2),
@@ -219,7 +220,7 @@ def critic(width: int = 110, hidden: int = 256) -> nn.Sequential:
 
 
 def generator(width: int = 110, latent: int = 32) -> nn.Sequential:
-    """A small fixed one: what a critic's step costs, not what a generator's does."""
+    """Build a small fixed generator: the cost of a critic's step is measured, not a generator's."""
     return nn.Sequential(nn.Linear(latent, 128), nn.ReLU(), nn.Linear(128, width), nn.Sigmoid())
 
 
@@ -233,7 +234,7 @@ def critic_step(
     fused: bool = True,
     lr: float = 1e-4,
 ) -> Step:
-    """Adam on the Wasserstein loss with gradient penalty (Gulrajani et al. 2017), by double backward."""
+    """Return a step of Adam on the Wasserstein loss with gradient penalty (Gulrajani et al. 2017), by double backward."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.5, 0.9), fused=fused)
     latent = fakes[0].in_features
 
@@ -242,7 +243,7 @@ def critic_step(
         with torch.no_grad():
             fake = fakes(torch.randn(lot, latent))
         between = torch.lerp(fake, real, torch.rand(lot, 1)).requires_grad_()
-        # Real and fake go through together; the points between by themselves, as only they are differentiated twice.
+        # Real and fake go through together; the points between go alone, as only they are differentiated twice.
         scores = model(torch.cat((fake, real)))
         (slope,) = torch.autograd.grad(model(between).sum(), between, create_graph=True)
         loss = scores[:lot].mean() - scores[lot:].mean() + penalty * (slope.norm(dim=1) - 1.0).square().mean()
@@ -270,19 +271,19 @@ class RBM:
 
 
 def coin(p: Tensor) -> Tensor:
-    """Ones with probability p, in place; less than half of what torch.bernoulli takes."""
+    """Draw ones with probability p, in place; it takes less than half as long as torch.bernoulli."""
     return torch.lt(torch.rand_like(p), p, out=p)
 
 
 def rbm_step(model: RBM, records: Tensor, lot: int = 100, *, lr: float = 0.05, momentum: float = 0.5) -> Step:
-    """PCD-1 in closed form, with momentum or without, straight into the weights: no gradient is kept."""
+    """Return a step of PCD-1 in closed form, with momentum or without, into the weights: no gradient is kept."""
     chains = len(model.chains)
     velocity = [torch.zeros_like(p) for p in (model.weight, model.visible, model.hidden)]
 
     @torch.no_grad()
     def step() -> None:
         v = draw(records, lot)
-        # One product for the records and for the chains' next sweep.
+        # One product serves the records and the chains' next sweep.
         hidden = model.hidden_given(torch.cat((v, model.chains)))
         h, swept = hidden[:lot], coin(hidden[lot:])
         model.chains = free = coin(model.visible_given(swept))
@@ -300,13 +301,13 @@ def rbm_step(model: RBM, records: Tensor, lot: int = 100, *, lr: float = 0.05, m
 
 
 def opacus_draw(n: int = RECORDS_4M, lot: int = 100) -> Callable[[], list[int]]:
-    """One Poisson batch of Opacus' sampler, as indices."""
+    """Return a draw of one Poisson batch of Opacus' sampler, as indices."""
     batches = iter(UniformWithReplacementSampler(num_samples=n, sample_rate=lot / n, steps=sys.maxsize))
     return lambda: next(batches)
 
 
 def families(records: Tensor) -> dict[str, dict[str, Callable[[], object]]]:
-    """What is timed together; the first of each is the base of its ratios."""
+    """Return contenders that are timed together; the first of each family is the base of its ratios."""
     table = rows(10_000)
     found: dict[str, dict[str, Callable[[], object]]] = {}
     for lot in (100, 256, 1024):
@@ -340,7 +341,7 @@ def families(records: Tensor) -> dict[str, dict[str, Callable[[], object]]]:
 def main() -> None:
     arguments = parser(__doc__.splitlines()[0]).parse_args()
     size = start(arguments)
-    # Opacus' hooks on a first layer whose records need no gradient; asking for that gradient would cost it 7 % more.
+    # Opacus' hooks warn of a first layer whose records need no gradient; that gradient would cost it 7 % more.
     warnings.filterwarnings("ignore", message="Full backward hook")
     records = pictures(1_000 if arguments.quick else 60_000)
     print(f"{'':<40}{'ms':>9}{'wall ms':>9}{'ratio':>8}  quartiles")

@@ -1,8 +1,8 @@
-"""Seconds and memory of releasing a million rows, d = 100 to k = 20, on one core; peer: sklearn's random projection alone.
+"""Seconds and memory of a release of a million rows, d = 100 to k = 20, on one core, beside sklearn's random projection.
 
     python benchmarks/projection.py
 
-One thread, and its own processor time; rounds are interleaved with the peer, and what is compared is medians.
+One thread is timed by its processor time; rounds are interleaved with the peer, and medians are compared.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/split.py [--quick]
 
-k = 10, T = 20, noise of epsilon 1. Seconds are processor time of one thread, from records to clusters and means. Of a Lloyd
-iteration scikit-learn's is the difference of fits of 12 and 2 iterations, over ten: its start is not counted.
+k = 10, T = 20, noise of epsilon 1. Seconds are processor time of one thread, from records to clusters and means.
+scikit-learn's Lloyd iteration is a tenth of the difference of fits of 12 and 2 iterations: its start is not counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     size = start(arguments)
     rows, rounds = (2_000, 1) if arguments.quick else (ROWS, 9)
     generator = torch.Generator().manual_seed(0)
-    # Without clusters, of which scikit-learn would stop searching once they are found.
+    # The data have no clusters: scikit-learn would stop once they are found.
     shares = torch.rand(COLUMNS, generator=generator).pow(4)
     pictures = (torch.rand(rows, COLUMNS, generator=generator) < shares).to(torch.uint8)
     records = encode_images(pictures.view(-1, SIDE, SIDE).numpy(), None, ImageSchema(SIDE, SIDE, levels=1))

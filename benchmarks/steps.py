@@ -1,4 +1,4 @@
-"""What a private step costs, beside the plain step of the same model in the same run, and beside Opacus.
+"""Cost of a private step, beside the plain step of the same model in the same run, and beside Opacus.
 
     python benchmarks/steps.py                 the table of benchmarks/README.md: 10 to 20 minutes
     python benchmarks/steps.py --only critic   the families whose name contains the word
@@ -43,10 +43,10 @@ _STEPS = 200_000
 
 
 class Private:
-    """Makes private steps; their ledgers are files of one folder.
+    """Maker of private steps, whose ledgers are files of one folder.
 
     Args:
-        folder: of the ledgers.
+        folder: the folder of the ledgers.
         secure: draw all noise from a cipher.
     """
 
@@ -108,7 +108,7 @@ class Taped(nn.Module):
 
 
 def families(records: Tensor, private: Private, secure: Private) -> dict[str, tuple[dict[str, Step], list]]:
-    """For each family its contenders, and what is asked of the ratios: (contender, base, must, aim)."""
+    """Return each family's contenders, and the demands on their ratios: (contender, base, must, aim)."""
     found: dict[str, tuple[dict[str, Step], list]] = {}
     wants = {100: (1.4, 1.2, 2.0), 256: (1.25, 1.06, 1.5), 1024: (1.15, 1.0, 1.2)}
     for lot, (must, aim, with_cipher) in wants.items():
@@ -177,7 +177,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
 
 
 def memory(records: Tensor, private: Private, lot: int) -> list[Line]:
-    """Peak memory of a private training beyond that of a plain one, as a share of a gradient for each record."""
+    """Return peak memory of a private training beyond a plain one's, as a share of one gradient for each record."""
 
     def several(make: Callable[[], Step]) -> Callable[[], None]:
         def run() -> None:

@@ -16,7 +16,7 @@ HASHED = (ROOT / "constraints-hashed.txt").read_text()
 
 
 def test_every_package_that_is_asked_for_is_pinned():
-    """From this one on, through all that is installed here."""
+    """Dependencies are followed from this package on, through all that is installed here."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]
     waiting = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
@@ -42,7 +42,7 @@ def _applies(line, extras):
 def test_both_files_hold_the_same_pins_and_every_pin_has_hashes():
     found = re.findall(r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", HASHED, re.MULTILINE)
     assert {name: version for name, version, _ in found} == PINS and len(found) == len(PINS)
-    # Of the platforms that are named, the ones with wheels of their own.
+    # These packages have wheels of their own for each platform that is named.
     assert all(hashes.count("sha256") > 10 for name, _, hashes in found if name in ("torch", "numpy", "pyarrow"))
     assert all(len(set(hashes.split())) == len(hashes.split()) - hashes.count("\\") + 1 for _, _, hashes in found)
 

@@ -1,4 +1,4 @@
-"""Benchmarks flush denormal numbers to zero, for the whole process: other tests of it want them back."""
+"""Benchmarks flush denormal numbers to zero in the whole process; other tests in it need them back."""
 
 import pytest
 import torch

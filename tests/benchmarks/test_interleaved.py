@@ -1,4 +1,4 @@
-"""The harness measures what is known: a ratio of two workloads, bytes that a call allocates, and a table of them."""
+"""The harness measures known quantities: a ratio of two workloads, bytes that a call allocates, and a table of them."""
 
 import doctest
 import itertools
@@ -33,7 +33,7 @@ def test_ratios_are_taken_round_by_round():
 
 
 def test_every_contender_follows_every_other():
-    """What the one before leaves in the caches falls on all alike."""
+    """Each contender then meets the caches as each other one leaves them."""
     calls = []
     ratios({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=24, warmup=0)
     assert sorted(calls) == sorted("abc" * 24)
@@ -53,7 +53,7 @@ def test_the_probe_sees_an_allocation(values):
 
 
 def test_the_probe_sees_inside_an_operation():
-    """Strides that BLAS does not know are copied within the product; no operation's output shows it."""
+    """A product copies operands whose strides BLAS does not know; no operation's output shows that memory."""
     strided, column = torch.rand(1000, 2000)[:, ::2], torch.rand(1000, 1)
     assert peak_memory(lambda: strided @ column) == pytest.approx(4 * strided.numel(), rel=0.05)
 

@@ -6,7 +6,7 @@ import peers
 import pytest
 import torch
 
-# What Opacus itself warns of, at every step of a network whose records need no gradient.
+# Opacus gives this warning at every step of a network whose records need no gradient.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 
@@ -46,7 +46,7 @@ def test_opacus_trains(ghost):
 
 
 def test_the_two_modes_of_opacus_take_the_same_step():
-    """Without noise and with a large bound, also the plain one."""
+    """Without noise and with a large bound it is also the plain step."""
     records, after = peers.pictures(1).expand(100, -1), []
     for take in ("plain", "ghost", "hooks"):
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""The benchmark of the split runs, and says what it measured."""
+"""The benchmark of the split runs, and prints its measurements."""
 
 import sys
 

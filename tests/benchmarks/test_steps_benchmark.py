@@ -1,4 +1,4 @@
-"""The benchmarks of steps run, in their shortest form, and print what is asked of them."""
+"""The benchmarks of steps run, in their shortest form, and print the numbers that they are asked for."""
 
 import re
 

@@ -1,8 +1,8 @@
-"""A stranger's module on several devices, started by whichever launcher of Lightning's.
+"""Someone else's module on several devices, started by any of Lightning's launchers.
 
     python tests/end_to_end/devices.py DEVICES STRATEGY FOLDER [NUM_NODES]
 
-Each rank that comes to the end writes what it has into FOLDER. `ODD=RANK` gives that rank another plan, `PRECISION` is the
+Each rank that reaches the end writes its results into FOLDER. `ODD=RANK` gives that rank another plan, `PRECISION` is the
 Trainer's.
 """
 

@@ -1,4 +1,4 @@
-"""The run whose outcome is kept in golden.json, and the script that keeps it: ``python tests/end_to_end/golden.py``."""
+"""The run whose outcome is kept in golden.json, and the script that writes it: ``python tests/end_to_end/golden.py``."""
 
 import json
 import tempfile
@@ -23,7 +23,7 @@ ARGUMENTS = [
 
 
 def outcome(folder: Path) -> dict:
-    """The public numbers of a run in `folder`: event tree, epsilon, mixture weights, means of the synthetic columns."""
+    """Return the public numbers of a run in `folder`: event tree, epsilon, mixture weights, means of synthetic columns."""
     assert main([*ARGUMENTS, f"run_dir={folder}"]) == 0
     certificate = json.loads((folder / "release" / "privacy.json").read_text())
     model = json.loads((folder / "release" / "model.json").read_text())

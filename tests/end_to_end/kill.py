@@ -1,11 +1,11 @@
-"""Kills `dpgen train` at random moments, and shows that what was drawn is never forgotten.
+"""Kills of `dpgen train` at random moments, which show that no noise that was drawn is forgotten.
 
     python tests/end_to_end/kill.py 50
 
-Each round begins a run, kills it with SIGKILL after a random time, and gives the same command again, up to four kills,
-until a release is there. After every kill: the ledger holds all bytes that it held at the moment before; there is no
-release, or a complete one. At the end: `verify` accepts the release, epsilon is within the budget, and the certificate's
-events are the ledger's, every line of it.
+Each round begins a run, kills it with SIGKILL after a random time, and repeats the command, up to four kills, until there
+is a release. After every kill the ledger holds all bytes that it held the moment before, and there is no release or a
+complete one. At the end `verify` accepts the release, epsilon is within the budget, and the certificate's events are those
+of the ledger, line by line.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _KILLS, _EARLY, _LONGEST = 4, 0.15, 5.0
 
 
 def program(arguments: list[str]) -> subprocess.Popen:
-    """`dpgen`, started as a user starts it."""
+    """Start `dpgen` as a user does."""
     command = [sys.executable, "-W", "ignore", "-m", "lightning_dpgen", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def one_round(root: Path, seconds: random.Random, kills: int = _KILLS, start: Callable = program) -> dict[str, int]:
-    """One run to its end; gives the moments of the kills and what was counted.
+    """Take one run to its end, and return how many kills came at each moment.
 
     Args:
         root: an empty folder.
-        seconds: when to kill.
-        kills: how often at most.
-        start: starts dpgen with these arguments; gives what has the methods of a `subprocess.Popen`.
+        seconds: the random source of the moments to kill at.
+        kills: most kills.
+        start: a function that starts dpgen with arguments; its result has the methods of a `subprocess.Popen`.
 
     Raises:
         AssertionError: if something was lost.
@@ -53,7 +53,7 @@ def one_round(root: Path, seconds: random.Random, kills: int = _KILLS, start: Ca
     seen, moments = b"", Counter()
     for kill in range(kills + 1):
         process = start(["train", *SETTINGS, f"run_dir={run}"])
-        # Most kills fall into the seconds after the process first writes to the ledger, some before.
+        # Most kills come in the seconds after the process first writes to the ledger, some before.
         deadline = time.monotonic() + seconds.uniform(0.5, 6.0) if seconds.random() < _EARLY else None
         before = len(seen)
         while process.poll() is None and (kill == kills or deadline is None or time.monotonic() < deadline):
@@ -83,7 +83,7 @@ def one_round(root: Path, seconds: random.Random, kills: int = _KILLS, start: Ca
 
 
 def _moment(run: Path) -> str:
-    """How far a killed run had come."""
+    """Return the stage that a killed run had reached."""
     private = run / "private"
     if not (private / "ledger.jsonl").exists():
         return "before the ledger"
@@ -95,7 +95,7 @@ def _moment(run: Path) -> str:
 
 
 def _listed(ledger: Path) -> dict[str, int]:
-    """Entries of each stage that may have been drawn, read without the package."""
+    """Count the entries of each stage that may have been drawn; the ledger is read without the package."""
     stages: dict[str, str] = {}
     for raw in ledger.read_bytes().splitlines():
         if raw.endswith(b"#torn"):

@@ -1,4 +1,4 @@
-"""Several processes train together: by dpgen, torchrun, and Lightning's own launchers; on CPUs by gloo, on GPUs by NCCL."""
+"""Several processes train together, under dpgen, torchrun and Lightning's launchers; CPUs use gloo, GPUs use NCCL."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TWO = ["trainer.accelerator=cpu", "trainer.devices=2"]
 
 
 def _run(*command, **environment):
-    """Exit status and output of a program, at most five minutes."""
+    """Run a program for at most five minutes; return its exit status and output."""
     done = subprocess.run(
         [sys.executable, *map(str, command)], env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=300
     )
@@ -38,7 +38,7 @@ def _train(*settings):
 
 
 def _sound(run: Path) -> None:
-    """The release verifies, and its certificate counts every line of the ledger."""
+    """Check that the release verifies, and that its certificate counts every line of the ledger."""
     certificate = json.loads((run / "release" / "privacy.json").read_text())
     assert verify(run / "release").good and certificate["epsilon"] <= certificate["target_epsilon"]
     counted = {stage["name"]: stage["event"].get("count", 1) for stage in certificate["stages"]}
@@ -52,7 +52,7 @@ def test_the_program_starts_a_process_for_each_device(tmp_path):
 
 
 def _worker(run: Path, rank: int) -> int | None:
-    """The process of a rank, as Linux tells; None before it is there."""
+    """Find the process of a rank in Linux's list; None before it is there."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words, environment = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
@@ -120,7 +120,7 @@ def _free_port() -> int:
 
 
 def _two_nodes(script, arguments):
-    """Two agents of torchrun with one process each, as on two machines."""
+    """Start two agents of torchrun with one process each, as on two machines."""
     agent = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
     agent += [f"--master-port={_free_port()}"]
     return [
@@ -145,7 +145,7 @@ def test_the_program_on_two_nodes(tmp_path):
 
 @pytest.mark.slow
 def test_slurm_is_asked_for_ranks(tmp_path):
-    """Its variables, as srun sets them, for two tasks."""
+    """The environment has its variables as srun sets them for two tasks."""
     run, processes = tmp_path / "run", []
     port = str(_free_port())
     for rank in range(2):

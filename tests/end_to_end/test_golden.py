@@ -1,4 +1,4 @@
-"""A whole run under the debugging seed gives what it gave before: the event tree exactly, floats within a tolerance."""
+"""A whole run under the debugging seed gives the same result as before: the event tree exactly, floats nearly."""
 
 import json
 
@@ -7,7 +7,7 @@ from golden import GOLDEN, outcome
 
 
 def _split(tree, numbers):
-    """The tree with its floats taken out, which are appended to `numbers`."""
+    """Return the tree without its floats, which are appended to `numbers`."""
     if isinstance(tree, float):
         numbers.append(tree)
         return "float"
@@ -26,7 +26,7 @@ def test_run_under_the_debugging_seed(tmp_path):
     assert found_numbers == pytest.approx(kept_numbers, rel=1e-6)
     assert found["epsilon"] == pytest.approx(kept["epsilon"], rel=1e-4)
     assert found["mixture_weights"] == pytest.approx(kept["mixture_weights"], abs=1e-3)
-    # Another processor rounds differently, and 12 steps of Adam spread that a little.
+    # Another processor rounds differently, and 12 steps of Adam amplify that a little.
     assert found["column_means"] == pytest.approx(kept["column_means"], abs=0.15)
 
 

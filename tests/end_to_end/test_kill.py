@@ -1,4 +1,4 @@
-"""Killed at random moments, a run goes on, and its certificate counts every line of its ledger."""
+"""A run that is killed at random moments goes on, and its certificate counts every line of its ledger."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ from lightning_dpgen.cli.main import main
 
 
 class Forked:
-    """In place of a program that is started anew: a copy of this process, which has imported everything already."""
+    """A stand-in for a newly started program: a copy of this process, which has already imported everything."""
 
     def __init__(self, arguments):
         self._process = multiprocessing.get_context("fork").Process(target=main, args=(arguments,))
@@ -33,7 +33,7 @@ class Forked:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_lost(tmp_path):
-    """Killed once, about a second after the first line of its ledger."""
+    """The run is killed once, about a second after the first line of its ledger."""
     assert main(["budget", *kill.SETTINGS]) == 0, "the copies remember its numbers"
     assert kill.one_round(tmp_path, random.Random(26), kills=1, start=Forked)
 

@@ -26,7 +26,7 @@ def test_wheel_trains_elsewhere(tmp_path):
     _run(*install, str(wheel))
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONWARNINGS": "ignore"}
     quick = ["run_dir=run", "model.steps=3", "split.iterations=1", "rows=10"]
-    # Both in one process, since most of the time of each goes into its imports.
+    # Both run in one process, since imports take most of the time of each.
     program = (
         "import sys, lightning_dpgen; from lightning_dpgen.cli.main import main; print(lightning_dpgen.__file__); "
         f"sys.exit(main({['train', *quick]}) or main(['verify', 'run/release']))"

@@ -9,7 +9,7 @@ from lightning_dpgen.models.outputs import cross_entropy, logits, means
 
 
 class Independent(nn.Module):
-    """What is released: k rows of logits."""
+    """The network that is released: k rows of logits."""
 
     kind = "example_package.model:Independent"
 
@@ -34,7 +34,7 @@ class Independent(nn.Module):
 
 
 class Independents(PrivateMixture):
-    """What is trained."""
+    """The model that is trained."""
 
     def __init__(self, schema, account, clipping, *, n, k, bias, lr, seed, log_every, sharpness=1.0):
         network = Independent(schema, k, sharpness=sharpness)

@@ -10,7 +10,7 @@ SCHEMA = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),
     column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 5}),
 ), label="sex")  # fmt: skip
-# How often `people` has been called.
+# The rows of each call of `people`.
 called = []
 
 
@@ -20,25 +20,25 @@ def codes(rows=300, seed=0):
 
 
 def encoded(rows=300, seed=0):
-    """A pair of schema and `Encoded`."""
+    """Return a pair of schema and `Encoded`."""
     return SCHEMA, Encoded(np.zeros((rows, 0), np.float32), codes(rows, seed))
 
 
 def people(rows=300, seed=0):
-    """A pair of schema and `Records`."""
+    """Return a pair of schema and `Records`."""
     called.append(rows)
     schema, records = encoded(rows, seed)
     return schema, Records(schema, records)
 
 
 def owned(rows=300):
-    """The same, of persons with three records each."""
+    """Return a pair of schema and `Records` of persons with three records each."""
     schema, records = encoded(rows)
     return schema, Records(schema, records, np.arange(rows) // 3)
 
 
 def frame(rows=300):
-    """A pair of frame and schema."""
+    """Return a pair of frame and schema."""
     chosen = codes(rows)
     sexes = np.array(["F", "M"])[chosen[:, 0]]
     return pd.DataFrame({"sex": sexes, "age": 20 * chosen[:, 1], "who": np.arange(rows) // 3}), SCHEMA

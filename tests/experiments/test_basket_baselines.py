@@ -1,4 +1,4 @@
-"""The baselines are what they say and move by no more than their sensitivity; the table is made once and goes on."""
+"""The baselines have the shares that they should and their stated sensitivity; the table is made once and goes on."""
 
 import doctest
 import json
@@ -90,7 +90,7 @@ def test_coins_fall_as_they_should():
     found = made.mean(axis=0)
     assert (np.abs(found - shares) <= 5 * np.sqrt(shares * (1 - shares) / n) + 1e-9).all()
     assert made.has_sorted_indices and made.indptr[-1] == made.nnz
-    # Neighbouring coins, and items of one basket, have nothing to do with each other.
+    # Neighbouring coins are independent of each other, and so are the items of one basket.
     dense = made.toarray().astype(float)[:, 2:5]
     assert np.abs(np.corrcoef(np.concatenate([dense[:-1], dense[1:]], axis=1).T) - np.eye(6)).max() < 5 / np.sqrt(n)
 
@@ -125,7 +125,7 @@ def test_a_table_is_made_and_goes_on(folder, baskets, monkeypatch, capsys):
     assert more.count("seed 0") == 1 and more.count("seed 1") == 7 and "model, epsilon 0.5" in more and "+-" in more
     again = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
     assert "seed" not in again.splitlines()[0] and again.splitlines()[0] == more.splitlines()[8]
-    # What is kept is what the measure itself gives.
+    # The numbers kept are those of the metric itself.
     data = counting_queries.Data.read("transit", folder, N)
     metric = CountingQueryError(data.queries(0))
     metric.update(baskets, real=True)

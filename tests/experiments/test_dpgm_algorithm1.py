@@ -32,7 +32,7 @@ def test_training_is_accounted_as_the_paper_s_events(way, share):
     assert planned.count == expected.count == FIGURE_2["T_S"] * share
     assert planned.event.sampling_probability == pytest.approx(expected.event.sampling_probability, rel=1e-12)
     assert planned.event.event.noise_multiplier == pytest.approx(expected.event.event.noise_multiplier, rel=1e-12)
-    # docs/PRIVACY.md: 2.10 in turns, and 0.70 in one lot at q, with the paper's k-means.
+    # docs/PRIVACY.md has 2.10 in turns, and 0.70 in one lot at q, with the paper's k-means.
     epsilon = spent(ComposedDpEvent([split, planned]), FIGURE_2["delta"]).epsilon
     assert epsilon == pytest.approx(0.70 if share == 1.0 else 2.10, abs=0.01)
 
@@ -83,7 +83,7 @@ def test_components_meet_their_own_records_at_ten_times_the_rate(monkeypatch):
 
 
 def test_score_is_the_bound_of_the_mixture():
-    """By a plain loop over records, components and draws, with normals of the same generator."""
+    """A plain loop over records, components and draws, with normals of the same generator, gives the same."""
     schema = JOINT.settings(1).schema
     network = StackedVAE(schema, 3, hidden=4, latent=2, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():

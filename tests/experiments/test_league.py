@@ -1,4 +1,4 @@
-"""The league table is made cell by cell, goes on, and says what it holds; its files are the records of its protocol."""
+"""The league table is made cell by cell, can go on, and says what it holds; its files record its protocol."""
 
 import csv
 import gzip
@@ -22,7 +22,7 @@ picture = league.picture
 
 
 class Coins(league_tasks.Task):
-    """Nothing is trained: what is made is a number."""
+    """A task that trains nothing: each result is a number."""
 
     title, columns, shown, epsilons, baseline, n = "Coins: of no use", ("one", "two"), "two", (0.5, 2.0), "tossed", 3
 
@@ -73,7 +73,7 @@ def test_cells_are_made_once_and_those_that_failed_again(coins, tmp_path, capsys
     given = [str(tmp_path), "--runs", "2"]
     assert league.main(given) == 1
     assert "a coin on its edge" in capsys.readouterr().err
-    # Of each model two epsilons and two runs, of two twins one level and two runs.
+    # Each model has two epsilons and two runs, each of the two twins one level and two runs.
     assert len(coins) == 4 * len(league.MODELS) + 2 * 2 and (["model=vae"], math.inf, 1) in coins
     found = _table(tmp_path)
     assert float(found["tossed", "0.5", "two"]["mean"]) == 2.0
@@ -85,7 +85,7 @@ def test_cells_are_made_once_and_those_that_failed_again(coins, tmp_path, capsys
     assert league.main(given) == 0
     said = capsys.readouterr().out
     assert len(coins) == 4 * len(league.MODELS) + 2 * 2 and said.count("\n") == 1 and "tossed, epsilon 2, run 1" in said
-    # Of all that was made, also where fewer runs are asked for.
+    # The table covers all that was made, even when fewer runs are asked for.
     assert league.main([*given[:-1], "1", "--rows", "tossed"]) == 0
     assert _table(tmp_path)["tossed", "2", "one"]["runs"] == "2"
     text = (tmp_path / "league.md").read_text(encoding="utf-8")
@@ -186,7 +186,7 @@ def test_a_cell_is_what_dpgen_train_gives(adult, monkeypatch):
     scores = adult.scores(made, 3.0, 0)
     assert len(made) == 100 and len(scores) == 2 and all(0.0 <= score <= 1.0 for score in scores)
     assert not [path for path in adult.folder.iterdir() if path.suffix == ".run"]
-    # Labels that are all alike are scored, too.
+    # Records that all have one label are scored, too.
     made.codes[:, tables("adult-balanced", 3.0, 0)[1].schema.layout.label] = 1
     assert adult.scores(made, 3.0, 0) == [0.5, 0.5]
     with pytest.raises(RuntimeError, match="exit status 2"):

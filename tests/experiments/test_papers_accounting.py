@@ -1,4 +1,4 @@
-"""The papers' formulas give the numbers that the papers print; what is true beside them is in contracts/test_errata.py."""
+"""The papers' formulas give the numbers that the papers print; the true ones are in contracts/test_errata.py."""
 
 import doctest
 import importlib
@@ -40,7 +40,7 @@ def test_without_sampling_the_quadrature_is_the_closed_form():
 
 
 def test_the_plain_moments_accountant_is_a_bound():
-    """Markov's inequality as in 2016 is looser than the conversion of today's Renyi accountants, and never below it."""
+    """Markov's inequality of 2016 is looser than the conversion of today's Renyi accountants, and never below it."""
     moments = epsilon_from_moments(lambda lam: 1000 * sampled_moment(lam, 0.01, 1.0), 1e-5)
     today = spent_by_rdp(papers_accounting.steps(0.01, 1.0, 1000), 1e-5)
     assert today < moments < 1.25 * today
@@ -72,7 +72,7 @@ def test_smallest_t_of_jl_makes_its_bound_one():
 
 
 def test_true_costs_of_figure_2():
-    """What the table prints beside 1.74: one lot for all components, and Algorithm 1 with ten equal clusters."""
+    """The table prints two costs beside 1.74: of one lot for all components, and of Algorithm 1 with ten equal clusters."""
     assert papers_accounting.true(*papers_accounting.figure_2()) == pytest.approx(0.6953, abs=5e-4)
     assert papers_accounting.true(*papers_accounting.figure_2(0.1)) == pytest.approx(2.099, abs=2e-3)
     assert papers_accounting.figure_2_replaced() == pytest.approx(1.204, abs=1e-3)

@@ -13,7 +13,7 @@ def test_moments_are_those_of_table_2(name):
     baskets = simulated_baskets.simulate(name, n)
     sizes = np.diff(baskets.indptr)
     assert baskets.shape == (n, printed.items) and sizes.max() == printed.largest and sizes.min() >= 1
-    # Of a fixed seed; sizes have standard deviations of 5 and 14, so a mean of 20,000 is within 0.1 at most.
+    # The seed is fixed; sizes have standard deviations of 5 and 14, so a mean of 20,000 is within 0.1 at most.
     assert sizes.mean() == pytest.approx(printed.mean, abs=0.25)
     if printed.share_sd:
         assert (np.bincount(baskets.indices, minlength=printed.items) / n).std() == pytest.approx(printed.share_sd, rel=0.1)

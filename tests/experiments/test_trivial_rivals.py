@@ -1,4 +1,4 @@
-"""Rivals that nobody has to train move by no more than their sensitivity, and without noise have the shares of the data."""
+"""Rivals without training move by no more than their sensitivity, and without noise have the shares of the data."""
 
 import doctest
 
@@ -20,7 +20,7 @@ PICTURES = ImageSchema(20, 20, levels=255, classes=3)
 
 
 def _table(n, seed=0):
-    """Columns c and d follow the label b, a does not."""
+    """Return a table whose columns c and d follow the label b; a does not."""
     values = {"a": list("stuvw"), "b": ["no", "yes"], "c": list("xyz"), "d": list("uvwxyz")}
     columns = (column_of(name, {"type": "category", "values": of}) for name, of in values.items())
     schema = TableSchema(tuple(columns), label="b")
@@ -103,7 +103,7 @@ def test_without_noise_tables_have_the_shares_of_the_data():
             ]
             # Both sides are drawn, the second with shares of the first: six deviations, 2e-9 for each of 30.
             assert np.abs(both[0] - both[1]).max() < 6 * np.sqrt(0.25 / N)
-    # What goes with the label does so still: c is never 2 without it.
+    # Columns still follow the label: c is never 2 without it.
     assert not ((made.codes[:, 2] == 2) & (made.codes[:, 1] == 0)).sum() > 0.01 * N
 
 
@@ -114,6 +114,6 @@ def test_without_noise_pictures_have_the_means_of_their_class():
     for label in range(3):
         expected = shortened[real.encoded.codes[:, 0] == label].mean(axis=0)
         of_class = made.units[made.codes[:, 0] == label] / 255
-        # A coin for each of 400 pixels of about 1,300 pictures: six deviations.
+        # Each of 400 pixels is a coin in each of about 1,300 pictures: six deviations.
         assert np.abs(of_class.mean(axis=0) - expected).max() < 6 * np.sqrt(0.25 / 1200)
         assert set(np.unique(of_class)) <= {0.0, 1.0}
