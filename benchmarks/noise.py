@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 def sources() -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return, by name, functions that fill a tensor with standard normals."""
+    """Return functions that fill a tensor with standard normals, by name."""
     standard, secure = PrivateStream(), PrivateStream(secure=True)
     return {"torch.Tensor.normal_": Tensor.normal_, "standard": standard.normal_, "secure": secure.normal_}
 

@@ -38,7 +38,7 @@ from lightning_dpgen.sampling.lots import Lot, PoissonLots
 Step = Callable[[], object]
 PICTURE = ImageSchema(28, 28, levels=1)
 ADAPTIVE, FIXED = DPNorm(c_max=60.0), Fixed(10.0)
-# More steps than any benchmark makes.
+# This is more steps than any benchmark makes.
 _STEPS = 200_000
 
 
@@ -65,9 +65,9 @@ class Private:
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
         after: Callable[[], None] = lambda: None,
     ) -> Step:
-        """A step of `network`, of its own term or of what `gradients` gives."""
+        """Return a step of `network`, on its own term or on the gradients that `gradients` gives."""
         n, rate = len(records), lot / len(records)
-        # Not calibrated: no step is quicker or slower for it.
+        # The noise is not calibrated, which makes no step quicker or slower.
         access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS).access(1.0)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
         self._made += 1

@@ -1,8 +1,8 @@
-"""Epsilon of twelve settings by four accountants, and how long ours takes: ``python experiments/accountants.py``.
+"""Epsilon of twelve settings by four accountants, and the seconds of ours: ``python experiments/accountants.py``.
 
-Ours is `lightning_dpgen.privacy.accountant.spent`. PRV and RDP are those of Opacus; what PRV returns is an upper bound with
-its error of 0.01 added, and neither takes Laplace noise. Quadrature (beside this file) shares no code with any of them.
-Relation: add or remove one record.
+Ours is `lightning_dpgen.privacy.accountant.spent`. PRV and RDP are those of Opacus; PRV returns an upper bound, with its
+error of 0.01 added, and neither takes Laplace noise. Quadrature (beside this file) shares no code with any of them. The
+relation is add or remove one record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _event(part: Part) -> dp_accounting.DpEvent:
 
 
 def lots(rate: float, multiplier: float, count: int, delta: float) -> Setting:
-    """`count` equal Poisson lots."""
+    """Return the event of `count` equal Poisson lots."""
     return Setting(f"q={rate:g} m={multiplier:g} x {count}", delta, (Part(multiplier, count, rate),))
 
 
@@ -71,7 +71,7 @@ SETTINGS = [
 
 @dataclass(frozen=True)
 class Answers:
-    """Epsilon, and seconds, by each accountant; None where it does not know the event."""
+    """Epsilon and seconds by each accountant; None where it does not know the event."""
 
     ours: float
     prv: float | None
@@ -82,18 +82,18 @@ class Answers:
 
     @property
     def excess(self) -> float:
-        """How far ours lies above quadrature, in parts of it."""
+        """The excess of ours over quadrature, as a share of the latter."""
         return self.ours / self.quadrature - 1.0
 
     @property
     def agrees(self) -> bool:
-        """Never below by more than the error of the quadrature, and above by at most 0.5 % where epsilon is not small."""
+        """True if ours is below by at most the quadrature's error, and above by at most 0.5 % unless epsilon is small."""
         sound = self.ours >= self.quadrature - self.error
         return sound and (self.quadrature <= SMALL or self.excess <= TOLERANCE)
 
 
 def ask(setting: Setting) -> Answers:
-    """All four accountants about one setting."""
+    """Ask all four accountants about one setting."""
     ours, first = _timed(lambda: spent(setting.event, setting.delta).epsilon)
     prv, second = _timed(lambda: by_opacus(setting, PRVAccountant, eps_error=PRV_ERROR))
     rdp, third = _timed(lambda: by_opacus(setting, RDPAccountant))
@@ -102,7 +102,7 @@ def ask(setting: Setting) -> Answers:
 
 
 def by_opacus(setting: Setting, accountant, **options) -> float | None:
-    """Epsilon by an accountant of Opacus; None if it does not know some part."""
+    """Return epsilon by an accountant of Opacus, or None if it does not know some part."""
     history = gaussian_history(setting.event)
     if history is None:
         return None

@@ -1,8 +1,8 @@
-"""Rivals of a generative model of baskets that nobody has to train: what it must beat, on the same queries.
+"""Rivals of a generative model of baskets without training, which it must beat on the same queries.
 
 Each takes the private baskets and gives synthetic ones. Those with an epsilon are private under add or remove one: they
 measure once, through a plan, an account and the Gaussian mechanism. Their noise is seeded, so that a table can be made
-again; these baskets are simulated, and public. Those that are not private say how much of an error is the model's, and not
+again; these baskets are simulated, and public. Those that are not private show how much of an error is the model's and not
 the noise's.
 """
 
@@ -23,31 +23,31 @@ from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.noise import PrivateStream
 
-# Of independent items: the paper cuts baskets to 12 items for MWEM.
+# The rival of independent items: the paper cuts baskets to 12 items for MWEM.
 CUT = 12
 BY_SIZE = "independent items by size"
-# Of items by size: the part of the budget that tells how many baskets have which size, and how sizes are put together.
+# The rival of items by size: the part of the budget for the counts of sizes, and the ratio of sizes in one stratum.
 SIZES_PART, GROWTH = 0.15, 1.35
-# A stratum with a noisy count of fewer standard deviations is taken for empty.
+# A stratum whose noisy count has fewer standard deviations is taken for empty.
 FEWEST_DEVIATIONS = 2.5
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a rival may spend under add or remove one, and the seed of its noise and of what it draws."""
+    """The budget of a rival under add or remove one, and the seed of its noise and its draws."""
 
     epsilon: float
     delta: float
     seed: int
 
     def account(self, stage: str, weights: dict[str, float], n: int) -> Account:
-        """One look at all n baskets, with these noises, for the whole budget."""
+        """Return an account of one look at all n baskets, with these noises, for the whole budget."""
         plan = make_plan([StageSpec(stage, weights, 1, max_noise=n)], epsilon=self.epsilon, delta=self.delta)
         return Account(plan, stream=PrivateStream(self.seed))
 
     @property
     def random(self) -> np.random.Generator:
-        """For what is drawn after the measurement."""
+        """Return the generator of the draws after the measurement."""
         return np.random.default_rng([self.seed, 1])
 
 
@@ -55,7 +55,7 @@ Rival = Callable[[scipy.sparse.csr_array, int, Budget], scipy.sparse.csr_array]
 
 
 def rivals(largest: int, epsilon: float) -> dict[str, Rival]:
-    """By what a table calls them: functions of baskets (N, items), how many items one may hold, and a budget.
+    """Return rivals by name: functions of baskets (N, items), the most items that one may hold, and a budget.
 
     N is declared: it is public, also as the number of synthetic baskets.
     """
@@ -75,18 +75,18 @@ def rivals(largest: int, epsilon: float) -> dict[str, Rival]:
 
 
 def exact_independent(real: scipy.sparse.csr_array, _: int, budget: Budget) -> scipy.sparse.csr_array:
-    """Each item by itself, with the share that it has."""
+    """Draw each item by itself, with its exact share."""
     return independent(real.shape[0], _held(real.indices, real) / real.shape[0], budget.random)
 
 
 def half(real: scipy.sparse.csr_array, _: int, budget: Budget) -> scipy.sparse.csr_array:
-    """What sampling alone costs: a random half of the baskets (at least one)."""
+    """Draw a random half of the baskets (at least one), which shows the error of sampling alone."""
     n = real.shape[0]
     return real[np.sort(budget.random.choice(n, -(-n // 2), replace=False))]
 
 
 def cut_independent(real: scipy.sparse.csr_array, most: int, budget: Budget) -> scipy.sparse.csr_array:
-    """Each item by itself, with a noisy share, baskets cut to `most` of their items.
+    """Draw each item by itself, with a noisy share of baskets that are cut to `most` of their items.
 
     A basket moves `most` counts by 1: sensitivity sqrt(most).
     """
@@ -100,7 +100,7 @@ def cut_independent(real: scipy.sparse.csr_array, most: int, budget: Budget) -> 
 
 
 def independent_by_size(real: scipy.sparse.csr_array, largest: int, budget: Budget) -> scipy.sparse.csr_array:
-    """Each item by itself among baskets of about the same size: noisy counts of strata, and of items in each.
+    """Draw each item by itself among baskets of about one size, from noisy counts of strata and of items in each.
 
     The items of a basket count 1 / sqrt(largest size of its stratum) each, so that together they have norm 1 at most, and a
     basket is in one stratum: sensitivity 1.
@@ -118,7 +118,7 @@ def independent_by_size(real: scipy.sparse.csr_array, largest: int, budget: Budg
         noisy = gaussian(access, "items", torch.from_numpy(sums / scale), sensitivity=1.0).numpy() * scale
     account.verify_complete()
     deviation = account.plan.stage("strata").access.multipliers["sizes"]
-    # The largest is left, however few baskets there are.
+    # The largest stratum is kept, however few baskets there are.
     counts = np.where(counts < min(FEWEST_DEVIATIONS * deviation, counts.max()), 0.0, np.maximum(counts, 1.0))
     starts = np.concatenate([[0], ends[:-1] + 1])
     random = budget.random
@@ -132,7 +132,7 @@ def independent_by_size(real: scipy.sparse.csr_array, largest: int, budget: Budg
 
 
 def strata(largest: int) -> np.ndarray:
-    """The largest size of each stratum, from 0 for empty baskets: single sizes first, then wider and wider.
+    """Return the largest size of each stratum, from 0 for empty baskets: single sizes first, then wider and wider.
 
     Example:
         >>> strata(20).tolist()
@@ -145,7 +145,7 @@ def strata(largest: int) -> np.ndarray:
 
 
 def _shares(noisy: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Shares of items in [0, 1] that add up to a size of the stratum, as near to the noisy ones as can be.
+    """Return the shares of items in [0, 1] nearest to the noisy ones that add up to a size of the stratum.
 
     Noise that is cut at 0 would make baskets larger, most of all where there are few.
     """
@@ -162,7 +162,7 @@ def _held(items: np.ndarray, real: scipy.sparse.csr_array) -> np.ndarray:
 
 
 def independent(n: int, shares: np.ndarray, random: np.random.Generator) -> scipy.sparse.csr_array:
-    """(n, items): n baskets, each of which holds each item by itself with the chance that is its share.
+    """Draw n baskets (n, items), each of which holds each item independently with that item's share as its chance.
 
     Example:
         >>> independent(4, np.array([0.0, 1.0]), np.random.default_rng(0)).toarray().tolist()
@@ -175,7 +175,7 @@ def independent(n: int, shares: np.ndarray, random: np.random.Generator) -> scip
 
 
 def _coins(n: int, share: float, random: np.random.Generator) -> np.ndarray:
-    """Which of n coins fall on their head: the waits between heads are geometric, so that tails cost nothing."""
+    """Draw the heads among n coins: the waits between heads are geometric, so that tails cost nothing."""
     if share <= 0.0:
         return np.empty(0, np.int32)
     expected = n * share

@@ -1,14 +1,14 @@
-"""Which model is best for which kind of records, size and budget: makes the table that `model=auto` chooses by.
+"""The best model for each kind of records, size and budget: the table by which `model=auto` chooses.
 
     python experiments/choice.py FOLDER [--kinds table,baskets] [--write]
 
 Records are simulated, or public pictures (Fashion-MNIST); none of them are those of the league table. Each candidate of
 `lightning_dpgen.cli.choice` is trained by `dpgen train` with its defaults on half of them, with a label and without, at
-several epsilons. What it makes is scored against the other half: with a label by the accuracy of a random forest that was
-trained on it, over that of one trained on the first half; without one by the mean of two scores from 0 to 1: how little
-gradient boosting tells synthetic from real records, and how near their second moments are; of baskets by how near to 0 the
-mean relative error of queries is that count baskets with all of a few items. What has been computed is kept in FOLDER;
---write puts the means over seeds into the package (`lightning_dpgen/cli/choice.json`).
+several epsilons. Its synthetic records are scored against the other half. With a label the score is the accuracy of a
+random forest trained on them, over that of one trained on the first half. Without one it is the mean of two scores from 0
+to 1: how little gradient boosting tells synthetic from real records, and how near their second moments are. For baskets
+without one it is the nearness to 0 of the mean relative error of queries that count baskets with all of a few items.
+Results are kept in FOLDER; --write puts the means over seeds into the package (`lightning_dpgen/cli/choice.json`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FOREST = "random forest"
 
 
 def table(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
-    """Twelve columns of 2 to 10 categories that hang together by eight hidden kinds; a label by a nonlinear score."""
+    """Draw twelve columns of 2 to 10 categories that depend on eight hidden kinds; a label by a nonlinear score."""
     sizes, kinds = [2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10], 8
     kind = random.integers(0, kinds, 2 * N)
     columns = []
@@ -69,7 +69,7 @@ def table(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
 
 
 def baskets(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
-    """Riders of a simulated network; the label says whether a basket leans to the first or the last lines."""
+    """Draw riders of a simulated network; the label says if a basket leans to the first or the last lines."""
     units = simulate("transit", 2 * N, int(random.integers(1 << 30)))
     units = scipy.sparse.csr_array(units)
     schema = BasketSchema(tuple(range(units.shape[1])), 57, ("a", "b") if label else ())
@@ -78,7 +78,7 @@ def baskets(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
 
 
 def series(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
-    """Days of 48 half hours: a base, one or two peaks that move, and noise; the label is how many peaks."""
+    """Draw days of 48 half hours: a base, one or two peaks that move, and noise; the label is the number of peaks."""
     hours, peaks = np.arange(48), random.integers(1, 3, 2 * N)
     first, second = random.normal(16, 2, 2 * N), random.normal(36, 3, 2 * N)
     height = random.gamma(4.0, 0.08, (2, 2 * N))
@@ -91,7 +91,7 @@ def series(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
 
 
 def images(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
-    """Public pictures of clothes."""
+    """Draw public pictures of clothes."""
     source = public_set("fashion_mnist").schema
     own = load_public_set("fashion_mnist", source, held_out=False).encoded[random.permutation(60_000)[: 2 * N]]
     schema = ImageSchema(28, 28, levels=255, classes=10 if label else 0)
@@ -104,13 +104,13 @@ KINDS: dict[str, Callable[[bool, np.random.Generator], tuple[Schema, Encoded]]] 
 
 
 def given(kind: str, label: bool, seed: int) -> tuple[Schema, Encoded]:
-    """The first half, as `dpgen train data=own` asks for it."""
+    """Return the first half, as `dpgen train data=own` asks for it."""
     schema, encoded = KINDS[kind](label, np.random.default_rng([seed, label]))
     return schema, encoded[np.arange(N)]
 
 
 def score(schema: Schema, made: Encoded, train: Encoded, test: Encoded) -> float:
-    """From 0, or what a guess gives, to 1."""
+    """Return a score from 0 (or the score of a guess) to 1."""
     if schema.layout.label is not None:
         of = [train_on_synthetic(own, test, schema.layout, classifiers=[FOREST]) for own in (made, train)]
         return of[0][f"{FOREST}, accuracy"] / of[1][f"{FOREST}, accuracy"]
@@ -125,7 +125,7 @@ def score(schema: Schema, made: Encoded, train: Encoded, test: Encoded) -> float
 
 
 def _moments(schema: Schema, encoded: Encoded) -> np.ndarray:
-    """Covariances of all numbers of records."""
+    """Return covariances of all numbers of records."""
     rows = Records(schema, encoded).take(np.arange(len(encoded))).double().numpy()
     return np.cov(rows.T)
 

@@ -1,13 +1,13 @@
-"""Figure 3 of DPGM (TKDE; Figure 4 of ICDM): how well private kernel k-means finds the ten digits of MNIST.
+"""Figure 3 of DPGM (TKDE; Figure 4 of ICDM): the accuracy with which private kernel k-means finds MNIST's ten digits.
 
     python experiments/clustering_accuracy.py FOLDER [--runs 10]
 
 60,000 binary pictures, k = 10, T = 20 iterations, gamma = 0.005 (picked on noisy runs, which is not paid for), delta 1e-5,
-add or remove one, exact composition of Gaussians; the whole epsilon goes to the split: 5 % of mu^2 to the first mean, or
-35 % to the mean and the second moments where the search is in their leading directions.
-Rivals: diffprivlib's k-means (pure epsilon), on features and on pixels, where it is installed (`pip install --no-deps
-diffprivlib`). Accuracy is that of the best one-to-one naming of clusters by labels, which the split never sees. What has
-been computed is kept in FOLDER, and not computed again.
+add or remove one, exact composition of Gaussians. The whole epsilon goes to the split: 5 % of mu^2 to the first mean, or
+35 % to the mean and the second moments where the search is in their leading directions. The rivals are diffprivlib's
+k-means (pure epsilon), on features and on pixels, where it is installed (`pip install --no-deps diffprivlib`). Accuracy is
+that of the best one-to-one naming of clusters by labels, which the split never sees. Results are kept in FOLDER, and not
+computed again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WAYS = {
 
 
 def binary_digits() -> tuple[Records, torch.Tensor]:
-    """Pictures of zeros and ones without labels, and the labels."""
+    """Return pictures of zeros and ones without labels, and the labels."""
     schema = dataclasses.replace(public_set("mnist").schema, threshold=127)
     encoded = load_public_set("mnist", schema, held_out=False).encoded
     unlabelled = dataclasses.replace(schema, classes=0)
@@ -63,7 +63,7 @@ def binary_digits() -> tuple[Records, torch.Tensor]:
 
 
 def plan_of(settings: SplitSettings, epsilon: float) -> Plan:
-    """The split alone, with all of epsilon: full passes of Gaussians, so multipliers follow in closed form."""
+    """Plan the split alone, with all of epsilon: full passes of Gaussians, so multipliers follow in closed form."""
     mu, stages = (0.0 if math.isinf(epsilon) else gaussian_mu(epsilon, DELTA)), []
     for spec in settings.specs(N, means=False):
         multiplier = math.sqrt(spec.count / spec.share) / mu if mu else 0.0
@@ -79,7 +79,7 @@ def accuracy(records: Records, labels: torch.Tensor, way: dict, epsilon: float, 
 
 
 def by_rival(records: Records, features: int | None, epsilon: float, seed: int) -> torch.Tensor:
-    """Clusters by diffprivlib, whose bounds of each number are public here too; without them where there is no noise."""
+    """Cluster by diffprivlib, whose bounds of each number are public here too; without bounds where there is no noise."""
     rows = records.take(np.arange(len(records)))
     low, high = 0.0, 1.0
     if features is not None:
@@ -94,7 +94,7 @@ def by_rival(records: Records, features: int | None, epsilon: float, seed: int) 
 
 
 def rival_k_means() -> type:
-    """diffprivlib's KMeans. Its forests, which come with it, do not import with a new scikit-learn."""
+    """Import diffprivlib's KMeans without its forests, which do not import with a new scikit-learn."""
     forests = types.ModuleType("diffprivlib.models.forest")
     forests.RandomForestClassifier = forests.DecisionTreeClassifier = None
     sys.modules.setdefault(forests.__name__, forests)
@@ -113,7 +113,7 @@ def by_us(records: Records, way: dict, epsilon: float, seed: int) -> torch.Tenso
 
 
 def table(found: dict[str, list[list[float]]]) -> str:
-    """Means over runs, the standard deviation of a run in brackets."""
+    """Write means over runs, with the standard deviation of a run in brackets."""
     width = max(map(len, found)) + 2
     lines = [f"{'epsilon':<{width}}" + "".join(f"{epsilon:>15g}" for epsilon in EPSILONS)]
     for name, cells in found.items():

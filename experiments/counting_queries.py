@@ -1,15 +1,15 @@
-"""Figures 5, 6 and 8 of DPGM: counting queries on TRANSIT and CDR, of baselines and of any number of releases.
+"""Figures 5, 6 and 8 of DPGM: counting queries on TRANSIT and CDR, for baselines and any number of releases.
 
     python experiments/counting_queries.py transit FOLDER [RELEASE ...]
     python experiments/counting_queries.py cdr FOLDER --records 400000 --seeds 3 runs/a/release runs/b/release
 
-FOLDER is where `simulated_baskets.py` has written; a RELEASE is a folder that `dpgen train data=baskets data.path=...` has
-made from these baskets (its run's folder will do). Prints a table and draws FOLDER/transit.queries.epsilon1.png: mean
-relative error of 1,000 queries of each of the paper's five sets, read as ALL and as ANY, and of items that were taken
-together (ALL). Each seed has its own queries, noise and synthetic baskets, as many as real ones; the second line of a row
-is the standard deviation over seeds. Below, the same over the best baseline that is private: independent items by size.
-What has been computed is kept in FOLDER/transit.queries.json, and not computed again: the command can be stopped and given
-again, with more releases or seeds.
+FOLDER is the output of `simulated_baskets.py`; a RELEASE is a folder that `dpgen train data=baskets data.path=...` has
+made from these baskets (its run's folder is enough). The command prints a table and draws
+FOLDER/transit.queries.epsilon1.png: mean relative error of 1,000 queries of each of the paper's five sets, read as ALL and
+as ANY, and of items that were taken together (ALL). Each seed has its own queries, noise and synthetic baskets, as many as
+real ones; the second line of a row is the standard deviation over seeds. A second table divides these errors by those of
+the best private baseline, independent items by size. Results are kept in FOLDER/transit.queries.json, and not computed
+again: the command can be stopped and given again, with more releases or seeds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lightning_dpgen.release.sampler import Release, load_release
 
 SETS = 5
 COLUMNS = [f"{reading} {i}" for reading in ("all", "any") for i in range(1, SETS + 1)] + ["together"]
-# Printed in section 6.3: the ends of a curve, sets 1 and 5. Its text has no number for MWEM on TRANSIT.
+# Section 6.3 prints the ends of a curve, sets 1 and 5. Its text has no number for MWEM on TRANSIT.
 PAPER = {
     "transit": {"paper, DPGM, epsilon 1, reading not stated": (0.09, 0.02)},
     "cdr": {
@@ -75,7 +75,7 @@ class Data:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def queries(self, seed: int) -> scipy.sparse.csr_array:
-        """The five sets and the one of items taken together, one after the other."""
+        """Return the five sets and the one of items taken together, one after the other."""
         random, largest = np.random.default_rng([seed, 2]), self.schema.max_items
         sets = [uniform_queries(len(self.schema.items), i * largest // SETS, random) for i in range(1, SETS + 1)]
         return scipy.sparse.vstack([*sets, queries_together(self.baskets, random)], format="csr")
@@ -86,9 +86,9 @@ class Row:
     """One line of the table.
 
     Args:
-        name: what the table calls it.
-        about: what its results depend on, beside data, queries and seed.
-        drawn: its synthetic baskets for a seed, a part at a time.
+        name: the name in the table.
+        about: everything that its results depend on, beside data, queries and seed.
+        drawn: a function of a seed that gives its synthetic baskets, a part at a time.
     """
 
     name: str
@@ -109,10 +109,10 @@ def baseline_rows(data: Data, epsilon: float) -> list[Row]:
 
 
 def release_row(data: Data, folder: Path) -> Row:
-    """A release, by the name of its run's folder.
+    """Return the row of a release, with the name of its run's folder.
 
     Raises:
-        ValueError: for one of other baskets.
+        ValueError: if it is of other baskets.
     """
     run = release_folder(folder)
     release = load_release(run)
@@ -125,7 +125,7 @@ def release_row(data: Data, folder: Path) -> Row:
     def drawn(seed: int) -> Iterator[np.ndarray | scipy.sparse.csr_array]:
         n = data.baskets.shape[0]
         for start in range(0, n, _AT_ONCE):
-            # Of 32 bits, which is all that torch keeps.
+            # The seed has 32 bits, which is all that torch keeps.
             key = int(np.random.SeedSequence([seed, start]).generate_state(1)[0])
             yield release.encoded(min(_AT_ONCE, n - start), seed=key).units
 
@@ -133,7 +133,7 @@ def release_row(data: Data, folder: Path) -> Row:
 
 
 def errors(data: Data, rows: list[Row], seed: int, kept: Kept) -> list[list[float]]:
-    """For each row its error in each of `COLUMNS`, with the queries of one seed."""
+    """Return each row's error in each of `COLUMNS`, with the queries of one seed."""
     digest, queries = data.digest, data.queries(seed)
     about = {"data": digest, "seed": seed, "queries": QUERIES}
 
@@ -158,7 +158,7 @@ def errors(data: Data, rows: list[Row], seed: int, kept: Kept) -> list[list[floa
 
 
 def table(name: str, rows: list[Row], found: np.ndarray) -> str:
-    """Means over seeds of (seeds, rows, columns), the standard deviation below each where there are several."""
+    """Write means over seeds of (seeds, rows, columns), the standard deviation below each where there are several."""
     width = max(len(row) for row in [*(row.name for row in rows), *PAPER[name]]) + 2
     lines = [f"{'':<{width}}" + "".join(f"{column:>10}" for column in COLUMNS)]
     for row, values in zip(rows, found.transpose(1, 2, 0), strict=True):
@@ -171,7 +171,7 @@ def table(name: str, rows: list[Row], found: np.ndarray) -> str:
 
 
 def ratios(rows: list[Row], found: np.ndarray, over: str) -> str:
-    """Errors of each row over those of the row `over`: of five sets together as ALL and as ANY, and of items together."""
+    """Return errors of each row over those of the row `over`: five sets together as ALL and as ANY, and items together."""
     sums = np.stack([found[..., :SETS].sum(-1), found[..., SETS : 2 * SETS].sum(-1), found[..., -1]], -1).mean(0)
     sums /= sums[[row.name for row in rows].index(over)]
     width = max(len(row.name) for row in rows) + 2
@@ -181,7 +181,7 @@ def ratios(rows: list[Row], found: np.ndarray, over: str) -> str:
 
 
 def picture(name: str, data: Data, rows: list[Row], found: np.ndarray, path: Path) -> None:
-    """Error against the longest query of a set, a panel for each reading, as a PNG."""
+    """Draw the error against the longest query of a set, a panel for each reading, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -3,23 +3,23 @@
     python experiments/dpgm_algorithm1.py FOLDER [--epochs 20] [--runs 3]
 
 In each of T steps that algorithm moves one component, by a lot of its own cluster and with a bound of its own (DPNorm);
-`dpgen train` moves all k in each step, by one Poisson lot of all records at the rate q. What is run of the former is its
-simplest form: components take turns, so each makes T/k steps, by Poisson lots of its own cluster at the rate k q. Clusters
-have no record in common and components no parameter, so T/k joint steps on one lot of all records at the rate k q release
-the same, if each component has its own histogram of norms, its own bound and its own noise (`PerComponent`): a record meets
+`dpgen train` moves all k in each step, by one Poisson lot of all records at the rate q. Algorithm 1 is run in its simplest
+form: components take turns, so each makes T/k steps, by Poisson lots of its own cluster at the rate k q. Clusters have no
+record in common and components no parameter. So T/k joint steps on one lot of all records at the rate k q release the
+same, if each component has its own histogram of norms, its own bound and its own noise (`PerComponent`): a record meets
 T/k Gaussians, sampled at k q, whichever cluster it is in.
 
 With the paper's noise and ten equal clusters that costs 2.10 where 1.74 is claimed (`papers/dpgm.py`, share 0.1). As
 printed Algorithm 1 costs more: its choice of a component is random, its lots have a fixed size, so that records of small
 clusters are drawn more often, and it chooses by exact sizes of clusters, which has no finite epsilon (docs/PRIVACY.md).
-Between the two schedules stands one lot for all at the rate k q, which costs what turns cost and has one bound for all.
+Between the two schedules stands one lot for all at the rate k q, which costs as much as turns and has one bound for all.
 
 The rest is `experiment=dpgm_mnist`: binary MNIST, k = 10, 200 hidden units, 2 latent dimensions, q = 0.0017, 20 epochs of
 1/q steps, Adam. Split and training together cost epsilon 1.74 at delta 1e-5 by the project's accountant, one record added
 or removed. The score is -log sum_c w_c exp(ELBO_c(x)) in nats, a bound on the negative log likelihood of the mixture, mean
 over the held-out pictures; an ELBO is the mean of a few draws of the code. Learning rates differ, since one schedule has
-ten times the steps of the other; all that were tried are shown, since choosing one is not paid for. What has been computed
-is kept in FOLDER.
+ten times the steps of the other; all that were tried are shown, since choosing one is not paid for. Results are kept in
+FOLDER.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Way:
     """A schedule of training.
 
     Args:
-        merged: how many steps of the rate q are one: lots are so many times as large, and steps so many times fewer.
-        own: whether each component has a bound of its own.
-        learning_rates: of Adam, on either side of the best.
+        merged: steps of the rate q that are one: lots are so many times as large, and steps so many times fewer.
+        own: give each component a bound of its own.
+        learning_rates: learning rates of Adam, on either side of the best.
     """
 
     merged: int
@@ -66,7 +66,7 @@ class Way:
     learning_rates: tuple[float, ...]
 
     def settings(self, epochs: int, *more: str) -> Settings:
-        """Of `dpgen train`; `more` are others of its settings."""
+        """Return settings of `dpgen train`; `more` are further ones."""
         steps = -(-epochs * EPOCH // self.merged)
         return read_settings([
             "experiment=dpgm_mnist", f"model.rate={Q * self.merged}", f"model.steps={steps}", *more
@@ -81,7 +81,7 @@ WAYS = {
 
 
 def trained(way: Way, settings: Settings, records: Records, seed: int) -> tuple[StackedVAE, Split, float]:
-    """The network, the split, and the mean bound over steps and components."""
+    """Return the network, the split, and the mean bound over steps and components."""
     account = Account(settings.plan(), stream=PrivateStream(seed=seed))
     n, k = settings.conf.data.n, settings.split.k
     split = PrivateSplitDataModule(records, settings.split, account, n=n, seed=seed).make_split()
@@ -100,7 +100,7 @@ def trained(way: Way, settings: Settings, records: Records, seed: int) -> tuple[
 
 @torch.no_grad()
 def score(network: StackedVAE, weights: Tensor, x: Tensor, random: torch.Generator, draws: int = DRAWS) -> float:
-    """Nats of a record of x (N, width), the mean: -log sum_c w_c exp(ELBO_c), each ELBO over so many draws of the code."""
+    """Return mean nats a record of x (N, width): -log sum_c w_c exp(ELBO_c), each ELBO over so many draws of the code."""
     n, k, elbos = len(x), network.k, []
     for c in range(k):
         # All records in component c.
@@ -111,14 +111,14 @@ def score(network: StackedVAE, weights: Tensor, x: Tensor, random: torch.Generat
 
 
 def score_of_means(split: Split, x: Tensor, network: StackedVAE) -> float:
-    """The same for the split alone: independent pixels in each cluster, with its noisy means."""
+    """Return the same for the split alone: independent pixels in each cluster, with its noisy means."""
     layout = network.schema.layout
     each = [-cross_entropy(own.expand(len(x), -1), x, layout) for own in logits(split.means, layout)]
     return mixed(torch.stack(each), split.weights)
 
 
 def mixed(log_likelihoods: Tensor, weights: Tensor) -> float:
-    """-log sum_c w_c exp(l_c) of (k, N), the mean over records."""
+    """Return -log sum_c w_c exp(l_c) of (k, N), the mean over records."""
     return float(-torch.logsumexp(log_likelihoods.double() + weights.double().log()[:, None], dim=0).mean())
 
 
@@ -143,7 +143,7 @@ def costs(plan: Plan) -> str:
 
 
 def shown(values: list[float]) -> str:
-    """Mean and standard deviation of a run."""
+    """Write mean and standard deviation of a run."""
     spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{spread}"
 

@@ -3,12 +3,12 @@
     python experiments/dpgm_baskets.py transit FOLDER [NAME=VALUE ...]     k = 1, 5, 10; q = 1e-4; 2 epochs of 1/q steps
     python experiments/dpgm_baskets.py cdr FOLDER [NAME=VALUE ...]         k = 1; q = 2.2e-5; 1 epoch
 
-FOLDER is where `simulated_baskets.py` has written. For epsilon 1 and 2 and for one and two hidden layers of 200 units with
-2 latent dimensions, `dpgen train` in FOLDER/transit.networks; what the paper leaves open is left to defaults, except for
-the learning rate (3e-4, of 1e-4 to 3e-3 on TRANSIT at k = 1: lots are small). Then `counting_queries.py` for each epsilon.
-Delta is 1e-7 and 1e-8: those of the paper (1e-6, 4.4e-6), as large as 1/N and larger, are refused by `dpgen`; what a
-release costs at them is printed. More settings are handed to all trainings, which are then not the paper's. An interrupted
-training goes on, a finished one is not repeated.
+FOLDER is the output of `simulated_baskets.py`. For epsilon 1 and 2, and for one and two hidden layers of 200 units with 2
+latent dimensions, `dpgen train` runs in FOLDER/transit.networks. Settings that the paper leaves open have their defaults,
+except for the learning rate (3e-4, of 1e-4 to 3e-3 on TRANSIT at k = 1: lots are small). Then `counting_queries.py` runs
+for each epsilon. Delta is 1e-7 and 1e-8: those of the paper (1e-6, 4.4e-6), as large as 1/N and larger, are refused by
+`dpgen`; the cost of a release at them is printed. More settings are handed to all trainings, which are then not the
+paper's. An interrupted training goes on, a finished one is not repeated.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Figure 2 of DPGM (TKDE and ICDM): epsilon of its Algorithm 1 against epochs, by its formula and as it is.
+"""Figure 2 of DPGM (TKDE and ICDM): epsilon of its Algorithm 1 against epochs, by its formula and in truth.
 
     python experiments/dpgm_epsilon.py FOLDER      (two minutes)
 
 MNIST's setting: delta 1e-5, sigma_C 4, 20 iterations of k-means, 1/q steps an epoch, ten equal clusters, one record added
 or removed. A panel varies one of q, sigma_K and sigma_G; the paper prints the values that it holds fixed, the varied ones
-are ours. Dotted: Theorem 4, no guarantee. Dashed: the moments accountant on what the algorithm releases. Solid: privacy
-loss distributions on the same, what is true but for the width of a line. Thin: the same noise with all components in one
-lot, as `dpgen` trains. The picture is FOLDER/dpgm_epsilon.png.
+are ours. Dotted: Theorem 4, no guarantee. Dashed: the moments accountant on the algorithm's releases. Solid: privacy loss
+distributions on the same, the truth to within the width of a line. Thin: the same noise with all components in one lot, as
+`dpgen` trains. The picture is FOLDER/dpgm_epsilon.png.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAYS = {
 
 
 def epsilons(epochs: int, **varied: float) -> tuple[float, ...]:
-    """One for each of WAYS."""
+    """Return one epsilon for each of WAYS."""
     setting = FIGURE_2 | varied
     setting["T_S"] = epochs * math.ceil(1 / setting["q"])
     noise = {name: value for name, value in setting.items() if name != "delta"}

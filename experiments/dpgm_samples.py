@@ -1,12 +1,12 @@
-"""Figures 4 and 7 of DPGM (TKDE): samples of MNIST, real ones and those of four models, at a true epsilon.
+"""Figures 4 and 7 of DPGM (TKDE): real samples of MNIST and those of four models, at a true epsilon.
 
     python experiments/dpgm_samples.py FOLDER [NAME=VALUE ...]
 
-Trains, each by `dpgen train experiment=dpgm_mnist ...` in a folder of its own: one autoencoder for all, the mixture of
-autoencoders, the same with two hidden layers, and the mixture of restricted Boltzmann machines; k = 10, 20 clustering
-iterations, q = 0.0017, 20 epochs, epsilon 1.74 at delta 1e-5 by privacy loss distributions. A row is a component.
-More settings are handed to all of them (model.steps=500 makes a smaller run, which is not the paper's). A training that was
-interrupted goes on, a finished one is not repeated. The picture is FOLDER/dpgm_samples.png.
+The command trains four models, each by `dpgen train experiment=dpgm_mnist ...` in a folder of its own: one autoencoder for
+all, the mixture of autoencoders, the same with two hidden layers, and the mixture of restricted Boltzmann machines; k = 10,
+20 clustering iterations, q = 0.0017, 20 epochs, epsilon 1.74 at delta 1e-5 by privacy loss distributions. A row is a
+component. More settings are handed to all of them (model.steps=500 makes a smaller run, which is not the paper's). A
+training that was interrupted goes on, a finished one is not repeated. The picture is FOLDER/dpgm_samples.png.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ACROSS, DOWN = 8, 10
 
 
 def sheet(folder: Path) -> tuple[np.ndarray, float]:
-    """Pictures (DOWN, ACROSS, 28, 28), a component in each row where there are several; and the epsilon of its release."""
+    """Return pictures (DOWN, ACROSS, 28, 28), a component in each row where there are several, and a release's epsilon."""
     release = load_release(release_folder(folder))
     if release.components == 1:
         pictures = release.sample(ACROSS * DOWN, seed=0)

@@ -1,4 +1,4 @@
-"""Results of experiments on disk, so that one that was stopped goes on cell by cell."""
+"""Results of experiments on disk, so that an experiment that was stopped goes on cell by cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Kept:
-    """Results on disk, by what was asked; each is written as soon as it is there."""
+    """Results on disk by key; each is written as soon as it is there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,5 +25,5 @@ class Kept:
         return self.found[key]
 
     def look(self, asked: dict) -> Any:
-        """What is there already; None where nothing is."""
+        """Return the result that is there, or None."""
         return self.found.get(json.dumps(asked, sort_keys=True))

@@ -4,16 +4,16 @@
     python experiments/league.py FOLDER --tasks mushroom,adult --rows "measured,naive Bayes" --epsilons 1 --runs 1
 
 Tasks are those of `league_tasks.py` (mushroom, bms, adult, transit, mnist); rows are models with their defaults, each as
-`dpgen train` trains it, a private rival that nobody has to train (naive Bayes tables, independent items by size, pictures
-of independent pixels), models without privacy, and real records (of baskets, a random half). Seconds are those of the
-whole command, from its start to the release, on one thread; of a rival those of reading, measuring and drawing. Each run
-has another seed; noise is never seeded in a training.
+`dpgen train` trains it, a private rival without training (naive Bayes tables, independent items by size, pictures of
+independent pixels), models without privacy, and real records (for baskets a random half). Seconds are those of the whole
+command, from its start to the release, on one thread; for a rival those of reading, measuring and drawing. Each run has
+another seed; noise is never seeded in a training.
 
 A cell is kept in FOLDER/<task>.json as soon as it is there, so the command can be stopped and given again, with other
-parts or more runs; one command at a time for a task. It writes league.csv, league.md and league.png of all that FOLDER
-holds by then, with the spread (standard deviation) over runs. What other versions of the package have made stays: to make
-a cell again, take it out of the file, or begin another folder. What cannot be made is said, left out, and tried again by
-the next command; the exit status is 1 then. DPGEN_DATA names the folder of the public sets.
+parts or more runs; run one command at a time for a task. It writes league.csv, league.md and league.png of all that FOLDER
+holds by then, with the spread (standard deviation) over runs. Cells of other versions of the package stay: to make a cell
+again, take it out of the file, or begin another folder. A cell that cannot be made is reported, left out, and tried again
+by the next command; the exit status is 1 then. DPGEN_DATA names the folder of the public sets.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Row:
     """One line of the table.
 
     Args:
-        name: what the table calls it.
-        about: what its results depend on beside task, epsilon and run.
-        private: whether it is made at the epsilons of a task; else once.
-        made: its records for a task, an epsilon and a run, and what that took: seconds, and the epsilon of a certificate.
+        name: the name in the table.
+        about: everything that its results depend on beside task, epsilon and run.
+        private: make it at each epsilon of a task, not just once.
+        made: a function of task, epsilon and run that gives its records, their seconds, and the epsilon of a certificate.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Row:
 
 
 def rows_of(task: type[Task]) -> list[Row]:
-    """The cheapest first."""
+    """Return the rows of a task, the cheapest first."""
 
     def real(task: Task, epsilon: float, run: int) -> tuple[Encoded, dict[str, float]]:
         return task.kept_real(run), {}
@@ -105,13 +105,13 @@ def _named() -> list[str]:
 
 
 def trained(task: Task, settings: list[str], epsilon: float, run: int) -> tuple[Encoded, dict[str, float]]:
-    """Records of a release that `dpgen train` makes, as a user would start it.
+    """Return records of a release that `dpgen train` makes, started as by a user.
 
     Raises:
-        RuntimeError: with its last words, if it fails.
+        RuntimeError: if it fails; with its last lines.
     """
     folder = task.folder / f"{type(task).__name__}.run"
-    # One that was interrupted has no time of its own.
+    # An interrupted run has no time of its own.
     shutil.rmtree(folder, ignore_errors=True)
     budget = [f"privacy.epsilon={epsilon:g}"] if math.isfinite(epsilon) else ["privacy=off"]
     asked = [*task.settings(run), *settings, *budget, f"privacy.delta={task.delta}", f"seed={run}", f"run_dir={folder}"]
@@ -131,7 +131,7 @@ def trained(task: Task, settings: list[str], epsilon: float, run: int) -> tuple[
 
 
 def asked(row: Row, epsilon: float, run: int) -> dict:
-    """The key of a cell."""
+    """Return the key of a cell."""
     return {"row": row.name, "settings": row.about, "epsilon": f"{epsilon:g}", "run": run}
 
 
@@ -153,7 +153,7 @@ def compute(task: Task, row: Row, epsilon: float, run: int, kept: Kept) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """What the runs of a row at an epsilon have given, one or more."""
+    """The scores of one or more runs of a row at an epsilon."""
 
     task: str
     row: Row
@@ -161,7 +161,7 @@ class Line:
     cells: list[dict]
 
     def scores(self, column: str) -> tuple[float, float | None]:
-        """Mean and standard deviation; of one run it is not known."""
+        """Return mean and standard deviation, which is not known for one run."""
         found = [cell["scores"][column] for cell in self.cells]
         return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None
 
@@ -171,7 +171,7 @@ class Line:
 
 
 def lines(folder: Path) -> Iterator[Line]:
-    """All that the folder holds, whichever command has made it."""
+    """Return all that the folder holds, whichever command has made it."""
     for name, task in TASKS.items():
         kept = Kept(folder / f"{name}.json")
         runs = sorted({json.loads(key)["run"] for key in kept.found})
@@ -218,7 +218,7 @@ def _cells(values: list[str]) -> str:
 
 
 def picture(path: Path, found: list[Line]) -> None:
-    """A panel for each task, epsilon across; what is not private is a level."""
+    """Draw a panel for each task, epsilon across; rows that are not private are levels."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -237,7 +237,7 @@ def picture(path: Path, found: list[Line]) -> None:
             label = {task.real: "real records (baskets: half)", task.baseline: "simple rival"}.get(row.name, row.name)
             look = {"color": colours.get(row.name.removesuffix(NOT_PRIVATE), "black"), "label": label}
             if row.private:
-                # A little aside of each other, so that bars can be told apart.
+                # Points are moved aside a little, so that bars can be told apart.
                 across = [line.epsilon * 1.03 ** (place - len(rows) / 2) for line in of_row]
                 style = "--" if row.name == task.baseline else "-"
                 bars = [spread or 0.0 for spread in spreads]
@@ -289,7 +289,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     given = parsed(arguments)
     torch.set_num_threads(1)
-    # Classifiers stop where their protocol says.
+    # Classifiers warn that they stop where their protocol says.
     warnings.simplefilter("ignore", ConvergenceWarning)
     given.folder.mkdir(parents=True, exist_ok=True)
     failed = 0
@@ -304,12 +304,12 @@ def main(arguments: list[str] | None = None) -> int:
                         try:
                             compute(task, row, epsilon, run, kept)
                         except Exception:
-                            # One that cannot be made does not stop a night's work.
+                            # A cell that cannot be made does not stop a night's work.
                             failed += 1
                             print(f"{name}, {row.name}, epsilon {epsilon:g}, run {run}: failed", file=sys.stderr)
                             traceback.print_exc()
     finally:
-        # Also of what there is when somebody stops it.
+        # The table is written also when the command is stopped.
         if found := list(lines(given.folder)):
             write_csv(given.folder / "league.csv", found)
             (given.folder / "league.md").write_text(markdown(found), encoding="utf-8")

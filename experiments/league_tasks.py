@@ -1,4 +1,4 @@
-"""Tasks of the league table: what `dpgen train` is told of the data, how synthetic records are scored, simple rivals."""
+"""Tasks of the league table: settings of `dpgen train` for the data, scores of synthetic records, simple rivals."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from lightning_dpgen.release.sampler import Release
 
 
 class Task(ABC):
-    """One data set and what is asked of synthetic records. Nothing is read before it is needed.
+    """One data set and the scores of synthetic records. Nothing is read before it is needed.
 
     Args:
-        folder: for files that are made.
+        folder: the folder for files that are made.
 
     A task's epsilon is math.inf where nothing is private, and a run's number is a seed.
     """
@@ -56,23 +56,23 @@ class Task(ABC):
 
     @abstractmethod
     def settings(self, run: int) -> list[str]:
-        """What `dpgen train` is told of the data; files that it reads are there then."""
+        """Return settings of `dpgen train` for the data; the files that they name are there then."""
 
     @abstractmethod
     def drawn(self, release: Release, epsilon: float, run: int) -> Encoded:
-        """As many synthetic records of a release as there are real ones."""
+        """Draw as many synthetic records from a release as there are real ones."""
 
     @abstractmethod
     def simple(self, epsilon: float, run: int) -> Encoded:
-        """Those of the rival that nobody has to train, at that epsilon."""
+        """Draw those of the rival without training, at that epsilon."""
 
     @abstractmethod
     def kept_real(self, run: int) -> Encoded:
-        """What stands for perfect synthetic records."""
+        """Return real records that stand for perfect synthetic ones."""
 
     @abstractmethod
     def scores(self, made: Encoded, epsilon: float, run: int) -> list[float]:
-        """What `columns` names."""
+        """Return the scores that `columns` names."""
 
     def budget(self, epsilon: float, run: int) -> Budget:
         return Budget(epsilon, self.delta, run)
@@ -87,7 +87,7 @@ class Tables(Task):
     data: str
 
     def drawn(self, release: Release, epsilon: float, run: int) -> Encoded:
-        # Into the bins of the test, whatever those of the release are.
+        # Records are put into the bins of the test, whatever those of the release are.
         return read_table(release.sample(self.n, seed=run), tables(self.data, epsilon, run)[1].schema).encoded
 
     def simple(self, epsilon: float, run: int) -> Encoded:
@@ -101,7 +101,7 @@ class Tables(Task):
         label = test.schema.layout.label
         found = made.codes[:, label]
         if (found == found[0]).all():
-            # No classifier can be trained: the one answer is what it is.
+            # No classifier can be trained: the only answer is scored.
             return [float((test.encoded.codes[:, label] == found[0]).mean())] * len(self.columns)
         by_name = dict(
             zip(tables_classifiers.LEVELS, tables_classifiers.scores(made, test.encoded, label, run), strict=True)
@@ -119,7 +119,7 @@ class Mushroom(Tables):
 
 
 class AdultBalanced(Tables):
-    """As many people below 50K as above, others in each run."""
+    """The task of Adult with as many people below 50K as above, others in each run."""
 
     title = "Adult, balanced: accuracy on held-out rows"
     columns = ("RF", "HGB")
@@ -130,7 +130,7 @@ class AdultBalanced(Tables):
         return ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={self.n}"]
 
     def files(self, run: int) -> tuple[Path, Path]:
-        """The training rows of `tables`, as they are in Adult's file, and their schema."""
+        """Write the training rows of `tables`, as they are in Adult's file, and their schema."""
         known = public_set("adult").schema
         names = [column.name for column in known.columns]
         (source,) = find_public_set("adult")
@@ -189,7 +189,7 @@ class Baskets(Task):
 
 @lru_cache(maxsize=8)
 def _asked(data: Data, run: int) -> CountingQueryError:
-    """The queries of a run, with the real answers."""
+    """Return the queries of a run, with the real answers."""
     metric = CountingQueryError(data.queries(run))
     metric.update(data.baskets, real=True)
     return metric

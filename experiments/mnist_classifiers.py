@@ -3,9 +3,9 @@
     python experiments/mnist_classifiers.py FOLDER RELEASE [RELEASE ...]
     python experiments/mnist_classifiers.py FOLDER real
 
-A RELEASE is the folder of a run of `dpgen train data=mnist`. 20,000 synthetic pictures (`--rows`; of `real`, the first so
-many) train logistic regression on pixels / 255, a network 784-100-10, and a small convolutional one (two 5 x 5 convolutions
-of stride 2, 16 and 32 channels, 64 hidden units), the networks for 6 epochs. What has been computed is kept in FOLDER.
+A RELEASE is the folder of a run of `dpgen train data=mnist`. 20,000 synthetic pictures (`--rows`; the first so many of
+`real`) train logistic regression on pixels / 255, a network 784-100-10, and a small convolutional one (two 5 x 5
+convolutions of stride 2, 16 and 32 channels, 64 hidden units), the networks for 6 epochs. Results are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS, EPOCHS, BATCH = 20_000, 6, 64
 
 
 def pictures(encoded: Encoded, levels: int) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 784) float32 in [0, 1] and (N,) labels."""
+    """Return (N, 784) float32 pixels in [0, 1] and (N,) labels."""
     return encoded.units.astype(np.float32) / levels, encoded.codes[:, 0].astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""What the four papers print about privacy, what their formulas give, and what is true.
+"""Privacy as the four papers print it, as their formulas give it, and as it is.
 
     python experiments/papers_accounting.py      (about half a minute)
 
@@ -28,12 +28,12 @@ SHAPE = {"C1": 0.05, "C2": 0.005, "B": 256, "b": 16}
 
 
 def steps(rate: float, multiplier: float, count: int) -> DpEvent:
-    """`count` lots at `rate`, each released with one Gaussian."""
+    """Return the event of `count` lots at `rate`, each released with one Gaussian."""
     return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), count)
 
 
 def figure_2(share: float = 1.0) -> tuple[DpEvent, DpEvent]:
-    """The k-means and the training of DPGM's Figure 2 at 20 epochs."""
+    """Return the event of the k-means and the training of DPGM's Figure 2 at 20 epochs."""
     return dpgm_events(**{name: value for name, value in FIGURE_2.items() if name != "delta"}, share=share)
 
 
@@ -42,10 +42,10 @@ def true(*events: DpEvent, relation: str = ADD_OR_REMOVE_ONE) -> float:
 
 
 def figure_2_replaced() -> float:
-    """Figure 2 when a record is replaced, all components in one lot.
+    """Return the event of Figure 2 when a record is replaced, all components in one lot.
 
-    One iteration of k-means then moves by 2 / sigma_K^2 squared, whether the record keeps its cluster (counts 0, sums
-    4 / 2) or not (2 / 2 and 2 / 2). The accountant doubles every shift, so the multiplier is twice that move's inverse.
+    One iteration of k-means then moves by 2 / sigma_K^2 squared, if the record keeps its cluster (counts 0, sums 4 / 2) and
+    if it does not (2 / 2 and 2 / 2). The accountant doubles every shift, so the multiplier is twice that move's inverse.
     """
     _, training = figure_2()
     split = SelfComposedDpEvent(GaussianDpEvent(math.sqrt(2) * FIGURE_2["sigma_K"]), FIGURE_2["T_K"])
@@ -53,7 +53,7 @@ def figure_2_replaced() -> float:
 
 
 def noise_for(epsilon: float, delta: float) -> float:
-    """The noise multiplier with which PriVAE's steps cost (epsilon, delta), if each released one Gaussian."""
+    """Return the noise multiplier with which PriVAE's steps cost (epsilon, delta), if each released one Gaussian."""
     return brentq(lambda m: spent(steps(RATE, m, STEPS), delta, interval=5e-4).epsilon - epsilon, 0.3, 3.0, xtol=1e-3)
 
 

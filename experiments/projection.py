@@ -1,4 +1,4 @@
-"""The figures and the table of "Utility Preserving Secure Private Data Release", with its calibration and with ours.
+"""The figures and the table of "Utility Preserving Secure Private Data Release", with its calibration and ours.
 
     python experiments/projection.py table               Table 1: k-means accuracy, twenty draws a cell (some minutes)
     python experiments/projection.py recovery            Figure 3: a million recovered distances
@@ -37,12 +37,12 @@ PAPER = {
 
 
 def paper_scale(unit: str, d: int, k: int) -> float:
-    """The scale of the paper's Laplace noise: its c over epsilon."""
+    """Return the scale of the paper's Laplace noise: its c over epsilon."""
     return (jl_theorem3(d, k)[0] if unit == "element" else jl_theorem5(k, DISTANCE**2)[0]) / EPSILON
 
 
 def released(kind: str, d: int, k: int, unit: str, noise: str, draw: int, delta: float = 0.0):
-    """Clusters of one draw as this package releases them, and their labels."""
+    """Return clusters of one draw as this package releases them, and their labels."""
     rows, labels = blobs(ROWS, d, draw)
     projection = Projection(make_matrix(kind, d, k, draw), Neighbourhood(unit, distance=DISTANCE), noise)
     account = Account(projection.plan(EPSILON, delta))
@@ -55,7 +55,7 @@ def k_means(rows: np.ndarray) -> np.ndarray:
 
 
 def two_clusters(rows: np.ndarray, variance: float, steps: int = 100) -> np.ndarray:
-    """Expectation maximisation for two equal clusters of a known variance, noise included, from the principal axis."""
+    """Find two equal clusters of a known variance, noise included, by expectation maximisation from the principal axis."""
     rows = rows - rows.mean(axis=0)
     values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
     mean = vectors[:, -1] * math.sqrt(max(values[-1] - variance, 0.1 * variance))
@@ -70,7 +70,7 @@ def accuracy(found: np.ndarray, labels: np.ndarray) -> float:
 
 
 def paper_draw(unit: str | None, d: int, k: int, draw: int) -> float:
-    """k-means on one draw of the paper's release."""
+    """Cluster one draw of the paper's release by k-means."""
     rows, labels = blobs(ROWS, d, draw)
     projected = rows @ make_matrix("gaussian", d, k, draw)
     if unit:
@@ -79,7 +79,7 @@ def paper_draw(unit: str | None, d: int, k: int, draw: int) -> float:
 
 
 def our_draw(kind: str, unit: str, noise: str, d: int, k: int, draw: int, how: str, delta: float = 0.0) -> float:
-    """What one way of clustering makes of one draw of our release."""
+    """Cluster one draw of our release in one of the ways."""
     release, labels = released(kind, d, k, unit, noise, draw, delta)
     if how == "k-means":
         return accuracy(k_means(release.rows), labels)
@@ -88,7 +88,7 @@ def our_draw(kind: str, unit: str, noise: str, d: int, k: int, draw: int, how: s
 
 
 def cells() -> dict[str, Callable[[int, int, int], float]]:
-    """Rows of the table: a name, and what gives the accuracy of one draw at (d, k)."""
+    """Return rows of the table: a name, and a function that gives the accuracy of one draw at (d, k)."""
     rows: dict[str, Callable[[int, int, int], float]] = {
         "no projection, no noise": lambda d, k, i: accuracy(k_means(blobs(ROWS, d, i)[0]), blobs(ROWS, d, i)[1]),
         "paper's projection, no noise": lambda d, k, i: paper_draw(None, d, k, i),
@@ -110,7 +110,7 @@ def cells() -> dict[str, Callable[[int, int, int], float]]:
 
 
 def table() -> None:
-    """Mean accuracy over the draws, and its standard error."""
+    """Print mean accuracy over the draws, and its standard error."""
     print(f"{'':<42}" + "".join(f"{f'{d}, {k}':>16}" for d, k in SIZES))
     for name, values in PAPER.items():
         print(f"{f'printed: {name}':<42}" + "".join(f"{value:>16.3f}" for value in values))
@@ -123,7 +123,7 @@ def table() -> None:
 
 
 def recovered(unit: str, ours: bool, pairs: int = 1000, times: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """True squared distances (pairs,) and recovered ones (times, pairs), each time with a new matrix and new noise.
+    """Return true squared distances (pairs,) and recovered ones (times, pairs), each time with a new matrix and noise.
 
     d = 10 to k = 3, as in the paper's smaller cases.
     """
@@ -147,12 +147,12 @@ def recovered(unit: str, ours: bool, pairs: int = 1000, times: int = 1000) -> tu
 
 
 def recovery() -> None:
-    """Bias and spread of a million recovered distances, beside the formula."""
+    """Print bias and spread of a million recovered distances, beside the formula."""
     for unit in ("element", "row"):
         for ours in (False, True):
             truth, found = recovered(unit, ours)
             error = found - truth
-            # Those of one matrix share its error, so the standard error is that of the means over matrices.
+            # Distances of one matrix share its error, so the standard error is that of the means over matrices.
             means = error.mean(axis=1)
             print(
                 f"{unit:<8} {'ours ' if ours else 'paper'}: mean difference {means.mean():+.3f} "
@@ -169,7 +169,7 @@ def recovery() -> None:
 
 
 def pictures(folder: Path) -> None:
-    """Figures 1 to 4 as PNG."""
+    """Draw figures 1 to 4 as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

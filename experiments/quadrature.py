@@ -8,11 +8,11 @@ along the line from c - i oo to c + i oo, since ``e^(-z eps) / (z (z + 1))`` is 
 ``(1 - e^(eps - s))+``. Losses of a composition add, so M is a product of the moments of single steps. Those of a
 Poisson-sampled Gaussian of multiplier m are Gaussian means of a power of one ratio,
 ``r(x) = 1 - q + q e^((2x - 1) / 2m^2)``, for x from N(0, m^2): of ``r^(z+1)`` when the record is removed, of ``r^(-z)``
-when it is added. The trapezoidal rule takes them to the last digits, as all is analytic. The rule of Gauss and Legendre
-takes the contour, panel by panel, until what is left cannot matter.
+when it is added. The trapezoidal rule gives them to the last digits, as all is analytic. The rule of Gauss and Legendre
+integrates along the contour, panel by panel, until the rest is negligible.
 
-The error that is reported is the change of epsilon when the contour is moved, its panels narrowed and the step in x
-halved, plus what was cut off: the integral does not depend on c, so two contours that agree are two computations.
+The reported error is the change of epsilon when the contour is moved, its panels narrowed and the step in x halved, plus
+the part that was cut off. The integral does not depend on c, so two contours that agree are two computations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 REMOVED, ADDED = "removed", "added"
 _NODES, _PANELS, _CHUNK = 24, 40_000, 1 << 21
-# Parts of the whole that may be neglected: of a mean over x, and of the integral over the contour.
+# The shares of a mean over x, and of the integral over the contour, that may be neglected.
 _CUT, _TAIL = 46.0, 1e-9
 
 
@@ -42,7 +42,7 @@ class Part:
 
 
 def epsilon_by_quadrature(parts: Sequence[Part], delta: float) -> tuple[float, float]:
-    """Epsilon of a composition under add-or-remove-one, and an estimate of its error."""
+    """Return epsilon of a composition under add-or-remove-one, and an estimate of its error."""
     answers = [_one_way(parts, delta, way) for way in (REMOVED, ADDED)]
     return max(epsilon for epsilon, _ in answers), max(error for _, error in answers)
 
@@ -50,14 +50,14 @@ def epsilon_by_quadrature(parts: Sequence[Part], delta: float) -> tuple[float, f
 def _one_way(parts: Sequence[Part], delta: float, way: str) -> tuple[float, float]:
     if len(parts) == 1 and parts[0].count == 1 and not parts[0].laplace:
         return _one_step(parts[0], delta, way)
-    # Below the saddle, since beyond it the moments of a sampled step explode.
+    # The second contour is below the saddle, since beyond it the moments of a sampled step explode.
     first, cut = _by_contour(parts, delta, way, shift=0.85, fine=1.0)
     second, again = _by_contour(parts, delta, way, shift=0.6, fine=2.0)
     return second, abs(first - second) + cut + again
 
 
 def _one_step(part: Part, delta: float, way: str) -> tuple[float, float]:
-    """A single step is an ordinary integral of (p - e^eps q)+."""
+    """Return epsilon of a single step, by an ordinary integral of (p - e^eps q)+."""
     m, q = part.multiplier, part.rate
 
     def out(x):
@@ -112,7 +112,7 @@ def _by_contour(parts: Sequence[Part], delta: float, way: str, *, shift: float, 
         size = np.abs(value).sum()
         if start == 0:
             whole = size
-        # As if the rest fell off like 1 / t^2, which is the slowest that it can.
+        # The rest is bounded as if it fell off like 1 / t^2, which is the slowest that it can.
         rest = size * (start + 16) / 16
         if rest < _TAIL * whole:
             break
@@ -144,13 +144,13 @@ def _saddle(parts: Sequence[Part], delta: float, way: str) -> float:
 
 
 def _guess(parts: Sequence[Part], delta: float, way: str, c: float) -> float:
-    """The epsilon at which the absolute value of the integrand, at the real point c, is delta."""
+    """Return the epsilon at which the absolute value of the integrand, at the real point c, is delta."""
     level = _log_moment(parts, np.array([complex(c)]), way, 1.0).real[0]
     return (level - math.log(delta) - math.log(c * (c + 1))) / c
 
 
 def _spread(parts: Sequence[Part], c: float, way: str) -> float:
-    """Standard deviation of the loss under the law tilted by e^(cS), by a second difference."""
+    """Return the standard deviation of the loss under the law tilted by e^(cS), by a second difference."""
     step = 1e-3 * c
     low, middle, high = _log_moment(parts, np.array([c - step, c, c + step], dtype=complex), way, 1.0).real
     return math.sqrt(max(low - 2 * middle + high, 1e-12) / step**2)
@@ -184,7 +184,7 @@ def _log_moment_of_one(part: Part, z: np.ndarray, way: str, fine: float) -> np.n
 
 
 def _points(part: Part, power: np.ndarray, fine: float):
-    """Points in x where the mean of r^power lies, log r and the log weights there."""
+    """Return the points in x that make up the mean of r^power, log r and the log weights there."""
     m, q, real = part.multiplier, part.rate, power.real[0]
     reach = 16 * m + abs(real) + 1
     wide = np.linspace(-reach, reach, 20_001)

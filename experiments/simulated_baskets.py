@@ -1,12 +1,12 @@
-"""TRANSIT and CDR, simulated: baskets with the moments of DPGM's Table 2, since the data themselves are not public.
+"""TRANSIT and CDR, simulated: baskets with the moments of DPGM's Table 2, since the data are not public.
 
     python experiments/simulated_baskets.py transit FOLDER               342 stations, 1,200,000 riders
     python experiments/simulated_baskets.py cdr FOLDER                   1,303 towers, 4,427,486 customers
     python experiments/simulated_baskets.py transit FOLDER --records N   fewer, and named after how many
 
-Writes FOLDER/transit.npz, a canonical scipy CSR matrix of uint8 ones, and FOLDER/transit.items.txt, one name a line, which
-`dpgen train data=baskets` reads. Prints Table 2's row beside the simulated one, how sizes of items spread, and how much
-pairs of items correlate. Everything is drawn from a fixed seed and is public.
+The command writes FOLDER/transit.npz, a canonical scipy CSR matrix of uint8 ones, and FOLDER/transit.items.txt, one name a
+line, which `dpgen train data=baskets` reads. It prints Table 2's row beside the simulated one, the spread of the sizes of
+items, and the correlations of pairs of items. Everything is drawn from a fixed seed and is public.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Visits = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Printed:
-    """A row of Table 2, and what section 6.1 says of how many baskets hold an item.
+    """A row of Table 2, and section 6.1's figure on the shares of baskets that hold an item.
 
     Args:
-        records, items, largest: how many, and the size of the largest basket.
-        mean: size of a basket.
+        records, items, largest: numbers of records and items, and the size of the largest basket.
+        mean: mean size of a basket.
         share_sd: standard deviation over items of the share of baskets that hold one; None where it is not printed.
     """
 
@@ -54,21 +54,21 @@ NAMES = {"transit": "station", "cdr": "tower"}
 
 
 def transit(random: np.random.Generator) -> Visits:
-    """Twelve lines that share the 30 largest of 342 stations; a rider has a home, a work place, and trips along lines."""
+    """Draw riders of twelve lines that share the 30 largest of 342 stations, with home, work, and trips along lines."""
     stations, hubs, lines, hubs_a_line = 342, 30, 12, 6
     popularity = np.sort(random.lognormal(sigma=1.1, size=stations))[::-1]
     popularity /= popularity.sum()
-    # Each line: 26 stations of its own and six hubs, in random order; a hub is on two or three lines.
+    # Each line has 26 stations of its own and six hubs, in random order; a hub is on two or three lines.
     own = random.permutation(np.arange(hubs, stations)).reshape(lines, -1)
     dealt = _dealt(hubs, lines, hubs_a_line, random)
     stops = random.permuted(np.concatenate([own, dealt], axis=1), axis=1)
     length = stops.shape[1]
-    # Where each station is: up to so many (line, place), the first ones repeated where it is on fewer.
+    # The places of each station: up to so many (line, place), the first ones repeated where it is on fewer.
     where = [np.flatnonzero(stops.ravel() == station) for station in range(stations)]
     places = np.array([np.resize(found, 6) for found in where])
 
     def along(start: np.ndarray, steps: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """So many stops from a station on one of its lines, either way, back again at the ends."""
+        """Move so many stops from a station on one of its lines, either way, and back again at the ends."""
         line, place = np.divmod(places[start, random.integers(0, 6, len(start))], length)
         place = place + np.where(random.random(len(start)) < 0.5, steps, -steps)
         place = np.abs(place) % (2 * length - 2)
@@ -95,7 +95,7 @@ def transit(random: np.random.Generator) -> Visits:
 
 
 def _dealt(hubs: int, lines: int, each: int, random: np.random.Generator) -> np.ndarray:
-    """(lines, each) hubs, as evenly as can be, none twice on a line."""
+    """Deal (lines, each) hubs as evenly as possible, none twice on a line."""
     used, dealt = np.zeros(hubs), []
     for _ in range(lines):
         dealt.append(np.argsort(used + 0.5 * random.random(hubs))[:each])
@@ -104,7 +104,7 @@ def _dealt(hubs: int, lines: int, each: int, random: np.random.Generator) -> np.
 
 
 def cdr(random: np.random.Generator) -> Visits:
-    """1,303 towers in a city of 128 square kilometres; a customer calls from about home, about work, and on trips."""
+    """Draw customers of 1,303 towers in a city of 128 square kilometres, who call near home, near work, and on trips."""
     towers, side = 1303, np.sqrt(128.1)
     centres = side * (0.5 + 0.22 * random.normal(size=(9, 2)))
     spots = centres[random.integers(0, len(centres), towers)] + 0.9 * random.normal(size=(towers, 2))
@@ -132,7 +132,7 @@ def cdr(random: np.random.Generator) -> Visits:
 
 
 def _choices(weights: np.ndarray) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
-    """Draws one column for each of some rows, in proportion to the weights of that row."""
+    """Draw one column for each of some rows, in proportion to the weights of that row."""
     rows, columns = weights.shape
     # One ascending list: the shares of row i add up from i to i + 1.
     ends = (np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1) + np.arange(rows)[:, None]).ravel()
@@ -148,7 +148,7 @@ WORLDS = {"transit": transit, "cdr": cdr}
 
 
 def simulate(name: str, records: int, seed: int = SEED) -> scipy.sparse.csr_array:
-    """Baskets (records, items) of uint8 ones, canonical CSR; the largest holds exactly as many items as Table 2 says.
+    """Draw baskets (records, items) of uint8 ones, canonical CSR; the largest has exactly the size of Table 2.
 
     Larger ones are cut to that, and the largest is filled up to it where none is as large.
     """
@@ -177,7 +177,7 @@ def simulate(name: str, records: int, seed: int = SEED) -> scipy.sparse.csr_arra
 
 
 def correlations(baskets: scipy.sparse.csr_array) -> np.ndarray:
-    """(items (items - 1) / 2,) correlation of each pair of items over all baskets."""
+    """Return (items (items - 1) / 2,) correlations, of each pair of items over all baskets."""
     n, items = baskets.shape
     both = np.zeros((items, items))
     for start in range(0, n, _AT_ONCE):
@@ -187,12 +187,12 @@ def correlations(baskets: scipy.sparse.csr_array) -> np.ndarray:
     spread = np.sqrt(shares * (1.0 - shares))
     with np.errstate(invalid="ignore", divide="ignore"):
         found = (both / n - np.outer(shares, shares)) / np.outer(spread, spread)
-    # An item that nobody holds, or everybody, goes with none.
+    # An item that no basket holds, or every basket, correlates with none.
     return np.nan_to_num(found[np.triu_indices(items, 1)])
 
 
 def described(name: str, baskets: scipy.sparse.csr_array) -> str:
-    """Table 2's row beside the simulated one, and what else the recipe was adjusted to."""
+    """Write Table 2's row beside the simulated one, and the other figures that the recipe was adjusted to."""
     printed, (n, items) = PRINTED[name], baskets.shape
     sizes = np.diff(baskets.indptr)
     shares = np.bincount(baskets.indices, minlength=items) / n
@@ -212,7 +212,7 @@ def described(name: str, baskets: scipy.sparse.csr_array) -> str:
 
 
 def written(name: str, baskets: scipy.sparse.csr_array, folder: Path) -> Path:
-    """The matrix in the folder, uncompressed, since it is read far more often than it is sent, and its items beside it."""
+    """Write the matrix into the folder, uncompressed, since it is mostly read and rarely sent, and its items beside it."""
     n, items = baskets.shape
     stem = name if n == PRINTED[name].records else f"{name}_{n}"
     folder.mkdir(parents=True, exist_ok=True)

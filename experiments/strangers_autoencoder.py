@@ -2,9 +2,9 @@
 
     python experiments/strangers_autoencoder.py
 
-Bundled digits, epsilon 8 at delta 1e-5, 200 steps of Poisson lots at rate 0.2, Adam. Opacus is given each of some bounds,
-since its bound is a setting; which is best is seen on the private records, which a curator could not do for nothing. The
-error is that of held-out pictures, squared and summed over pixels.
+Bundled digits, epsilon 8 at delta 1e-5, 200 steps of Poisson lots at rate 0.2, Adam. Opacus is given each of several
+bounds, since its bound is a setting; the best one is seen on the private records, which a curator would have to pay for.
+The error is that of held-out pictures, squared and summed over pixels.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def network() -> nn.Sequential:
 
 
 def errors(made: Tensor, x: Tensor) -> Tensor:
-    """(B,) squared errors."""
+    """Return (B,) squared errors."""
     return (made - x).square().flatten(1).sum(dim=1)
 
 
 class Autoencoder(pl.LightningModule):
-    """Knows nothing of this package but its optimizer."""
+    """A module that knows nothing of this package but its optimizer."""
 
     def __init__(self, wrap) -> None:
         super().__init__()

@@ -1,16 +1,16 @@
-"""Train on synthetic tables, test on real ones: what `model=measured` gives, with and without accesses for the label.
+"""Train on synthetic tables, test on real ones: `model=measured` with and without accesses for the label.
 
     python experiments/tables_classifiers.py FOLDER adult-balanced [--epsilons 0.3 1 3] [--runs 5]
     python experiments/tables_classifiers.py FOLDER adult --epsilons 3
     python experiments/tables_classifiers.py FOLDER mushroom --epsilons 1
 
 `adult-balanced` is all people above 50K of Adult's training file and as many random others (seed: that of the run),
-without `education`, which `education-num` repeats; its test the same of the test file, seed 1000. Making it is not covered
-by epsilon. As many synthetic records as real ones train a random forest of 100 trees and gradient boosting on ordinal
-codes, both with scikit-learn's defaults. Rows: real records; the mixture alone; with the label drawn from its classifier;
-the same with its logits doubled, which makes labels more predictable than they are. `--epsilons inf` is the non-private
-twin. The last column but one is the mean total variation between the (label, column) tables of synthetic and of test
-records. What has been computed is kept in FOLDER.
+without `education`, which `education-num` repeats; its test set is the same of the test file, seed 1000. Making it is not
+covered by epsilon. As many synthetic records as real ones train a random forest of 100 trees and gradient boosting on
+ordinal codes, both with scikit-learn's defaults. The rows are: real records; the mixture alone; the label drawn from its
+classifier; the same with its logits doubled, which makes labels more predictable than they are. `--epsilons inf` is the
+non-private twin. The last column but one is the mean total variation between the (label, column) tables of synthetic and
+of test records. Results are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DELTA, LEVELS = 1e-5, ("RF", "HGB", "AUC of HGB", "distance of tables")
 
 
 def tables(data: str, epsilon: float, seed: int) -> tuple[Records, Records]:
-    """Training and test records."""
+    """Return training and test records."""
     schema = public_set(data.removesuffix("-balanced")).schema
     n = 15_682 if data == "adult-balanced" else public_set(data).n
     if data == "adult-balanced":
@@ -70,7 +70,7 @@ def scores(train: Encoded, test: Encoded, label: int, seed: int) -> list[float]:
 
 
 def distance(one: Encoded, other: Encoded, label: int) -> float:
-    """Mean total variation over tables of the label and another column."""
+    """Return the mean total variation over tables of the label and another column."""
     far = []
     for column in range(one.codes.shape[1]):
         if column != label:
@@ -81,7 +81,7 @@ def distance(one: Encoded, other: Encoded, label: int) -> float:
 
 
 def released(train: Records, epsilon: float, label_share: float | None, seed: int) -> tuple[Mixture, float]:
-    """A mixture with default settings, and the seconds that it took."""
+    """Return a mixture with default settings, and the seconds that it took."""
     n, layout = len(train), train.schema.layout
     chosen = defaults(n, layout, epsilon if math.isfinite(epsilon) else None, DELTA)
     share = chosen.label_share if label_share is None else label_share
@@ -93,7 +93,7 @@ def released(train: Records, epsilon: float, label_share: float | None, seed: in
 
 
 def compared(data: str, epsilon: float, label_share: float | None, seed: int) -> dict[str, list[float]]:
-    """Scores by row, and seconds."""
+    """Return scores by row, and seconds."""
     train, test = tables(data, epsilon, seed)
     label = train.schema.layout.label
     mixture, seconds = released(train, epsilon, label_share, seed)

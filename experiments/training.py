@@ -1,4 +1,4 @@
-"""Trainings of experiments by `dpgen train`: done once, and gone on with where one was interrupted."""
+"""Trainings of experiments by `dpgen train`: each is done once, and one that was interrupted goes on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lightning_dpgen.cli.main import main as dpgen
 
 
 def train(folder: Path, settings: list[str]) -> Path:
-    """The run in `folder`, trained with these settings unless it was done before.
+    """Return the run in `folder`, trained with these settings unless it was done before.
 
     Raises:
-        SystemExit: with dpgen's status, if it did not end.
+        SystemExit: if it did not end; with dpgen's status.
     """
     if not (folder / "release").is_dir():
         status = dpgen(["train", *settings, f"run_dir={folder}"])

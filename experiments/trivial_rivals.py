@@ -1,7 +1,7 @@
-"""Private synthetic tables and pictures that nobody has to train: what a generative model must beat.
+"""Private synthetic tables and pictures without training, which a generative model must beat.
 
 Each measures once, through a plan, an account and the Gaussian mechanism, under add or remove one. The noise is seeded, so
-that a table of results can be made again; the data are public. Of baskets: `basket_baselines.py`.
+that a table of results can be made again; the data are public. Those of baskets are in `basket_baselines.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 
-# Of class means: the part of the budget that counts classes; the L2 norm to which longer pictures in [0, 1] are shortened.
+# For class means: the budget's part for counts of classes; the L2 norm to which longer pictures in [0, 1] are shortened.
 COUNTS_PART, RADIUS = 0.1, 10.0
 
 
 def naive_bayes(real: Records, n: int, budget: Budget) -> Encoded:
-    """n records of independent columns given the label: a noisy table of the label and each other column.
+    """Draw n records of independent columns given the label, from a noisy table of the label and each other column.
 
     A record is in one cell of each of T tables: sensitivity sqrt T.
     """
@@ -50,7 +50,7 @@ def naive_bayes(real: Records, n: int, budget: Budget) -> Encoded:
 
 
 def class_means(real: Records, n: int, budget: Budget) -> Encoded:
-    """n pictures of independent pixels, 0 or the highest level, each at the noisy mean of its class.
+    """Draw n pictures of independent pixels, 0 or the highest level, each at the noisy mean of its class.
 
     A picture is in one class, and its pixels, in [0, 1], are shortened to `RADIUS`: sensitivities 1 and `RADIUS`.
     """
@@ -70,7 +70,7 @@ def class_means(real: Records, n: int, budget: Budget) -> Encoded:
 
 
 def _shares(noisy: np.ndarray) -> np.ndarray:
-    """Probabilities in proportion to noisy counts; all alike where none is above 0.
+    """Return probabilities in proportion to noisy counts; all alike where none is above 0.
 
     Example:
         >>> _shares(np.array([-1.0, 1.0, 3.0])).tolist(), _shares(np.array([-1.0, 0.0])).tolist()

@@ -6,7 +6,7 @@ from papers.moments import epsilon_from_moments
 
 
 def dpgan_asymptotic(lam: float, q: float, sigma: float) -> float:
-    """alpha(lambda) <= q^2 lambda (lambda+1) / ((1-q) sigma^2), without its O(q^3/sigma^3).
+    """Compute alpha(lambda) <= q^2 lambda (lambda+1) / ((1-q) sigma^2), without its O(q^3/sigma^3).
 
     NOT a bound: it holds only for sigma >= 1 and lambda <= sigma^2 log(1/(q sigma)) (Abadi and others, Lemma 3), which
     the paper leaves out. Already at lambda = 1 the truth is q^2 (exp(1/sigma^2) - 1).
@@ -20,5 +20,5 @@ def dpgan_asymptotic(lam: float, q: float, sigma: float) -> float:
 
 
 def dpgan_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
-    """Theorem 4.2 read through Theorem 4.1 and the asymptotic: NOT a guarantee, since `dpgan_asymptotic` is no bound."""
+    """Compute Theorem 4.2 by Theorem 4.1 and the asymptotic: NOT a guarantee, since `dpgan_asymptotic` is no bound."""
     return epsilon_from_moments(lambda lam: steps * dpgan_asymptotic(lam, q, sigma), delta)

@@ -26,10 +26,10 @@ FIGURE_2 = {
 
 
 def dpgm_lemma1(lam: float, sigma: float) -> float:
-    """Lemma 1: alpha(lambda) = (lambda^2 + lambda) / (4 sigma^2). NOT a bound: it is half of the truth.
+    """Compute Lemma 1: alpha(lambda) = (lambda^2 + lambda) / (4 sigma^2). NOT a bound: it is half of the truth.
 
-    The proof has the law of the loss right and halves the exponent of its moment generating function. Right by accident
-    where DPGM adds sqrt(2) sigma to what moves by 1 (one record added).
+    The proof has the law of the loss right and halves the exponent of its moment generating function. It is right by
+    accident where DPGM adds sqrt(2) sigma to a sum that moves by 1 (one record added).
 
     Example:
         >>> dpgm_lemma1(3, 1.0)  # truth: 6
@@ -41,26 +41,26 @@ def dpgm_lemma1(lam: float, sigma: float) -> float:
 def dpgm_equation4(
     lam: float, *, T_K: int, sigma_K: float, sigma_C: float | None = None, norms_each_iteration: bool = True
 ) -> float:
-    """Equation (4), alpha_K: T_K times Lemma 1 for the norm histogram, the counts and the sums of k-means.
+    """Compute equation (4), alpha_K: T_K times Lemma 1 for the norm histogram, the counts and the sums of k-means.
 
     NOT a bound where a record is replaced, which is the paper's relation: half of the truth. For one added, the counts and
-    sums come out exactly; the histogram is charged T_K times where Algorithm 2 draws it once.
+    sums are exact; the histogram is charged T_K times where Algorithm 2 draws it once.
 
     Args:
         lam: order.
         T_K, sigma_K: iterations and their noise scale.
-        sigma_C: noise scale of the norm histogram; None for the RBF kernel, for which the paper leaves it out.
-        norms_each_iteration: as printed; False charges the histogram once.
+        sigma_C: noise scale of the norm histogram; None for the RBF kernel, where the paper leaves it out.
+        norms_each_iteration: charge the histogram in each iteration, as printed; False charges it once.
     """
     norms = 0.0 if sigma_C is None else dpgm_lemma1(lam, sigma_C)
     return T_K * 2 * dpgm_lemma1(lam, sigma_K) + (T_K if norms_each_iteration else 1) * norms
 
 
 def dpgm_theorem3(lam: float, q: float, sigma_C: float, sigma_G: float, shares: tuple[float, ...] = TEN_SHARES) -> float:
-    """Theorem 3 for the histogram and the gradient of one lot: min over j of j alpha_C(l/j) + (1-j) alpha_G(l/(1-j)).
+    """Compute Theorem 3 for histogram and gradient of one lot: min over j of j alpha_C(l/j) + (1-j) alpha_G(l/(1-j)).
 
     NOT a bound: Hoelder's inequality needs the moments of the gradient given the histogram, where the record is in the
-    lot with its posterior probability; the paper inserts q. Above the truth at the paper's noise, below it at others.
+    lot with its posterior probability; the paper inserts q. It is above the truth at the paper's noise, below at others.
 
     Args:
         lam: order.
@@ -94,17 +94,17 @@ def dpgm_theorem4(
     norms_each_iteration: bool = True,
     shares: tuple[float, ...] = TEN_SHARES,
 ) -> float:
-    """Theorem 4: epsilon of DPGM, min over lambda <= 32 of (alpha_K + alpha_Sk - log delta) / lambda.
+    """Compute Theorem 4: epsilon of DPGM, min over lambda <= 32 of (alpha_K + alpha_Sk - log delta) / lambda.
 
     NOT a guarantee for the paper's Algorithm 1: besides Lemma 1 and Theorem 3 it takes k clusters, one of which is chosen
-    in proportion to its size and updated in sight, for one data set sampled at q.
+    in proportion to its size and visibly updated, for one data set sampled at q.
 
     Args:
         q, T_S: sampling rate and number of steps.
         sigma_C, sigma_G, sigma_K: noise scales; the paper draws sqrt(2) sigma times the clipping bound.
         T_K: iterations of k-means.
-        delta: of the guarantee.
-        rbf: no norm histogram in k-means (the text below equation 4).
+        delta: the delta of the guarantee.
+        rbf: use no norm histogram in k-means (the text below equation 4).
         norms_each_iteration, shares: see `dpgm_equation4`, `dpgm_theorem3`.
 
     Example:
@@ -122,19 +122,19 @@ def dpgm_theorem4(
 
 
 def joined(*multipliers: float) -> float:
-    """The multiplier of several Gaussians over one lot: their inverse squares add."""
+    """Return the multiplier of several Gaussians over one lot: their inverse squares add."""
     return sum(m**-2 for m in multipliers) ** -0.5
 
 
 def dpgm_events(
     *, q: float, T_S: int, sigma_C: float, sigma_G: float, T_K: int, sigma_K: float, share: float = 1.0
 ) -> tuple[DpEvent, DpEvent]:
-    """What k-means and training release, with the noise that DPGM draws: sqrt(2) sigma over what one record moves by 1.
+    """Return the events of k-means and training with DPGM's noise: sqrt(2) sigma on sums that one record moves by 1.
 
     Args:
         q, T_S, sigma_C, sigma_G, T_K, sigma_K: as in `dpgm_theorem4`.
-        share: of the records that lie in the cluster of the record in question. It is updated, visibly, in that share of
-            the steps (the mean; chance adds a little), each at the rate q / share. 1 is all components in one lot.
+        share: the share of records in the cluster of the record in question. That cluster is updated, visibly, in that
+            share of the steps (the mean; chance adds a little), each at the rate q / share. 1 is all components in one lot.
     """
     root = math.sqrt(2)
     split = SelfComposedDpEvent(GaussianDpEvent(joined(root * sigma_K, root * sigma_K)), T_K)
@@ -145,7 +145,7 @@ def dpgm_events(
 def dpgm_corrected(
     *, q: float, T_S: int, sigma_C: float, sigma_G: float, T_K: int, sigma_K: float, delta: float, share: float = 1.0
 ) -> float:
-    """Epsilon of `dpgm_events` by the moments accountant, lambda <= 32: a guarantee, under add or remove one.
+    """Return epsilon of `dpgm_events` by the moments accountant, lambda <= 32: a guarantee, under add or remove one.
 
     Histogram and gradient of a lot are one Gaussian, whose moments are taken as they are; no Hoelder's inequality.
 

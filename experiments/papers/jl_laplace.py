@@ -9,9 +9,9 @@ import math
 
 
 def jl_theorem3(d: int, k: int) -> tuple[float, float]:
-    """Theorem 3: with c = 2 sqrt(k), epsilon-DP for one changed element but for a chance of d exp(-k/2).
+    """Compute Theorem 3: with c = 2 sqrt(k), epsilon-DP for one changed element but for a chance of d exp(-k/2).
 
-    Holds, and is empty where the chance exceeds 1: in two of the four sizes of Table 1.
+    It holds, and is empty where the chance exceeds 1: in two of the four sizes of Table 1.
 
     Returns:
         c, and the bound on the chance of failure.
@@ -24,14 +24,14 @@ def jl_theorem3(d: int, k: int) -> tuple[float, float]:
 
 
 def jl_theorem5(k: int, alpha: float = 1.0, t: float | None = None) -> tuple[float, float]:
-    """Theorem 5: with c = k t, epsilon-DP for one changed row (squared distance alpha) but for 2k exp(-k t^2 / (2 alpha)).
+    """Compute Theorem 5: with c = k t, epsilon-DP for a changed row, but for a chance of 2k exp(-k t^2 / (2 alpha)).
 
-    NOT what it says: the chance is that of one pair of neighbours, chosen before P is drawn. That all neighbours are
-    covered at once, which is epsilon-DP of the algorithm with that P, has no bound without d.
+    NOT true as stated: the chance is that of one pair of neighbours, chosen before P is drawn. The chance that all
+    neighbours are covered at once, which is epsilon-DP of the algorithm with that P, has no bound without d.
 
     Args:
         k: columns of P.
-        alpha: largest squared distance of the two rows.
+        alpha: largest squared distance of the row before and after.
         t: at least sqrt(2 log(2k) alpha / k), which is the default; there the bound is exactly 1.
 
     Returns:
@@ -42,7 +42,7 @@ def jl_theorem5(k: int, alpha: float = 1.0, t: float | None = None) -> tuple[flo
 
 
 def jl_claim7(k: int, distance2: float, sigma2: float) -> float:
-    """Claim 7: variance of the recovered squared distance, (2/k) a^4 + 2k (7 s^4 - s^2) + 4 s^2 a^2. WRONG, even negative.
+    """Compute Claim 7: variance of a recovered squared distance, (2/k) a^4 + 2k (7 s^4 - s^2) + 4 s^2 a^2. WRONG, even < 0.
 
     Args:
         k: columns of P.
@@ -57,7 +57,7 @@ def jl_claim7(k: int, distance2: float, sigma2: float) -> float:
 
 
 def recovered_variance(k: int, distance2: float, sigma2: float) -> float:
-    """The variance of the recovered squared distance: (2/k) a^4 + 14 k s^4 + 8 s^2 a^2.
+    """Return the variance of the recovered squared distance: (2/k) a^4 + 14 k s^4 + 8 s^2 a^2.
 
     A difference of two Laplace noises has variance 2 s^2 and fourth moment 18 s^4; the cross term 2 <a P, noise> has
     variance 4 a^2 2 s^2; and subtracting the constant 2 k s^2 changes no variance.

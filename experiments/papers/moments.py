@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 
 def gaussian_moment(lam: float, multiplier: float) -> float:
-    """alpha(lambda) of one Gaussian, exactly: (lambda^2 + lambda) / (2 multiplier^2).
+    """Compute alpha(lambda) of one Gaussian, exactly: (lambda^2 + lambda) / (2 multiplier^2).
 
     The privacy loss is normal with mean m = 1/(2 multiplier^2) and variance 2m.
 
@@ -26,10 +26,10 @@ def gaussian_moment(lam: float, multiplier: float) -> float:
 
 
 def sampled_moment(lam: float, q: float, sigma: float) -> float:
-    """alpha(lambda) of the Poisson-sampled Gaussian under add or remove one: log max(E1, E2), by quadrature.
+    """Compute alpha(lambda) of the Poisson-sampled Gaussian under add or remove one: log max(E1, E2), by quadrature.
 
     E1 = E over mu0 of (mu0/mu1)^lambda and E2 = E over mu1 of (mu1/mu0)^lambda, with mu0 = N(0, sigma^2) and
-    mu1 = (1-q) mu0 + q N(1, sigma^2). The same in DPGM (section 5) and dp-GAN (equations 5, 6). Lambda need not be whole.
+    mu1 = (1-q) mu0 + q N(1, sigma^2). DPGM (section 5) and dp-GAN (equations 5, 6) have the same. Lambda need not be whole.
 
     Args:
         lam: order, above 0.
@@ -53,7 +53,7 @@ def sampled_moment(lam: float, q: float, sigma: float) -> float:
 
 
 def epsilon_from_moments(moment: Callable[[int], float], delta: float, orders: Iterable[int] = range(1, 33)) -> float:
-    """min over lambda of (alpha(lambda) - log delta) / lambda: epsilon of whatever has these moments.
+    """Compute epsilon from moments: min over lambda of (alpha(lambda) - log delta) / lambda.
 
     Example:
         >>> round(epsilon_from_moments(lambda lam: gaussian_moment(lam, 2.0), 1e-5), 2)

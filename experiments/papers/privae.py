@@ -9,10 +9,10 @@ import math
 
 
 def privae_kappa(delta: float) -> float:
-    """kappa = sigma_{eps/2} / sigma_eps = 2 sqrt(log(delta/2) / log delta), after equation (16).
+    """Compute kappa = sigma_{eps/2} / sigma_eps = 2 sqrt(log(delta/2) / log delta), after equation (16).
 
     NOT the ratio that it is said to be: equation (5), from which it follows, is asymptotic, and the noise for half of
-    epsilon and delta is 1.6 to 1.2 times that for the whole at epsilon 1 to 8. What one released sum needs is 1.
+    epsilon and delta is 1.6 to 1.2 times that for the whole at epsilon 1 to 8. One released sum needs 1.
 
     Example:
         >>> round(privae_kappa(1e-5), 4)
@@ -22,12 +22,12 @@ def privae_kappa(delta: float) -> float:
 
 
 def privae_lemma2(C1: float, C2: float) -> float:
-    """Lemma 2: the sensitivity is C1 + C2. NOT a bound: a group's clipped gradient can turn round, C1 + 2 C2."""
+    """Compute Lemma 2's sensitivity, C1 + C2. NOT a bound: a group's clipped gradient can turn round, C1 + 2 C2."""
     return C1 + C2
 
 
 def privae_table1(C1: float, C2: float, B: int, b: int, sigma: float, delta: float) -> float:
-    """Table 1: the noise scale (C1/B + C2/b) kappa sigma of term-wise DP-SGD. NOT what Algorithm 1 draws.
+    """Compute Table 1's noise scale (C1/B + C2/b) kappa sigma of term-wise DP-SGD. NOT what Algorithm 1 draws.
 
     Independent noises add in squares: the standard deviation of equation (16) is `privae_noise`.
     """
@@ -35,7 +35,7 @@ def privae_table1(C1: float, C2: float, B: int, b: int, sigma: float, delta: flo
 
 
 def privae_noise(C1: float, C2: float, B: int, b: int, sigma: float, delta: float) -> float:
-    """The standard deviation of the noise that equation (16) adds to the averaged gradient.
+    """Return the standard deviation of the noise that equation (16) adds to the averaged gradient.
 
     NOT enough for Theorem 2: the sum moves by `needed_noise` / sigma, which is more.
 
@@ -47,7 +47,7 @@ def privae_noise(C1: float, C2: float, B: int, b: int, sigma: float, delta: floa
 
 
 def needed_noise(C1: float, C2: float, B: int, b: int, sigma: float) -> float:
-    """The standard deviation that makes the released sum one Gaussian of multiplier sigma: (C1/B + 2 C2/b) sigma. Valid.
+    """Return the deviation that makes the released sum one Gaussian of multiplier sigma: (C1/B + 2 C2/b) sigma. Valid.
 
     A record has one gradient of its own (C1) and turns that of one group round (2 C2). No kappa: only the sum is seen.
     """
