@@ -216,9 +216,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("name", choices=sorted(PRINTED))
     parser.add_argument("folder", type=Path)
     parser.add_argument("releases", nargs="*", type=Path)
-    parser.add_argument("--records", type=int, help="of a smaller simulation")
+    parser.add_argument("--records", type=int, help="number of records of a smaller simulation")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epsilon", type=float, default=1.0, help="of the baselines")
+    parser.add_argument("--epsilon", type=float, default=1.0, help="epsilon of the baselines")
     asked = parser.parse_intermixed_args(arguments)
     if asked.seeds < 1:
         parser.error(f"--seeds {asked.seeds}: expected 1 or more")

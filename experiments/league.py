@@ -275,7 +275,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tasks", type=among(list(TASKS)), default=list(TASKS))
     parser.add_argument("--rows", type=among(list(known)), default=list(known))
-    parser.add_argument("--epsilons", type=numbers, help="of a task's own; what is not private is made in any case")
+    parser.add_argument("--epsilons", type=numbers, help="some of a task's own; rows that are not private are always made")
     parser.add_argument("--runs", type=int, default=5)
     found = parser.parse_args(arguments)
     if found.runs < 1:

@@ -227,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=sorted(PRINTED))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--records", type=int, help="how many, in place of Table 2's")
+    parser.add_argument("--records", type=int, help="number of records, in place of Table 2's")
     arguments = parser.parse_args()
     records = PRINTED[arguments.name].records if arguments.records is None else arguments.records
     if records < 1:

@@ -310,7 +310,7 @@ BAD = {
     "a turn too far": (["model.symmetries={turn: 400}"], "model.symmetries: turn=400: expected a number from 0 to 180"),
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
     "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
-    "more cells than anybody could fill": (["data=adult", "data.bins=4000"], "type: drop"),
+    "more cells than anyone could fill": (["data=adult", "data.bins=4000"], "type: drop"),
     "clusters of a table": (["data=mushroom", "split.k=3"], "split.k=3: model=measured does not split tables"),
     "no component": (["data=mushroom", "model.components=0"], "model.components=0"),
     "all for the label": (["data=mushroom", "model.label_share=1"], "model.label_share=1: expected"),

@@ -16,7 +16,9 @@ from lightning_dpgen.cli.reporter import SilentReporter
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
 
-QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50", "split.k=2"]
+QUICK = [
+    "model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50", "split.k=2",
+]  # fmt: skip
 BY_FIDELITY = ["privacy.selection_score=fidelity", "privacy.fidelity_share=0.1"]
 LAW = ["privacy.selection=logarithmic", "privacy.selection_mean=5"]
 KEPT = ["ledger.jsonl", "ledger.jsonl.heads", "ledger.jsonl.lock"]

@@ -284,7 +284,7 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
         "x.zip",
         lambda: _bundle("projected", lambda model: None, projected_parquet=_long_rows(10**7)),
     ),
-    "a matrix larger than anybody makes": (
+    "a matrix larger than anyone makes": (
         "bundle",
         "x.zip",
         lambda: _bundle("projected", lambda model: model.update(d=2**20, k=2**20)),
