@@ -3,12 +3,12 @@
     python experiments/choice.py FOLDER [--kinds table,baskets] [--write]
 
 Records are simulated, or public pictures (Fashion-MNIST); none of them are those of the league table. Each candidate of
-`lightning_dpgen.cli.choice` is trained by `dpgen train` with its defaults on half of them, with a label and without, at
+`lightning_dpgen.specs.model_choice` is trained by `dpgen train` with its defaults on half of them, with a label and without, at
 several epsilons. What it makes is scored against the other half: with a label by the accuracy of a random forest that was
 trained on it, over that of one trained on the first half; without one by the mean of two scores from 0 to 1: how little
 gradient boosting tells synthetic from real records, and how near their second moments are; of baskets by how near to 0 the
 mean relative error of queries is that count baskets with all of a few items. What has been computed is kept in FOLDER;
---write puts the means over seeds into the package (`lightning_dpgen/cli/choice.json`).
+--write puts the means over seeds into the package (`lightning_dpgen/specs/model_choice.json`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ import torch
 from kept import Kept
 from simulated_baskets import simulate
 
-from lightning_dpgen.cli import choice
-from lightning_dpgen.cli.defaults import strength_of
-from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.cli.main import main as dpgen
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
@@ -41,6 +39,8 @@ from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries
 from lightning_dpgen.metrics.detection import detection
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.specs import model_choice as choice
+from lightning_dpgen.specs.defaults import strength_of
 
 N = 10_000
 EPSILONS, DELTA = (0.3, 1.0, 4.0, 16.0), 1e-5

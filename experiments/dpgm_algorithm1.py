@@ -34,8 +34,6 @@ import torch
 from kept import Kept
 from torch import Tensor
 
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.settings import Settings, read_settings
 from lightning_dpgen.clustering.kmeans import Split
 from lightning_dpgen.data.public_sets import load_public_set
 from lightning_dpgen.data.records import Records
@@ -47,6 +45,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
+from lightning_dpgen.specs.families import make_module
+from lightning_dpgen.specs.settings import Settings, read_settings
 
 K, Q, EPOCH, EPOCHS, DRAWS = 10, 0.0017, 589, 20, 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import UsageError
 
 
 class Parser(argparse.ArgumentParser):

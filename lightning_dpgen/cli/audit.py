@@ -17,17 +17,6 @@ from lightning_dpgen.audit.measurements import audit_measurements
 from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
 from lightning_dpgen.audit.one_run import StepScores, audit_run, measured_scores
 from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
-from lightning_dpgen.cli import kinds, launch
-from lightning_dpgen.cli.configuration import AuditConf, read_audit_conf
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured import recipe_of
-from lightning_dpgen.cli.measured_run import split_module
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings, fill
-from lightning_dpgen.cli.table import aligned
-from lightning_dpgen.cli.trained_run import fit, quiet_lightning
-from lightning_dpgen.cli.usage_error import FAULT, OK, UsageError
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
@@ -40,6 +29,18 @@ from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.launched import started
+from lightning_dpgen.runs.measure import split_module
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.runs.train import fit, quiet_lightning
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import AuditConf, read_audit_conf
+from lightning_dpgen.specs.families import make_module
+from lightning_dpgen.specs.measured import recipe_of
+from lightning_dpgen.specs.settings import Settings, fill
+from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
 # A bound so far below the norm of a gradient that a missing clip is seen at once.
 _FAR_BELOW = 10.0
@@ -112,7 +113,7 @@ def _settled(conf: AuditConf) -> Settings:
         raise UsageError("privacy=off: claims nothing that could be audited")
     if conf.debug.private_seed is not None:
         raise UsageError(f"debug.private_seed={conf.debug.private_seed}: says itself that it is not private; leave it out")
-    if launch.started() or ranks != 1:
+    if started() or ranks != 1:
         raise UsageError(f"trainer.devices={conf.trainer.devices}: an audit is one process on one device")
     if conf.privacy.study is not None or conf.privacy.selection is not None:
         raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")

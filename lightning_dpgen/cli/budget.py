@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.candidates import asks_for_selection, read_candidates
-from lightning_dpgen.cli.configuration import Conf, ProjectConf
 from lightning_dpgen.cli.projection_table import planned_projection, projection_table
-from lightning_dpgen.cli.reporter import TerminalReporter
-from lightning_dpgen.cli.settings import read_settings
-from lightning_dpgen.cli.studies import check_study, said, study_of
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.warn import warn
-from lightning_dpgen.cli.warnings import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.runs.candidates import asks_for_selection, read_candidates
+from lightning_dpgen.runs.reporter import TerminalReporter, warn
+from lightning_dpgen.runs.studies import check_study, said, study_of
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.runs.warnings import cells_warning, delta_warning, seed_warning
+from lightning_dpgen.specs.configuration import Conf, ProjectConf
+from lightning_dpgen.specs.settings import read_settings
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 

@@ -9,11 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.configuration import DataConf, read_data_conf
-from lightning_dpgen.cli.table import aligned
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import NotARelease
@@ -21,6 +17,10 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import DataConf, read_data_conf
+from lightning_dpgen.specs.usage_error import UsageError
 
 # How the training has read the records, where the command does not say otherwise.
 _AS_TRAINED = {"person": str, "max_rows": int, "outside": str}

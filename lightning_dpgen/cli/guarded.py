@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 from lightning_dpgen.privacy.errors import RankLost
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
+from lightning_dpgen.specs.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:

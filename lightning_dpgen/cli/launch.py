@@ -17,16 +17,16 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from lightning_fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from torch.distributed.elastic.agent.server.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from lightning_dpgen.cli.configuration import TrainerConf
 from lightning_dpgen.cli.guarded import what_came_of
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.launched import launcher
+from lightning_dpgen.specs.configuration import TrainerConf
+from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
 # In the environment of ranks beside which this program stays.
 _BESIDE = "DPGEN_BESIDE"
@@ -43,7 +43,7 @@ def to_launch(trainer: TrainerConf) -> bool:
     for name in ("devices", "num_nodes"):
         if getattr(trainer, name) < 1:
             raise UsageError(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
-    wanted, environment = trainer.devices * trainer.num_nodes, _environment()
+    wanted, environment = trainer.devices * trainer.num_nodes, launcher()
     if environment is not None:
         if environment.world_size() != wanted:
             raise UsageError(
@@ -115,7 +115,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
 @contextmanager
 def together(trainer: TrainerConf) -> Iterator[Ranks]:
     """Within it, this process is one of those that were started; alone where one was."""
-    environment = _environment()
+    environment = launcher()
     if environment is None or environment.world_size() == 1:
         if rank := launched_as():
             raise UsageError(
@@ -136,22 +136,9 @@ def together(trainer: TrainerConf) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def started() -> bool:
-    """Whether torchrun or SLURM has started this process as one of several."""
-    environment = _environment()
-    return environment is not None and environment.world_size() > 1
-
-
 def watched() -> bool:
     """Whether another process says what has happened if a rank is lost."""
     return _BESIDE in os.environ
-
-
-def _environment() -> ClusterEnvironment | None:
-    for kind in (TorchElasticEnvironment, SLURMEnvironment):
-        if kind.detect():
-            return kind()
-    return None
 
 
 def _on_gpus(trainer: TrainerConf) -> bool:

@@ -11,8 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.interrupts import leaving_at_once
-from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
+from lightning_dpgen.runs.interrupts import leaving_at_once
+from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
 COMMANDS = {
     "train": "learn a generative model privately and release it",
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         status = _status(error)
         if status == FAULT:
-            from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
+            from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
 
             if is_out_of_memory(error):
                 return _complain(ADVICE, MISTAKE)

@@ -9,15 +9,7 @@ from typing import Any
 import scipy.sparse
 import torch
 
-from lightning_dpgen.cli import run_folder, run_identity
-from lightning_dpgen.cli.configuration import ProjectConf
 from lightning_dpgen.cli.guarded import guarded
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.projection_settings import ProjectionSettings, fill_projection, read_projection_conf
-from lightning_dpgen.cli.studies import check_study, mark, study_of
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.usage_error import UsageError
-from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
@@ -27,6 +19,15 @@ from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.projected_content import ProjectedContent
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import warn
+from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.configuration import ProjectConf
+from lightning_dpgen.specs.projection import ProjectionSettings, fill_projection, read_projection_conf
+from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen project [NAME=VALUE ...]
 

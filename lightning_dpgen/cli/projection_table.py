@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.projection_settings import ProjectionSettings, all_options, fill_projection, read_projection_conf
-from lightning_dpgen.cli.table import aligned, budget_table
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.projection.choice import PAIRS, Option
+from lightning_dpgen.runs.table import aligned, budget_table
+from lightning_dpgen.specs.projection import ProjectionSettings, all_options, fill_projection, read_projection_conf
+from lightning_dpgen.specs.usage_error import UsageError
 
 _HEADER = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
 

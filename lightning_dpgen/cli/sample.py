@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import NOT_PRIVATE
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.tables import FORMATS, csv_text, write_table
+from lightning_dpgen.specs.usage_error import UsageError
 
 # How many records, where nothing is said: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import math
 import os
@@ -24,22 +23,22 @@ from typing import Any
 
 import hydra
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from lightning_dpgen.cli import launch, run_folder
-from lightning_dpgen.cli.configuration import conf_dir, read_conf, refuse_interpolations
-from lightning_dpgen.cli.run_folder import JOBS, RunFolder
-from lightning_dpgen.cli.table import aligned
-from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, OK, UsageError
+from lightning_dpgen.cli import launch
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.events import composed, decode
 from lightning_dpgen.privacy.folders import restrict
 from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.folder import JOBS, RunFolder
+from lightning_dpgen.runs.launched import started
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.specs.configuration import conf_dir, expanded, read_conf, refuse_interpolations
+from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
 
 _SUMMARY = "summary.csv"
 _FLAGS = ("-m", "--multirun")
@@ -124,29 +123,8 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
                 "(hydra.launcher...) alone; a sweeper that chooses by results selects on the records, which nobody pays for"
             )
-    if launch.started():
+    if started():
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
-
-
-def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """All combinations, in Hydra's order, and the names of what differs between them.
-
-    Raises:
-        UsageError: for a word that Hydra cannot read, or would look up.
-    """
-    refuse_interpolations(words)
-    try:
-        parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
-        choices = [
-            [f"{own.get_key_element()}={value}" for value in own.sweep_string_iterator()]
-            if own.is_sweep_override()
-            else [own.input_line]
-            for own in parsed
-        ]
-    except OverrideParseException as error:
-        raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
-    varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
-    return [list(combination) for combination in itertools.product(*choices)], varied
 
 
 def _short(words: Sequence[str], varied: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from lightning_dpgen.cli import kinds
+from lightning_dpgen.specs import sources as kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -91,7 +91,7 @@ def test_bounds_categories_and_the_number_of_records_are_found(dpgen, tmp_path):
 
 
 def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeypatch):
-    from lightning_dpgen.cli import train
+    from lightning_dpgen.runs import run as train
 
     table = _visits(tmp_path)
     (tmp_path / "visits.schema.yaml").write_text(OPEN)
@@ -107,7 +107,7 @@ def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeyp
 
 
 def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, monkeypatch):
-    from lightning_dpgen.cli import train
+    from lightning_dpgen.runs import run as train
 
     table, run = _visits(tmp_path), tmp_path / "run"
     arguments = [*table, f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
@@ -128,7 +128,7 @@ def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, mo
 
 def test_a_figure_that_was_lost_costs_nothing_but_itself(dpgen, tmp_path, monkeypatch):
     """The access was made, and its answer not saved: the run is released without it, at the planned epsilon."""
-    from lightning_dpgen.cli import learned
+    from lightning_dpgen.runs import learn as learned
 
     arguments = [*_visits(tmp_path), f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
     measure = learned.measure_fidelity
@@ -148,8 +148,8 @@ def _interrupt_after(work, *arguments, **keywords):
 @pytest.mark.parametrize("found", [[], ["data.discovery_share=0.2", "data.outside=clamp"]], ids=["counted", "found"])
 def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, found):
     """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
-    from lightning_dpgen.cli import first_pass
-    from lightning_dpgen.cli.configuration import read_conf
+    from lightning_dpgen.runs import discover as first_pass
+    from lightning_dpgen.specs.configuration import read_conf
 
     table, seen = _visits(tmp_path), []
     if found:
@@ -266,7 +266,7 @@ def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):
 
 def test_every_kind_lists_its_settings():
     """What a file of conf/data offers is what the kind has, and the other way round."""
-    from lightning_dpgen.cli.configuration import RECORDS, conf_dir
+    from lightning_dpgen.specs.configuration import RECORDS, conf_dir
 
     assert set(kinds.KINDS) == set(RECORDS)
     for name, kind in kinds.KINDS.items():

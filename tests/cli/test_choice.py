@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from lightning_dpgen.cli import choice
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.specs import model_choice as choice
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

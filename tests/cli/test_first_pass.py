@@ -8,15 +8,16 @@ import pandas as pd
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli import first_pass, train
-from lightning_dpgen.cli.configuration import read_conf
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs import discover as first_pass
+from lightning_dpgen.runs import run as train
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.specs.configuration import read_conf
+from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

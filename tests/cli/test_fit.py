@@ -11,8 +11,8 @@ import pytest
 
 import lightning_dpgen
 from lightning_dpgen import BadRecords, BudgetTooSmall, Fitted, evaluate, fit, load_release, verify
-from lightning_dpgen.cli import train as training
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.runs import run as training
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

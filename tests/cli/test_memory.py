@@ -5,8 +5,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from lightning_dpgen.cli import kinds, measured_run, sample
-from lightning_dpgen.cli.memory import is_out_of_memory
+from lightning_dpgen.cli import sample
+from lightning_dpgen.runs import measure as measured_run
+from lightning_dpgen.runs.memory import is_out_of_memory
+from lightning_dpgen.specs import sources as kinds
 
 
 def _caught(ask):

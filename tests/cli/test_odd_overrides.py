@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from lightning_dpgen.cli.configuration import conf_dir, read_conf, read_data_conf, read_project_conf
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.configuration import conf_dir, read_conf, read_data_conf, read_project_conf
+from lightning_dpgen.specs.usage_error import UsageError
 
 WRONG = (
     "inf", "-inf", "nan", "1e308", "-1", "0", "true", "null", "x", "''", "[]", "[1]", "{}", "{a:1}", "${oc.env:HOME}",

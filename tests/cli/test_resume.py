@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from contracts import laws
 
-from lightning_dpgen.cli import train, trained_run
 from lightning_dpgen.cli.guarded import what_came_of
-from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.plugins.checkpoints import Checkpoints
+from lightning_dpgen.runs import run as train
+from lightning_dpgen.runs import train as trained_run
+from lightning_dpgen.runs.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

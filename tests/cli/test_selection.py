@@ -9,12 +9,13 @@ import torch
 from contracts import killed_trials
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli import candidates, selection
-from lightning_dpgen.cli.candidates import read_candidates
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.cli.reporter import SilentReporter
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs import candidates
+from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs.candidates import read_candidates
+from lightning_dpgen.runs.reporter import SilentReporter
 
 QUICK = ["model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50", "split.k=2"]
 BY_FIDELITY = ["privacy.selection_score=fidelity", "privacy.fidelity_share=0.1"]

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.cli import measured_run, project, resume, selection
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.reporter import SilentReporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.cli import project
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -23,6 +19,13 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.runs import measure as measured_run
+from lightning_dpgen.runs import resume
+from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import SilentReporter
+from lightning_dpgen.specs.usage_error import UsageError
 
 SPLIT, SCHEMA = SplitSettings(k=2, iterations=1, features=4, dimensions=None), ImageSchema(1, 2, levels=4)
 

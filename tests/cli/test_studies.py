@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli.configuration import PrivacyConf
-from lightning_dpgen.cli.run_identity import fingerprint
-from lightning_dpgen.cli.studies import mark
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.study import Study, fingerprint_key
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs.run_identity import fingerprint
+from lightning_dpgen.runs.studies import mark
+from lightning_dpgen.specs.configuration import PrivacyConf
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
 TOTAL = ["privacy.study_epsilon=5", "privacy.study_delta=1e-5"]
@@ -56,7 +56,7 @@ def test_runs_add_up_until_the_total(train, dpgen, tmp_path):
 
 
 def test_a_run_that_goes_on_is_one_run(train, monkeypatch, tmp_path):
-    from lightning_dpgen.cli import train as training
+    from lightning_dpgen.runs import run as training
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))

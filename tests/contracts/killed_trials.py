@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_dpgen.cli import selection
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.runs import select as selection
 
 WORDS = [
     "model.hidden=4", "model.latent=2", "model.steps=3", "split.iterations=2", "split.features=8", "split.k=2", "rows=20",

@@ -29,8 +29,7 @@ from contracts.door import Door, Gumbels, given_the_answers, overspent, parts_ad
 from contracts.drawn import draw_of, drawn, handed
 from torch import nn
 
-from lightning_dpgen.cli.fit import schema_of
-from lightning_dpgen.cli.run_identity import fingerprint
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
@@ -80,6 +79,7 @@ from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import make_certificate
+from lightning_dpgen.runs.run_identity import fingerprint
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
 from lightning_dpgen.sampling.stores import Store, store_of
 

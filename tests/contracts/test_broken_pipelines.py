@@ -17,7 +17,6 @@ from contracts import killed_trials, laws, references, whole_runs
 from contracts.changes import FACTORS, NOISE, change
 from contracts.laws import RULES
 
-from lightning_dpgen.cli import first_pass, run_identity, selection, trained_run
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, key_owners
@@ -37,6 +36,10 @@ from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release import certificate
+from lightning_dpgen.runs import discover as first_pass
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.sampling.lots import PoissonLots
 
 

@@ -11,11 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_dpgen.cli import kinds
-from lightning_dpgen.cli.configuration import Conf, DataConf
-from lightning_dpgen.cli.defaults import MOST_STEPS
-from lightning_dpgen.cli.measured import measures
-from lightning_dpgen.cli.settings import FIRST_PASS, Settings, check_privacy, fill, first_stage, make_schema
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.tables.open_columns import BOUNDS
@@ -24,6 +19,11 @@ from lightning_dpgen.privacy.calibration import make_first_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import Conf, DataConf
+from lightning_dpgen.specs.defaults import MOST_STEPS
+from lightning_dpgen.specs.measured import measures
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings, check_privacy, fill, first_stage, make_schema
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from lightning_dpgen.cli import kinds, resume
-from lightning_dpgen.cli.families import FAMILIES
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured_run import measured_mixture
-from lightning_dpgen.cli.reporter import Reporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings
-from lightning_dpgen.cli.trained_run import trained_mixture
-from lightning_dpgen.cli.worker import nothing_to_follow
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
@@ -22,6 +13,16 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
+from lightning_dpgen.runs import resume
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.measure import measured_mixture
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.train import trained_mixture
+from lightning_dpgen.runs.worker import nothing_to_follow
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.families import FAMILIES
+from lightning_dpgen.specs.settings import Settings
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.5

@@ -9,9 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from lightning_dpgen.cli.configuration import DataConf
-from lightning_dpgen.cli.target import named, options_of, said
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -23,6 +20,9 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.reading import read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.configuration import DataConf
+from lightning_dpgen.specs.target import named, options_of, said
+from lightning_dpgen.specs.usage_error import UsageError
 
 _SCHEMAS = (ImageSchema, TableSchema, BasketSchema, SeriesSchema)
 

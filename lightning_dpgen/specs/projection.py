@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from lightning_dpgen.cli.configuration import ProjectConf, read_project_conf
-from lightning_dpgen.cli.settings import check_budget
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import TRIED, Option, options, typical_distance
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
@@ -19,6 +16,9 @@ from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.bounds import check_rows
+from lightning_dpgen.specs.configuration import ProjectConf, read_project_conf
+from lightning_dpgen.specs.settings import check_budget
+from lightning_dpgen.specs.usage_error import UsageError
 
 _MOST, _WIDEST = 10**9, 2**20
 # Wider tables are not searched for the best k: that draws a matrix for each.

@@ -12,19 +12,19 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from lightning_dpgen.cli import kinds, launch
-from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.reporter import Reporter
-from lightning_dpgen.cli.settings import Settings, fill, first_stage, has_first_pass
-from lightning_dpgen.cli.sweep import expanded
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.target import named
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
+from lightning_dpgen.runs.launched import started
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import Conf, expanded, read_conf
+from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
+from lightning_dpgen.specs.target import named
+from lightning_dpgen.specs.usage_error import UsageError
 
 STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"
@@ -190,7 +190,7 @@ def _check(conf: Conf) -> None:
             f"privacy.selection={privacy.selection}: expected data.n and a complete schema: what is bought before the run "
             "is planned cannot be bought by each trial; declare it, or buy it in a run of its own"
         )
-    if launch.started() or conf.trainer.devices != 1 or conf.trainer.num_nodes != 1:
+    if started() or conf.trainer.devices != 1 or conf.trainer.num_nodes != 1:
         raise UsageError(
             f"trainer.devices={conf.trainer.devices}, trainer.num_nodes={conf.trainer.num_nodes}: trials of a selection "
             "are made one after the other by one process, on one device"

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli.usage_error import UsageError, describe_os_error
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.chain import heads_file
@@ -20,6 +19,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE
+from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # In the private folder of a sweep.
 JOBS = "jobs.json"

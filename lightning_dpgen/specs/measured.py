@@ -6,9 +6,6 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.defaults import Defaults
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.clustering.settings import SplitSettings, default_radius
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -21,6 +18,9 @@ from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, wha
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.specs.configuration import Conf
+from lightning_dpgen.specs.defaults import Defaults
+from lightning_dpgen.specs.usage_error import UsageError
 
 # What one kind of records has and another has not.
 _OF_KINDS = (

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from lightning_dpgen.cli import kinds, resume, run_identity
-from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured_run import split_module
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import read_as
-from lightning_dpgen.cli.trained_run import Begun, fit, quiet_lightning
-from lightning_dpgen.cli.usage_error import INTERRUPTED, OK, RANK_LOST
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.runs import resume, run_identity
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.measure import split_module
+from lightning_dpgen.runs.train import Begun, fit, quiet_lightning
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import Conf
+from lightning_dpgen.specs.families import make_module
+from lightning_dpgen.specs.settings import read_as
+from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST
 
 
 def follow(conf: Conf, folder: RunFolder, ranks: Ranks) -> int:

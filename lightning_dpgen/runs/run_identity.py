@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from jsonschema import Validator
 
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.strict_json import check_shape, shape
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.specs.usage_error import UsageError
 
 # What a ledger says of its run, as it is relied on here.
 _RECORDS = shape(

@@ -7,13 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.first_pass import Bought, with_bought
-from lightning_dpgen.cli.reporter import Reporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import FIRST_PASS, Settings
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -21,6 +14,13 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.runs.discover import Bought, with_bought
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.configuration import Conf
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings
+from lightning_dpgen.specs.usage_error import UsageError
 
 
 def bought(account: Account, folder: RunFolder) -> Bought:

@@ -9,13 +9,6 @@ from collections.abc import Mapping
 
 import torch
 
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured import recipe_of
-from lightning_dpgen.cli.reporter import Reporter
-from lightning_dpgen.cli.resume import paid_once
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings
-from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.recipe import MostlyNoise
@@ -25,6 +18,13 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.resume import paid_once
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.measured import recipe_of
+from lightning_dpgen.specs.settings import Settings
 
 
 def split_module(

@@ -13,26 +13,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from lightning_dpgen.cli import kinds, run_folder, run_identity
-from lightning_dpgen.cli.candidates import NUMBER, STAGE, Candidates, read_candidates
-from lightning_dpgen.cli.configuration import read_conf, refuse_interpolations
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.guarded import guarded
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.learned import learned, read_records
-from lightning_dpgen.cli.memory import is_out_of_memory
-from lightning_dpgen.cli.reporter import SilentReporter, TerminalReporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings, fill, read_as
-from lightning_dpgen.cli.studies import check_study, mark, study_of
-from lightning_dpgen.cli.target import said
-from lightning_dpgen.cli.usage_error import OK, UsageError
-from lightning_dpgen.cli.warnings import delta_warning, seed_warning
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import merit
 from lightning_dpgen.models.mixture import Mixture
@@ -46,33 +30,28 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.learn import learned, read_records
+from lightning_dpgen.runs.memory import is_out_of_memory
+from lightning_dpgen.runs.reporter import SilentReporter, TerminalReporter
+from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.warnings import delta_warning, seed_warning
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import read_conf
+from lightning_dpgen.specs.families import make_module
+from lightning_dpgen.specs.settings import Settings, fill, read_as
+from lightning_dpgen.specs.target import said
+from lightning_dpgen.specs.usage_error import UsageError
 
 # What a trial that failed is worth, and one whose score is no number.
 _WORST = -math.inf
 
 
-def run(argv: Sequence[str]) -> int:
-    """Make the trials, and release the best.
-
-    Raises:
-        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
-    """
-    refuse_interpolations(argv)
-    words = [word for word in argv if not word.startswith("run_dir=")]
-    run_dir = next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None)
-    if run_dir is not None:
-        _forget_what_is_left(RunFolder(Path(run_dir)))
-    folder = run_folder.choose(run_dir)
-    candidates = read_candidates(words, TerminalReporter())
-    certificate = guarded("train", argv, folder, lambda asked: _select(candidates, words, folder, asked))
-    print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
-    print(f"  release (may be published):  {folder.release}")
-    print(f"  private (must not leave this machine):  {folder.private}")
-    print("Keep to yourself how long this took, and what you saw of it: it tells how many trials there were.")
-    return OK
-
-
-def _select(candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts) -> dict[str, Any]:
+def select(candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts) -> dict[str, Any]:
     telling, first = TerminalReporter(), candidates.settings[0]
     conf = first.conf
     for text in (seed_warning(conf), delta_warning(conf)):
@@ -285,7 +264,7 @@ def _of_the_machine(error: Exception) -> bool:
     return isinstance(error, OSError) or is_out_of_memory(error)
 
 
-def _forget_what_is_left(folder: RunFolder) -> None:
+def forget_what_is_left(folder: RunFolder) -> None:
     """Of a selection that was killed when its release was there, and the rest not yet gone."""
     if folder.finished and folder.selection.exists():
         _forget(folder, Ledger.read(folder.ledger).about["began"])

@@ -10,14 +10,6 @@ from typing import Any
 
 import torch
 
-from lightning_dpgen.cli import kinds
-from lightning_dpgen.cli.choice import ranked
-from lightning_dpgen.cli.configuration import ClippingConf, Conf, DataConf, ModelConf, read_conf
-from lightning_dpgen.cli.defaults import clusters_of_labels, default_bins, defaults, strength_of
-from lightning_dpgen.cli.families import FAMILIES, complete, training_of
-from lightning_dpgen.cli.measured import complete_measured, measured_specs, measures, needs_clusters, recipe_of
-from lightning_dpgen.cli.public_centres import ENDING, read_centres
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
@@ -36,6 +28,14 @@ from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs import sources as kinds
+from lightning_dpgen.specs.configuration import ClippingConf, Conf, DataConf, ModelConf, read_conf
+from lightning_dpgen.specs.defaults import clusters_of_labels, default_bins, defaults, strength_of
+from lightning_dpgen.specs.families import FAMILIES, complete, training_of
+from lightning_dpgen.specs.measured import complete_measured, measured_specs, measures, needs_clusters, recipe_of
+from lightning_dpgen.specs.model_choice import ranked
+from lightning_dpgen.specs.public_centres import ENDING, read_centres
+from lightning_dpgen.specs.usage_error import UsageError
 
 # Below it nothing can be computed soundly.
 _SMALLEST_DELTA = 1e-30

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from lightning_dpgen.cli.configuration import DataConf
-from lightning_dpgen.cli.own_data import own_bytes, own_data, read_own
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.baskets.files import BasketForm
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import read_baskets
@@ -37,6 +34,9 @@ from lightning_dpgen.data.tables.reading import read_open_columns, read_table, t
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.configuration import DataConf
+from lightning_dpgen.specs.custom_data import own_bytes, own_data, read_own
+from lightning_dpgen.specs.usage_error import UsageError
 
 # What every kind has.
 _ALWAYS = ("source", "n", "n_share")

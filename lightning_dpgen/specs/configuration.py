@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 import lightning_dpgen
-from lightning_dpgen.cli.defaults import default_delta
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.defaults import default_delta
+from lightning_dpgen.specs.usage_error import UsageError
 
 _NOT_OF_TYPE = r"Value '(?P<value>.*)' of type '\w+' could not be converted to (?P<type>Integer|Float)"
 _TYPES = {"Integer": "a whole number", "Float": "a number"}
@@ -342,6 +345,27 @@ def refuse_interpolations(words: Sequence[str]) -> None:
         # Hydra takes a backslash away.
         if "${" in word.replace("\\", ""):
             raise UsageError(f"argument {word!r}: expected the value itself; nothing of the form ${{...}} is looked up")
+
+
+def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """All combinations, in Hydra's order, and the names of what differs between them.
+
+    Raises:
+        UsageError: for a word that Hydra cannot read, or would look up.
+    """
+    refuse_interpolations(words)
+    try:
+        parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
+        choices = [
+            [f"{own.get_key_element()}={value}" for value in own.sweep_string_iterator()]
+            if own.is_sweep_override()
+            else [own.input_line]
+            for own in parsed
+        ]
+    except OverrideParseException as error:
+        raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
+    varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
+    return [list(combination) for combination in itertools.product(*choices)], varied
 
 
 def _refuse_memory(conf: DataConf) -> DataConf:

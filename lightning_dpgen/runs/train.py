@@ -14,13 +14,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
 
-from lightning_dpgen.cli import resume
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured_run import accesses, kept, measure, split_module
-from lightning_dpgen.cli.reporter import Reporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.workload import State
 from lightning_dpgen.models.mixture import Mixture
@@ -35,6 +28,13 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
+from lightning_dpgen.runs import resume
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.measure import accesses, kept, measure, split_module
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.specs.families import make_module
+from lightning_dpgen.specs.settings import Settings
 
 # Records at most in a lot of what a measured model makes.
 _MADE = 256

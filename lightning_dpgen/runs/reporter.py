@@ -7,7 +7,11 @@ import sys
 import warnings
 from typing import Protocol
 
-from lightning_dpgen.cli.warn import warn
+
+def warn(text: str | None) -> None:
+    """Print one line on standard error, if there is something to say."""
+    if text:
+        print(f"dpgen: warning: {text}", file=sys.stderr)
 
 
 class Reporter(Protocol):

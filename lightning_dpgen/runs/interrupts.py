@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lightning_dpgen.cli.usage_error import INTERRUPTED
+from lightning_dpgen.specs.usage_error import INTERRUPTED
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import UsageError
 
 ENDING = ".npy"
 

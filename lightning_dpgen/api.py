@@ -14,12 +14,6 @@ import pandas as pd
 import pyarrow as pa
 from markupsafe import Markup
 
-from lightning_dpgen.cli import run_folder
-from lightning_dpgen.cli.configuration import read_conf
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.reporter import LogReporter
-from lightning_dpgen.cli.train import train
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -28,6 +22,12 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import LogReporter
+from lightning_dpgen.runs.run import train
+from lightning_dpgen.specs.configuration import read_conf
+from lightning_dpgen.specs.usage_error import UsageError
 
 Table = pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
 # What has an argument of its own.

@@ -7,10 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_dpgen.cli.configuration import Conf, ModelConf
-from lightning_dpgen.cli.defaults import Defaults
-from lightning_dpgen.cli.own_model import check_own, make_own
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.optim.training_stage import training_stage
@@ -21,6 +17,10 @@ from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
+from lightning_dpgen.specs.configuration import Conf, ModelConf
+from lightning_dpgen.specs.custom_model import check_own, make_own
+from lightning_dpgen.specs.defaults import Defaults
+from lightning_dpgen.specs.usage_error import UsageError
 
 # What every family has that is trained.
 _ALWAYS = ("name", "bias", "lr", "rate", "steps", "noise")
@@ -81,7 +81,7 @@ FAMILIES = {
             "network": "dense", "hidden": d.hidden, "latent": 2 * d.latent, "penalty": 10.0, "critic_steps": 2, "lr": 2e-3,
         },
     ),
-    # What there is to set, and its defaults, follows from the kind of records (`cli/measured.py`).
+    # What there is to set, and its defaults, follows from the kind of records (`specs/measured.py`).
     "measured": Family(
         "noisy statistics, measured once",
         None,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import UsageError
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from lightning_dpgen.cli.configuration import ModelConf
-from lightning_dpgen.cli.target import named, options_of, said
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.release.sampler import rebuilt
+from lightning_dpgen.specs.configuration import ModelConf
+from lightning_dpgen.specs.target import named, options_of, said
+from lightning_dpgen.specs.usage_error import UsageError
 
 # What every module is made with.
 _KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")

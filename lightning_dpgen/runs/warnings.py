@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lightning_dpgen.cli.configuration import Conf
-from lightning_dpgen.cli.measured import measures, recipe_of
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.specs.configuration import Conf
+from lightning_dpgen.specs.measured import measures, recipe_of
 
 
 def seed_warning(conf: Conf) -> str | None:
