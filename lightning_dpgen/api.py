@@ -26,11 +26,12 @@ from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import LogReporter
 from lightning_dpgen.runs.run import train
-from lightning_dpgen.specs.configuration import read_conf
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.sources import TableFile
 from lightning_dpgen.specs.usage_error import UsageError
 
 Table = pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
-# What has an argument of its own.
+# Settings that have an argument of their own.
 _ARGUMENTS = (
     "data", "data.source", "data.path", "data.schema", "data.n", "data.n_share", "data.person", "data.max_rows",
     "data.outside", "data.discovery_share", "privacy.epsilon", "privacy.delta", "privacy.fidelity_share", "run_dir",
@@ -162,25 +163,26 @@ def fit(
         "data.n": n, "data.n_share": n_share, "data.discovery_share": discovery_share, "data.max_rows": max_rows,
         "privacy.epsilon": epsilon, "privacy.delta": delta, "privacy.fidelity_share": fidelity_share,
     }  # fmt: skip
+    numbers_given = {name: _number(name.rpartition(".")[2], value) for name, value in given.items()}
     if fidelity_share is None:
         # Without privacy there is no such setting.
-        del given["privacy.fidelity_share"]
-    words = [f"{name}={_number(name.rpartition('.')[2], value)}" for name, value in given.items()]
+        del numbers_given["privacy.fidelity_share"]
+    if person is not None and not isinstance(person, str):
+        raise ValueError(f"person={shortened(person)}: expected the name of a column")
+    in_file, described = isinstance(frame, str | Path), schema_of(schema)
     try:
-        conf = read_conf(["data=table", "data.path=given", "data.schema=given", *words, *_checked(overrides)])
-        if conf.trainer.devices != 1 or conf.trainer.num_nodes != 1:
+        words = ["data=table", *_checked(overrides)]
+        own = {"data.path": str(frame) if in_file else "in memory", "data.schema": "given", "data.person": person}
+        spec = read_run(words, given=numbers_given | own | {"data.outside": outside})
+        if spec.trainer.devices != 1 or spec.trainer.num_nodes != 1:
             raise ValueError(
-                f"overrides: trainer.devices={conf.trainer.devices}, trainer.num_nodes={conf.trainer.num_nodes}: fit is "
+                f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit is "
                 "one process; dpgen train data=table starts one for each device"
             )
-        if person is not None and not isinstance(person, str):
-            raise ValueError(f"person={shortened(person)}: expected the name of a column")
-        in_file = isinstance(frame, str | Path)
-        conf.data.path, conf.data.memory = (str(frame), None) if in_file else (None, frame)
-        conf.data.schema, conf.data.person, conf.data.outside = schema_of(schema), person, outside
+        source = TableFile(spec.data, None if in_file else frame, described)
         folder = run_folder.choose(None if run_dir is None else str(run_dir))
         with Interrupts().caught() as interrupts:
-            train(conf, folder, interrupts, LogReporter(progress))
+            train(spec, source, folder, interrupts, LogReporter(progress))
     except UsageError as mistake:
         raise ValueError(str(mistake)) from None
     except KeyboardInterrupt:
@@ -190,7 +192,7 @@ def fit(
 
 
 def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> TableSchema:
-    """A schema from itself, from what its file says as a dict, or from the path of that file.
+    """Return a schema from itself, from what its file says as a dict, or from the path of that file.
 
     Raises:
         BadSchema: if it makes no sense, naming column, key and value.
@@ -215,13 +217,13 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
     return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
 
 
-def _number(name: str, value: Any) -> str:
-    """A number as the command line has it, whatever type it is of."""
+def _number(name: str, value: Any) -> int | float | None:
+    """Return a number of any type as Python has it."""
     if value is None:
-        return "null"
+        return None
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name}={shortened(value)}: expected a number")
-    return str(int(value)) if isinstance(value, numbers.Integral) else repr(float(value))
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _checked(overrides: Sequence[str]) -> list[str]:

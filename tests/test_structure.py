@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lightning_dpgen
-from lightning_dpgen.specs.configuration import conf_dir
+from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.settings import read_settings
 
 ROOT = Path(__file__).parent.parent
@@ -79,7 +79,7 @@ def _overrides() -> list[list[str]]:
 @pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
 def test_every_configuration_file_builds(overrides):
     settings = read_settings(overrides)
-    assert settings.declared()["n"] == settings.conf.data.n
+    assert settings.declared()["n"] == settings.spec.data.n
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """A whole number, 0 or more."""
+    """Return a whole number, 0 or more."""
     try:
         value = int(text)
     except ValueError:

@@ -14,13 +14,13 @@ from lightning_dpgen.specs.usage_error import INTERRUPTED, RANK_LOST, UsageError
 
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
-    """The line that says how to go on with the run of that folder."""
+    """Return the line that says how to go on with the run of that folder."""
     words = [word for word in argv if not word.startswith("run_dir=")]
     return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
 
 
 def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
-    """How a line ends that says why a run was stopped."""
+    """Return the end of a line that says why a run was stopped."""
     if folder.release.exists():
         return f", after the release was complete: {folder.release}"
     if folder.unfinished:
@@ -32,7 +32,7 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
 def guarded(
     command: str, argv: Sequence[str], folder: RunFolder, work: Callable[[Interrupts], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `work` gives.
+    """Return what `work` returns.
 
     Args:
         command: of dpgen, with its arguments `argv`, for the line that says how to go on.

@@ -25,7 +25,7 @@ from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.launched import launcher
-from lightning_dpgen.specs.configuration import TrainerConf
+from lightning_dpgen.specs.trainer import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
 # In the environment of ranks beside which this program stays.
@@ -34,8 +34,8 @@ _BESIDE = "DPGEN_BESIDE"
 _TO_STOP = 300
 
 
-def to_launch(trainer: TrainerConf) -> bool:
-    """Whether this process is to start others, and not one of them.
+def to_launch(trainer: TrainerSpec) -> bool:
+    """Return True where this process is to start others, and not one of them.
 
     Raises:
         UsageError: for numbers of devices and nodes that are none, or not those that were started.
@@ -90,7 +90,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         monitor_interval=0.1,
         shutdown_timeout=_TO_STOP,
     )
-    # As torchrun does where nobody has said otherwise: threads of several processes get into each other's way.
+    # As torchrun does by default: threads of several processes get into each other's way.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     os.environ[_BESIDE] = "1"
     try:
@@ -102,7 +102,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         # Others leave because of the first, or are told to by the agent.
         after = (RANK_LOST, INTERRUPTED, -signal.SIGTERM)
         first = min((rank for rank, own in ranks.items() if own.exitcode not in after), default=min(ranks))
-        # What rank 0 leaves with has been explained by it.
+        # Rank 0 has explained the status that it leaves with.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode
         text = f"rank {first} of {devices} {_ended(ranks[first])}{what_came_of('train', argv, folder)}"
@@ -113,8 +113,8 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
 
 
 @contextmanager
-def together(trainer: TrainerConf) -> Iterator[Ranks]:
-    """Within it, this process is one of those that were started; alone where one was."""
+def together(trainer: TrainerSpec) -> Iterator[Ranks]:
+    """Make this process one of those that were started; alone where one was."""
     environment = launcher()
     if environment is None or environment.world_size() == 1:
         if rank := launched_as():
@@ -137,11 +137,11 @@ def together(trainer: TrainerConf) -> Iterator[Ranks]:
 
 
 def watched() -> bool:
-    """Whether another process says what has happened if a rank is lost."""
+    """Return True where another process says what has happened if a rank is lost."""
     return _BESIDE in os.environ
 
 
-def _on_gpus(trainer: TrainerConf) -> bool:
+def _on_gpus(trainer: TrainerSpec) -> bool:
     return trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and torch.cuda.is_available())
 
 

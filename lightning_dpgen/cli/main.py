@@ -66,14 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int:
+    if isinstance(error, UsageError):
+        return error.status
+    # Imported by whatever has raised one of these.
     from lightning_dpgen.data.errors import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
     from lightning_dpgen.release.verify import NotARelease
     from lightning_dpgen.sampling.errors import BadRecords
 
-    if isinstance(error, UsageError):
-        return error.status
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.

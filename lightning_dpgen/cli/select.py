@@ -11,7 +11,7 @@ from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.select import forget_what_is_left, select
-from lightning_dpgen.specs.configuration import refuse_interpolations
+from lightning_dpgen.specs.compose import refuse_interpolations
 from lightning_dpgen.specs.usage_error import OK
 
 
@@ -27,8 +27,8 @@ def run(argv: Sequence[str]) -> int:
     if run_dir is not None:
         forget_what_is_left(RunFolder(Path(run_dir)))
     folder = run_folder.choose(run_dir)
-    candidates = read_candidates(words, TerminalReporter())
-    certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked))
+    candidates, reporter = read_candidates(words, TerminalReporter()), TerminalReporter()
+    certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.cli import launch, select, sweep
-from lightning_dpgen.cli.guarded import guarded
-from lightning_dpgen.runs import candidates
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs.reporter import TerminalReporter
-from lightning_dpgen.runs.run import settled, train
-from lightning_dpgen.runs.worker import follow
-from lightning_dpgen.specs.configuration import read_conf
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection
+from lightning_dpgen.specs.reference import listed
+from lightning_dpgen.specs.run import RunSpec, read_run
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.runs.folder import RunFolder
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
@@ -27,39 +26,51 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000
   dpgen train data=own data.target=package.function data.n=5000 model=own model.target=package.Class
   dpgen train -m privacy.epsilon=1,2,4 model=vae,rbm    a run for each combination, and a table (Hydra's launchers)
-  dpgen train model.lr=1e-3,1e-2 privacy.selection=logarithmic privacy.selection_score=fidelity \
+  dpgen train model.lr=1e-3,1e-2 privacy.selection=logarithmic privacy.selection_score=fidelity \\
       privacy.fidelity_share=0.1                    the best of a secret number of trials, all of it paid for
   dpgen train privacy=off                           the same without privacy, for comparison
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
-Settings: data=digits|mnist|fashion_mnist|adult|mushroom|retail|table|baskets|series|images|own,
-model=vae|rbm|wgan|measured|auto|own, model.network=dense|conv, privacy.epsilon,
-privacy.delta, split.k, model.steps, model.rate, clipping=dpnorm|fixed|decay|quantile|normalised, run_dir, rows, seed,
-trainer.accelerator; all are listed in conf/.
-privacy.noise=secure draws noise, sampling and all randomness per record from a cryptographic generator."""
+Settings (docs/SETTINGS.md says what each is, its range and its default):"""
 
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
+        print(f"{HELP}\n{listed(RunSpec)}")
         return 0
-    if candidates.asks_for_selection(argv) and not sweep.is_sweep(argv):
+    if asks_for_selection(argv) and not any(word in FLAGS for word in argv):
+        from lightning_dpgen.cli import select
+
         return select.run(argv)
-    if sweep.is_sweep(argv):
-        return sweep.run(argv, settled)
-    conf = read_conf(argv)
-    several = launch.to_launch(conf.trainer)
-    folder = run_folder.choose(conf.run_dir)
+    if any(word in FLAGS for word in argv):
+        from lightning_dpgen.cli import sweep
+
+        return sweep.run(argv)
+    # A mistake in a setting is told before what a run needs is imported.
+    return _train(argv, read_run(argv))
+
+
+def _train(argv: Sequence[str], spec: RunSpec) -> int:
+    from lightning_dpgen.cli import launch
+    from lightning_dpgen.cli.guarded import guarded
+    from lightning_dpgen.runs import folder as run_folder
+    from lightning_dpgen.runs.reporter import TerminalReporter
+    from lightning_dpgen.runs.run import settle, train
+    from lightning_dpgen.runs.worker import follow
+    from lightning_dpgen.specs.sources import source_of
+
+    several, source = launch.to_launch(spec.trainer), source_of(spec.data)
+    folder = run_folder.choose(spec.run_dir)
     if several:
         # Whatever is wrong with the settings is said before processes are started.
-        settled(conf)
-        return launch.launch(argv, folder, conf.trainer.devices)
-    with launch.together(conf.trainer) as ranks:
+        settle(spec, source)
+        return launch.launch(argv, folder, spec.trainer.devices)
+    with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
-            return follow(conf, folder, ranks)
+            return follow(spec, source, folder, ranks)
         try:
             certificate = guarded(
-                "train", argv, folder, lambda asked: train(conf, folder, asked, TerminalReporter(), ranks)
+                "train", argv, folder, lambda asked: train(spec, source, folder, asked, TerminalReporter(), ranks)
             )
         except UsageError as mistake:
             if mistake.status == RANK_LOST and launch.watched():
@@ -69,7 +80,7 @@ def run(argv: Sequence[str]) -> int:
     return OK
 
 
-def _tell(certificate: dict, folder: run_folder.RunFolder) -> None:
+def _tell(certificate: dict[str, Any], folder: RunFolder) -> None:
     print()
     if certificate["private"]:
         unit = "one person" if "max_rows" in certificate["declared"] else "one record"

@@ -1,1 +1,1 @@
-"""What a run is: its stages in a row, its folder, its context."""
+"""A run: its stages in a row, its folder, its context."""

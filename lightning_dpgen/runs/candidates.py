@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import re
@@ -17,20 +16,19 @@ from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
-from lightning_dpgen.runs.launched import started
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs import sources as kinds
-from lightning_dpgen.specs.configuration import Conf, expanded, read_conf
+from lightning_dpgen.specs.compose import expanded
+from lightning_dpgen.specs.custom import named
+from lightning_dpgen.specs.run import RunSpec, read_run
 from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
-from lightning_dpgen.specs.target import named
+from lightning_dpgen.specs.sources import Source, source_of
 from lightning_dpgen.specs.usage_error import UsageError
 
 STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"
 _MEAN = 10.0
-_SETTING = "privacy.selection"
-# What a trial may differ in. Other settings say what a record is, what is promised, or where the run takes place.
+# Settings that trials may differ in. Others say what a record is, what is promised, or where the run takes place.
 _MAY_DIFFER = re.compile(r"(model|clipping|split)(\..+)?|seed")
 _MOST = 1000
 # The budget of a trial is found up to this part of it.
@@ -49,6 +47,7 @@ class Candidates:
         plan: of the selection as a whole.
         trial_epsilon: the budget of a trial, at the delta of the whole.
         scorer: the function, if it is one.
+        source: of the records, which are the same for all.
     """
 
     law: str
@@ -59,24 +58,25 @@ class Candidates:
     plan: Plan
     trial_epsilon: float
     scorer: Callable[[Any], float] | None
+    source: Source
 
     @property
     def space(self) -> dict[str, list[str]]:
-        """What each setting may be."""
+        """The values of each setting."""
         return {name: list(dict.fromkeys(own[name] for own in self.chosen)) for name in self.chosen[0]}
 
     def described(self, winner: int | None) -> dict[str, Any]:
-        """For the certificate: the declared selection, and what came out; None where no trial was drawn."""
+        """Return the declared selection and its winner for the certificate; None is for no trial at all."""
         chosen = None if winner is None else dict(self.chosen[winner])
         return {"law": self.law, "mean": self.mean, "score": self.score, "space": self.space, "chosen": chosen}
 
     def table(self) -> str:
-        """The budget in words: of a trial, and of the whole."""
+        """Return the budget in words: of a trial, and of the whole."""
         first, how = self.settings[0], f"{self.law} law, mean {self.mean:g}"
         several = f", here that of the first of {len(self.settings)} candidates" if len(self.settings) > 1 else ""
         lines = [
             f"each of a secret number of trials ({how}) has this plan{several}:",
-            budget_table(first.plan(), of_person=first.conf.data.person is not None),
+            budget_table(first.plan(), of_person=first.spec.data.column_of_persons is not None),
             "",
             f"the best of them, by {self.score}: epsilon {round_up(self.plan.epsilon):g} of {self.plan.target_epsilon:g} "
             f"at delta {self.plan.delta:g} (Renyi moments); how many there are and how others fare must stay secret",
@@ -86,18 +86,12 @@ class Candidates:
         return "\n".join(lines)
 
 
-def asks_for_selection(argv: Sequence[str]) -> bool:
-    """Whether the command line asks for the best of several trials."""
-    values = [word.partition("=")[2] for word in argv if word.lstrip("+").startswith(f"{_SETTING}=")]
-    return bool(values) and values[-1] != "null"
-
-
-def read_candidates(argv: Sequence[str], telling: Reporter) -> Candidates:
-    """All that a selection may try, checked, with the budget of a trial such that the whole stays within the epsilon given.
+def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
+    """Return all that a selection may try, checked, at the budget of a trial with which the whole stays within epsilon.
 
     Args:
         argv: of `dpgen train`, less run_dir.
-        telling: hears how many candidates there are, since many take a while.
+        reporter: hears how many candidates there are, since many take a while.
 
     Raises:
         UsageError: naming argument, value and what was expected.
@@ -111,10 +105,10 @@ def read_candidates(argv: Sequence[str], telling: Reporter) -> Candidates:
             )
     if len(jobs) > _MOST:
         raise UsageError(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
-    telling.say(f"planning {len(jobs)} candidate{'s' * (len(jobs) > 1)}")
-    confs = [read_conf(job) for job in jobs]
-    privacy = confs[0].privacy
-    _check(confs[0])
+    reporter.say(f"planning {len(jobs)} candidate{'s' * (len(jobs) > 1)}")
+    specs = [read_run(job) for job in jobs]
+    privacy, source = specs[0].privacy, source_of(specs[0].data)
+    _check(specs[0], source)
     scorer = None
     if privacy.selection_score != FIDELITY_SCORE:
         scorer = named("privacy.selection_score", privacy.selection_score)
@@ -127,26 +121,24 @@ def read_candidates(argv: Sequence[str], telling: Reporter) -> Candidates:
     @functools.cache
     def at(epsilon: float) -> tuple[tuple[Settings, ...], Plan]:
         settings = []
-        for conf, own in zip(confs, chosen, strict=True):
-            conf = copy.deepcopy(conf)
-            conf.privacy.epsilon = epsilon
+        for spec, own in zip(specs, chosen, strict=True):
             try:
-                settings.append(fill(conf))
+                settings.append(fill(spec.with_privacy(epsilon=epsilon), source))
             except UsageError as mistake:
                 words = " ".join(f"{name}={value}" for name, value in own.items())
                 raise UsageError(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None
         trials = tuple(dict.fromkeys(map(_Event, settings)))
         access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(own.event for own in trials))
-        max_rows = confs[0].data.max_rows or 1
-        return tuple(settings), Plan((Stage(access, 1, 1.0),), largest, delta, max_rows=max_rows)
+        plan = Plan((Stage(access, 1, 1.0),), largest, delta, max_rows=specs[0].data.most_rows)
+        return tuple(settings), plan
 
     epsilon = _trial_epsilon(lambda epsilon: at(epsilon)[1].epsilon, largest)
     settings, plan = at(epsilon)
-    return Candidates(privacy.selection, mean, privacy.selection_score, chosen, settings, plan, epsilon, scorer)
+    return Candidates(privacy.selection, mean, privacy.selection_score, chosen, settings, plan, epsilon, scorer, source)
 
 
 class _Event:
-    """What a trial costs, equal to that of another candidate whose tree is the same."""
+    """The cost of a trial, equal to that of another candidate whose tree is the same."""
 
     def __init__(self, settings: Settings) -> None:
         self.event = settings.plan().event
@@ -158,8 +150,8 @@ class _Event:
         return hash(repr(self.event))
 
 
-def _check(conf: Conf) -> None:
-    privacy = conf.privacy
+def _check(spec: RunSpec, source: Source) -> None:
+    privacy, trainer = spec.privacy, spec.trainer
     if privacy.selection not in SHAPES:
         raise UsageError(f"privacy.selection={privacy.selection}: expected {', '.join(SHAPES)}, or null")
     if privacy.selection_mean is not None and not SMALLEST_MEAN <= privacy.selection_mean <= LARGEST_MEAN:
@@ -173,7 +165,7 @@ def _check(conf: Conf) -> None:
             "privacy.selection_score=fidelity with privacy.fidelity_share=0.1, which is paid for in each trial, or "
             "privacy.selection_score=package.function, which sees nothing but the release"
         )
-    if privacy.noise == "off" or privacy.epsilon is None:
+    if not privacy.private or privacy.epsilon is None:
         raise UsageError(
             f"privacy.selection={privacy.selection}: expected a privacy.epsilon, of which the trials are paid; without "
             "privacy, dpgen train -m compares as many runs as you like"
@@ -183,16 +175,16 @@ def _check(conf: Conf) -> None:
             "privacy.selection_score=fidelity: expected the share of a trial's budget that it may use, as in "
             "privacy.fidelity_share=0.1"
         )
-    if conf.data.n is None or has_first_pass(conf) or kinds.open_parts(conf.data):
-        if has_first_pass(conf):
-            first_stage(conf)
+    if spec.data.n is None or has_first_pass(spec) or source.open_parts:
+        if has_first_pass(spec):
+            first_stage(spec, source.open_parts)
         raise UsageError(
             f"privacy.selection={privacy.selection}: expected data.n and a complete schema: what is bought before the run "
             "is planned cannot be bought by each trial; declare it, or buy it in a run of its own"
         )
-    if started() or conf.trainer.devices != 1 or conf.trainer.num_nodes != 1:
+    if trainer.devices != 1 or trainer.num_nodes != 1:
         raise UsageError(
-            f"trainer.devices={conf.trainer.devices}, trainer.num_nodes={conf.trainer.num_nodes}: trials of a selection "
+            f"trainer.devices={trainer.devices}, trainer.num_nodes={trainer.num_nodes}: trials of a selection "
             "are made one after the other by one process, on one device"
         )
 
@@ -202,7 +194,7 @@ def _value(job: Sequence[str], name: str) -> str:
 
 
 def _trial_epsilon(whole: Callable[[float], float], largest: float) -> float:
-    """The largest budget of a trial, nearly, with which the selection as a whole costs no more than `largest`."""
+    """Return the largest budget of a trial, nearly, with which the selection as a whole costs no more than `largest`."""
     good: dict[float, float] = {}
 
     def beyond(log_epsilon: float) -> float:

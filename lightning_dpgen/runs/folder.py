@@ -45,7 +45,7 @@ class RunFolder:
 
     @property
     def public(self) -> Path:
-        """Where those who may watch a private run see what its ledger covers."""
+        """The folder for those who may watch a private run: it holds what the ledger covers."""
         return self.root / "public"
 
     @property
@@ -90,19 +90,19 @@ class RunFolder:
 
     @property
     def states(self) -> tuple[Path, ...]:
-        """Name the files that a run keeps to go on from."""
+        """The files that a run keeps to go on from."""
         return (
             self.split, self.checkpoint, self.measured, self.projected, self.bought, self.fidelity, self.selection
         )  # fmt: skip
 
     @property
     def finished(self) -> bool:
-        """Return True where there is a release; it may have been moved, and a link left."""
+        """True where there is a release; it may have been moved, and a link left."""
         return (self.release / CERTIFICATE).is_file()
 
     @property
     def unfinished(self) -> bool:
-        """Whether a run was begun here that has not released; of the private folder alone, nothing was drawn."""
+        """True where a run was begun that has not released; without a ledger, nothing was drawn."""
         return self.ledger.exists() and not self.release.exists()
 
     @property
@@ -111,7 +111,7 @@ class RunFolder:
 
 
 def choose(run_dir: str | None) -> RunFolder:
-    """The folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
+    """Return the folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
 
     Raises:
         UsageError: if it holds a release already or something in its place, or cannot be a folder.
@@ -133,7 +133,7 @@ def choose(run_dir: str | None) -> RunFolder:
 
 
 def _fresh(root: Path) -> Path:
-    """The folder itself, or one beside it where there is one already, from a run of the same second."""
+    """Return the folder itself, or one beside it where there is one already, from a run of the same second."""
     beside = (root.with_name(f"{root.name}_{number}") for number in itertools.count(2))
     return root if not root.exists() else next(path for path in beside if not path.exists())
 
@@ -185,7 +185,7 @@ def _kind(path: Path) -> str:
 
 
 def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None = None, *, exact: bool = False) -> Account:
-    """The account of a run that did not end, from its ledger; see `Account.resume`.
+    """Return the account of a run that did not end, from its ledger; see `Account.resume`.
 
     Raises:
         UsageError: as `take`.
@@ -198,7 +198,7 @@ def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None
 def open_account(
     plan: Plan, folder: RunFolder, stream: PrivateStream, about: dict[str, Any], study: Study | None = None
 ) -> Account:
-    """The account of a new run.
+    """Return the account of a new run.
 
     Raises:
         UsageError: if another run has taken the folder, or was here and its ledger is gone.

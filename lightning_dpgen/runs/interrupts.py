@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Within it, a signal ends the program there and then: for imports, some of which swallow a KeyboardInterrupt."""
+    """Let a signal end the program there and then: for imports, some of which swallow a KeyboardInterrupt."""
 
     def leave(*_) -> None:
         os.write(sys.__stderr__.fileno(), b"dpgen: interrupted; nothing was released\n")
@@ -40,7 +40,7 @@ def _handled_by(handler: Callable[..., None]) -> Iterator[None]:
 
 
 class Interrupts:
-    """What the user, or a cluster that wants its machine back, has asked for.
+    """The requests of the user, or of a cluster that wants its machine back.
 
     Attributes:
         asked: whether a signal has come.
@@ -52,13 +52,13 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[Interrupts]:
-        """Within it, a signal becomes a KeyboardInterrupt, at once or (see `patient`) at the next safe place."""
+        """Let a signal become a KeyboardInterrupt, at once or (see `patient`) at the next safe place."""
         with _handled_by(self._receive):
             yield self
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Within it, the first signal only sets `asked`: whoever works asks for it where nothing would be lost."""
+        """Let the first signal only set `asked`; the work asks for it where nothing would be lost."""
         self._patient = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a run learns from its records and will release, whatever the model: read, learned, measured how close it came."""
+"""Learning from records, whatever the model: they are read, learned from, and how close the model is may be measured."""
 
 from __future__ import annotations
 
@@ -9,86 +9,71 @@ from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
-from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.measure import measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.train import trained_mixture
-from lightning_dpgen.runs.worker import nothing_to_follow
-from lightning_dpgen.specs import sources as kinds
-from lightning_dpgen.specs.families import FAMILIES
 from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.sources import Source
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.5
 
 
-def read_records(settings: Settings, telling: Reporter) -> Records:
-    """The private records of a run.
+def read_records(settings: Settings, source: Source, reporter: Reporter) -> Records:
+    """Return the private records of a run.
 
     Raises:
         BadRecords: if they are not what was declared; nothing has been spent.
     """
-    records, counted = kinds.records_of(settings.conf.data, settings.schema)
-    n, part = settings.conf.data.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
-    telling.say(f"reading (private, stays here): {part}; data.n={n:,}")
+    records, counted = source.records(settings.schema)
+    n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
+    reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     if not n / _FAR <= len(records) <= n * _FAR:
-        telling.warn(
+        reporter.warn(
             f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
             "less is learned; it must be a public number, not one that is read off the data"
         )
     for what, count in counted.items():
-        telling.say(f"reading (private, stays here): {what}: {count:,}")
+        reporter.say(f"reading (private, stays here): {what}: {count:,}")
     return records
 
 
-def learned(
-    settings: Settings,
-    records: Records,
-    account: Account,
-    folder: RunFolder,
-    interrupts: Interrupts,
-    telling: Reporter,
-    ranks: Ranks | None,
-) -> SyntheticContent:
+def learn(run: Context, records: Records) -> SyntheticContent:
     """Learn from the records, or go on with that, in the folder of the run; nothing is released yet."""
-    conf, ranks = settings.conf, ranks or Ranks()
-    if conf.trainer.threads is not None:
-        torch.set_num_threads(conf.trainer.threads)
-    if FAMILIES[conf.model.name].trained:
-        mixture = trained_mixture(settings, records, account, folder, interrupts, telling, ranks)
+    settings, spec = run.settings, run.settings.spec
+    if spec.trainer.threads is not None:
+        torch.set_num_threads(spec.trainer.threads)
+    if settings.trained:
+        mixture = trained_mixture(run, records)
     else:
-        if ranks.size > 1:
-            telling.warn(f"model={conf.model.name} makes no steps that {ranks.size} devices could share: one does it all")
-        nothing_to_follow(ranks)
-        mixture = measured_mixture(settings, records, account, folder, interrupts, telling)
-    figure = _fidelity(settings, mixture, records, account, folder, telling)
-    return SyntheticContent(mixture, settings.rows, conf.seed, figure)
+        if run.ranks.size > 1:
+            run.reporter.warn(
+                f"model={spec.model.name} makes no steps that {run.ranks.size} devices could share: one does it all"
+            )
+        # Nothing to follow for the others.
+        run.ranks.broadcast_object(None)
+        mixture = measured_mixture(run, records)
+    return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records))
 
 
-def _fidelity(
-    settings: Settings,
-    mixture: Mixture,
-    records: Records,
-    account: Account,
-    folder: RunFolder,
-    telling: Reporter,
-) -> dict[str, float] | None:
-    """The public figure that a share of the budget buys; None if nobody asked for one, or it was bought and lost."""
-    if settings.conf.privacy.fidelity_share is None:
+def _fidelity(run: Context, mixture: Mixture, records: Records) -> dict[str, float] | None:
+    """Return the public figure that a share of the budget buys; None if none was asked for, or it was bought and lost."""
+    settings, account = run.settings, run.account
+    if settings.spec.privacy.fidelity_share is None:
         return None
     if not account.remaining(FIDELITY):
-        figure = resume.fidelity(account, folder)
+        figure = resume.fidelity(account, run.folder)
         if figure is None:
-            telling.warn("the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it")
+            run.reporter.warn(
+                "the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it"
+            )
         return figure
-    synthetic = Release(mixture).encoded(min(settings.conf.data.n, ROWS), settings.conf.seed)
+    synthetic = Release(mixture).encoded(min(settings.n, ROWS), settings.spec.seed)
     figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
-    durable.save(folder.fidelity, {"head": account.ledger.head, "figure": figure})
+    durable.save(run.folder.fidelity, {"head": account.ledger.head, "figure": figure})
     account.verify_complete()
     return figure

@@ -1,4 +1,4 @@
-"""Who hears what a run has to say: the person at a terminal, or the program that called."""
+"""Reporters hear what a run has to say: the person at a terminal, or the program that called."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Reporter(Protocol):
     bar: bool
 
     def say(self, text: str) -> None:
-        """Something worth knowing: the plan, what was read."""
+        """Say something worth knowing: the plan, what was read."""
 
     def warn(self, text: str | None) -> None:
-        """Something to be changed perhaps; nothing where it is None."""
+        """Warn of something that may have to change; of nothing where it is None."""
 
 
 class TerminalReporter:
@@ -45,7 +45,7 @@ class TerminalReporter:
 
 
 class SilentReporter:
-    """Of all ranks but the first: they say the same."""
+    """The reporter of all ranks but the first: they would say the same."""
 
     bar = False
 

@@ -1,4 +1,4 @@
-"""Whether a command asks for the run whose ledger it found: the same settings, the same records."""
+"""The identity of a run: the settings and the records by which a command is known to ask for the run it found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.strict_json import check_shape, shape
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
 
-# What a ledger says of its run, as it is relied on here.
+# The shape of what a ledger says of its run, as it is relied on here.
 _RECORDS = shape(
     key={"type": "string", "pattern": "^([0-9a-f]{2}){1,64}$"}, records={"type": "string"}, read_as={"type": "object"}
 )
@@ -42,7 +42,7 @@ def check_about(about: Mapping[str, Any], expected: Validator, folder: RunFolder
 
 
 def about_records(records: Iterable[np.ndarray], read_as: Mapping[str, Any]) -> dict[str, Any]:
-    """What a ledger says about the records of its run: a fingerprint, the key that it was made with, and how they are read.
+    """Return what a ledger says about the records of its run: a fingerprint, its key, and how they are read.
 
     Args:
         records: as bytes. Private.
@@ -53,7 +53,7 @@ def about_records(records: Iterable[np.ndarray], read_as: Mapping[str, Any]) -> 
 
 
 def about_settings(asked: Mapping[str, Any], n: int, found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a ledger says about the settings of its run, nested at most once, and what its first pass found; public."""
+    """Return what a ledger says about the settings of its run, nested once at most, and what its first pass found."""
     return {"settings": _flat(asked), "n": n, "found": found}
 
 
@@ -137,7 +137,7 @@ def _flat(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(records: Iterable[np.ndarray], key: str) -> str:
-    """What tells records from others to whoever has the key, and nothing to anybody else."""
+    """Return what tells records from others to those who have the key, and nothing to others."""
     digest = hashlib.blake2b(key=bytes.fromhex(key), digest_size=16)
     for array in records:
         digest.update(f"{array.shape} {array.dtype}".encode())

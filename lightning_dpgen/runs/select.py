@@ -1,4 +1,4 @@
-"""`dpgen train privacy.selection=...`: the best of a secret number of trials, charged once, before the number is drawn.
+"""The best of a secret number of trials, charged once, before the number is drawn.
 
 Settings to choose among are said as those of a sweep, ``model.lr=1e-3,3e-3``. Each trial draws one of the combinations,
 independently of all others, and is a run of its own with its own ledger; it keeps its folder as long as it is the best.
@@ -7,12 +7,12 @@ Nothing but the winner leaves: no other trial, no number of trials, no log, no t
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -26,72 +26,82 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
-from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs import run_identity
 from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates
+from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.learn import learned, read_records
+from lightning_dpgen.runs.learn import learn, read_records
 from lightning_dpgen.runs.memory import is_out_of_memory
-from lightning_dpgen.runs.reporter import SilentReporter, TerminalReporter
+from lightning_dpgen.runs.reporter import Reporter, SilentReporter
+from lightning_dpgen.runs.resume import load_state
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
-from lightning_dpgen.specs import sources as kinds
-from lightning_dpgen.specs.configuration import read_conf
-from lightning_dpgen.specs.families import make_module
+from lightning_dpgen.specs.clipping import DPNormSpec
+from lightning_dpgen.specs.custom import said
+from lightning_dpgen.specs.model import VAESpec
 from lightning_dpgen.specs.settings import Settings, fill, read_as
-from lightning_dpgen.specs.target import said
+from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
-# What a trial that failed is worth, and one whose score is no number.
+# The score of a trial that failed, or whose score is no number.
 _WORST = -math.inf
 
 
-def select(candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts) -> dict[str, Any]:
-    telling, first = TerminalReporter(), candidates.settings[0]
-    conf = first.conf
-    for text in (seed_warning(conf), delta_warning(conf)):
-        telling.warn(text)
-    kinds.KINDS[conf.data.source].find(conf.data, False)
-    default, plain = _untrained(first)
+def select(
+    candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts, reporter: Reporter
+) -> dict[str, Any]:
+    """Make the trials, write the release of the best, and return its certificate.
+
+    Args:
+        words: that asked for the selection, less the folder.
+
+    Raises:
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+    """
+    first, source = candidates.settings[0], candidates.source
+    spec = first.spec
+    for text in (seed_warning(spec.debug.private_seed), delta_warning(spec)):
+        reporter.warn(text)
+    source.files()
+    default, plain = _untrained(candidates)
     score = _scoring(candidates, default)
-    stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
-    study = study_of(conf.privacy)
+    stream, study = private_stream(spec), study_of(spec.privacy)
     # Whatever is asked for, the budget and the space among it.
-    asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": conf.debug.private_seed}}
+    asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": spec.debug.private_seed}}
     if folder.unfinished:
         account = run_folder.reopen_account(folder, stream, study)
     else:
-        telling.say(candidates.table())
+        reporter.say(candidates.table())
         if (text := check_study(study, candidates.plan)) is not None:
-            telling.say(text)
-        records = read_records(first, telling)
-        telling.warn(mark(study, conf.privacy, kinds.contents(conf.data)))
+            reporter.say(text)
+        records = read_records(first, source, reporter)
+        reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
-        about = run_identity.about_records(kinds.contents(conf.data), _read_as(first))
-        about |= run_identity.about_settings(asked, conf.data.n, None) | {"began": time.time()}
+        about = run_identity.about_records(source.contents(), _read_as(candidates))
+        about |= run_identity.about_settings(asked, first.n, None) | {"began": time.time()}
         account = run_folder.open_account(candidates.plan, folder, stream, about, study)
-    try:
+    with closing(account.ledger):
         if account.resumed:
             run_identity.check_settings(account.ledger.about, asked, folder)
-            run_identity.check_records(account.ledger.about, kinds.contents(conf.data), _read_as(first), folder)
+            run_identity.check_records(account.ledger.about, source.contents(), _read_as(candidates), folder)
             if account.ledger.promise != candidates.plan.as_json():
                 raise UsageError(
                     f"run_dir={folder.root}: was begun when these settings meant another plan; go on with the version of "
                     "this software that began it"
                 )
             account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
-            records = read_records(first, SilentReporter())
+            records = read_records(first, source, SilentReporter())
         trials = _Trials(candidates, records, account, folder, interrupts, score)
-        telling.say("selecting: trials are made, and nothing is said of them")
+        reporter.say("selecting: trials are made, and nothing is said of them")
         content, winner = trials.best(default)
         account.verify_complete()
         settings = plain if winner is None else candidates.settings[winner]
-        # Of a writing that was killed.
+        # Left by a writing that was killed.
         shutil.rmtree(folder.staging, ignore_errors=True)
         release = write_release(
             folder.release, folder.staging, content, account,
@@ -99,8 +109,6 @@ def select(candidates: Candidates, words: Sequence[str], folder: RunFolder, inte
         )  # fmt: skip
         _forget(folder, account.ledger.about["began"])
         return release
-    finally:
-        account.ledger.close()
 
 
 class _Trials:
@@ -123,11 +131,11 @@ class _Trials:
         self._candidates, self._records, self._account = candidates, records, account
         self._folder, self._interrupts, self._score = folder, interrupts, score
         self._kept = self._drawn() if account.remaining(STAGE) else self._load()
-        # Of which run the trials are.
+        # The run that the trials belong to.
         self._run = account.ledger.run
 
     def best(self, default: SyntheticContent) -> tuple[SyntheticContent, int | None]:
-        """What is released, and which candidate it is; the default and None where no trial was drawn.
+        """Return what is released, and which candidate it is; the default and None where no trial was drawn.
 
         Raises:
             UsageError: if all trials failed.
@@ -166,23 +174,19 @@ class _Trials:
         return self._kept
 
     def _load(self) -> dict[str, Any]:
-        path = self._folder.selection
-        if not path.is_file():
+        if not self._folder.selection.is_file():
             raise BudgetTooSmall(
                 f"run_dir={self._folder.root}: the number of trials had been drawn and was lost before it was saved; start "
                 "a new run, whose cost adds to what this one has spent"
             )
-        kept = durable.load(path, "head", "kept")
-        if not self._account.ledger.knows(kept["head"]):
-            raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
-        return kept["kept"]
+        return load_state(self._folder.selection, self._account, "kept")["kept"]
 
     def _save(self, kept: dict[str, Any]) -> None:
         durable.save(self._folder.selection, {"head": self._account.ledger.head, "kept": kept})
         self._kept = kept
 
     def _tried(self, position: int) -> tuple[SyntheticContent | None, float, str]:
-        """What a trial has learned, its score, and why it has none; one that fails is the worst."""
+        """Return what a trial has learned, its score, and why it has none; one that fails is the worst."""
         try:
             content = self._learn(position)
         except Exception as error:
@@ -208,35 +212,32 @@ class _Trials:
             run_folder.take(folder)
             account = run_folder.open_account(plan, folder, stream, about)
             self._save(self._kept | {"begun": position + 1})
-        try:
+        with closing(account.ledger):
             if account.ledger.about != about or account.ledger.promise != plan.as_json():
                 raise LedgerError(f"{folder.ledger}: is of another selection or another trial")
-            return learned(settings, self._records, account, folder, self._interrupts, SilentReporter(), None)
-        finally:
-            account.ledger.close()
+            return learn(Context(settings, account, folder, self._interrupts), self._records)
 
     def _trial(self, position: int) -> RunFolder:
         return RunFolder(self._folder.trials / str(position))
 
 
-def _read_as(settings: Settings) -> dict[str, Any]:
-    """As `read_as`, with the budget of a trial left out: it follows from that of the whole."""
-    described = read_as(settings.conf)
+def _read_as(candidates: Candidates) -> dict[str, Any]:
+    """Return `read_as` with the budget of a trial left out: it follows from that of the whole."""
+    described = read_as(candidates.settings[0].spec, candidates.source)
     return described | {"privacy": {name: value for name, value in described["privacy"].items() if name != "epsilon"}}
 
 
-def _untrained(settings: Settings) -> tuple[SyntheticContent, Settings]:
-    """A network that has seen nothing: what is released where no trial is drawn, and what a score is tried out on."""
-    plain, conf = read_conf(["model=vae"]), copy.deepcopy(settings.conf)
-    conf.model, conf.clipping, conf.split = plain.model, plain.clipping, plain.split
-    made = fill(conf)
-    module = make_module(made.conf, made.schema, made.clipping, Account(made.plan()))
+def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
+    """Return a network that has seen nothing: released where no trial is drawn, and what a score is tried out on."""
+    plain = {"model": VAESpec(), "clipping": DPNormSpec(), "split": SplitSpec()}
+    made = fill(candidates.settings[0].spec.changed(**plain), candidates.source)
+    module = made.module(Account(made.plan()))
     mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
-    return SyntheticContent(mixture, made.rows, made.conf.seed), made
+    return SyntheticContent(mixture, made.rows, made.spec.seed), made
 
 
 def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[SyntheticContent], float]:
-    """The score, a number or the worst there is; a function is tried out on the example.
+    """Return the score, a number or the worst there is; a function is tried out on the example.
 
     Raises:
         UsageError: if it fails there.
@@ -260,12 +261,12 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
 
 
 def _of_the_machine(error: Exception) -> bool:
-    """Whether the machine is at fault and not the trial: then the selection stops, and can go on."""
+    """Return True where the machine is at fault and not the trial: then the selection stops, and can go on."""
     return isinstance(error, OSError) or is_out_of_memory(error)
 
 
 def forget_what_is_left(folder: RunFolder) -> None:
-    """Of a selection that was killed when its release was there, and the rest not yet gone."""
+    """Remove what is left of a selection that was killed when its release was there."""
     if folder.finished and folder.selection.exists():
         _forget(folder, Ledger.read(folder.ledger).about["began"])
 

@@ -15,15 +15,15 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key, known_key, recorded
 from lightning_dpgen.runs.run_identity import fingerprint
-from lightning_dpgen.specs.configuration import PrivacyConf, PurePrivacyConf
+from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Where studies are kept, unless privacy.study_folder says otherwise.
 _FOLDER = "studies"
 
 
-def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> Study | None:
-    """The study that was asked for, begun with its total if it is new and `begin`; None where there is none.
+def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, *, begin: bool = True) -> Study | None:
+    """Return the study that was asked for, begun with its total if it is new and `begin`; None where there is none.
 
     Raises:
         UsageError: for a name or a total that is none, or a total where there is no study.
@@ -55,7 +55,9 @@ def study_of(privacy: PrivacyConf | PurePrivacyConf, *, begin: bool = True) -> S
         ) from None
 
 
-def mark(study: Study | None, privacy: PrivacyConf | PurePrivacyConf, records: Iterable[np.ndarray]) -> str | None:
+def mark(
+    study: Study | None, privacy: PrivacySpec | OffSpec | PurePrivacySpec, records: Iterable[np.ndarray]
+) -> str | None:
     """Note in the study whose records these are, and say which other studies they belong to; None where there is none.
 
     A run of no study only reads, and passes over what is no study: the folder may be another program's.
@@ -90,7 +92,7 @@ def mark(study: Study | None, privacy: PrivacyConf | PurePrivacyConf, records: I
 
 
 def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
-    """What the study would have spent with this plan, in words; None without one.
+    """Return what the study would have spent with this plan, in words; None without one.
 
     Raises:
         BudgetTooSmall: if that passes its total; nothing has been entered.
@@ -103,7 +105,7 @@ def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
 
 
 def said(total: Total, study: Study) -> str:
-    """A total in words."""
+    """Return a total in words."""
     how = "replaced" if total.relation == REPLACE_ONE else "added or removed"
     runs = f"{total.runs} run{'s' if total.runs != 1 else ''}"
     return f"epsilon {round_up(total.epsilon):g} of {study.epsilon:g} at delta {study.delta:g}, one record {how} ({runs})"

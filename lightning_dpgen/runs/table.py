@@ -15,7 +15,7 @@ _HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon 
 
 
 def budget_table(plan: Plan, *, of_person: bool = False) -> str:
-    """The plan as text: a line a stage, and the total at delta under the named relation.
+    """Return the plan as text: a line a stage, and the total at delta under the named relation.
 
     Args:
         plan: of a run.
@@ -39,7 +39,7 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as text, a line under the first."""
+    """Return rows of cells as text, a line under the first."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * w for w in widths))

@@ -1,4 +1,4 @@
-"""A run of a network: the split, what it learns from besides records, and the fit, on one device or several."""
+"""The training of a network: the split and the fit, on one device or several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.loggers import Logger
 
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.workload import State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
@@ -25,24 +23,14 @@ from lightning_dpgen.plugins.private_events import PrivateEvents
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
-from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.ranks import Ranks, all_needed
+from lightning_dpgen.privacy.ranks import all_needed
 from lightning_dpgen.runs import resume
-from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.measure import accesses, kept, measure, split_module
-from lightning_dpgen.runs.reporter import Reporter
-from lightning_dpgen.specs.families import make_module
-from lightning_dpgen.specs.settings import Settings
-
-# Records at most in a lot of what a measured model makes.
-_MADE = 256
+from lightning_dpgen.runs.context import Context
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What other ranks have to know of a run that rank 0 has begun.
+    """The facts that other ranks have to know of a run that rank 0 has begun.
 
     Args:
         promise: the plan of the run, as it was promised.
@@ -53,81 +41,37 @@ class Begun:
     about: Mapping[str, Any]
 
 
-def trained_mixture(
-    settings: Settings,
-    records: Records,
-    account: Account,
-    folder: RunFolder,
-    interrupts: Interrupts,
-    telling: Reporter,
-    ranks: Ranks,
-) -> Mixture:
-    """The mixture of networks that DP-SGD has trained; by all ranks, of which this one leads."""
-    conf = settings.conf
-    data = split_module(settings, records, account, folder, interrupts)
-    module = make_module(conf, settings.schema, settings.clipping, account)
-    hybrid, state, checkpoint = conf.model.measured_share is not None, {}, None
-    if account.resumed:
-        state = kept(settings, account, folder) if hybrid else {}
-        checkpoint = resume.restore(account, data, module, folder, telling, accesses(state))
+def trained_mixture(run: Context, records: Records) -> Mixture:
+    """Return the mixture of networks that DP-SGD has trained; by all ranks, of which this one leads."""
+    account = run.account
+    data = run.split_module(records)
+    module = run.settings.module(account)
+    checkpoint = resume.restore(run, data, module) if account.resumed else None
     if account.remaining("training"):
-        ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about))
-        with interrupts.patient(), quiet_lightning():
-            made = _made(settings, records, data, account, folder, interrupts, state) if hybrid else None
-            fit(settings, module, data, account, folder, interrupts, ranks, telling.bar, checkpoint, made)
-        interrupts.stop_here()
+        run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about))
+        with run.interrupts.patient(), quiet_lightning():
+            fit(run, module, data, checkpoint)
+        run.interrupts.stop_here()
     else:
-        ranks.broadcast_object(None)
+        run.ranks.broadcast_object(None)
         if account.finished:
             account.verify_complete()
     return module.mixture()
 
 
-def _made(
-    settings: Settings,
-    records: Records,
-    data: PrivateSplitDataModule,
-    account: Account,
-    folder: RunFolder,
-    interrupts: Interrupts,
-    state: State,
-) -> SyntheticBatches:
-    """What a network learns from besides records: lots of what a model of measurements makes."""
-    k, conf = settings.split.k, settings.conf
-    mixture = measure(settings, records, data.make_split().clusters, account, folder, interrupts, state)
-    size = min(_MADE, max(1, round(conf.model.rate * conf.data.n)))
-    return SyntheticBatches(mixture, torch.arange(mixture.network.k) % k, k, size=size, seed=conf.seed)
-
-
-def fit(
-    settings: Settings,
-    module: PrivateMixture,
-    data: PrivateSplitDataModule,
-    account: Account,
-    folder: RunFolder,
-    interrupts: Interrupts,
-    ranks: Ranks,
-    bar: bool,
-    checkpoint: Path | None = None,
-    made: SyntheticBatches | None = None,
-) -> None:
-    """The private fit; all ranks come here, and `checkpoint` and `made` are what rank 0 says."""
-    checkpoint, made = ranks.broadcast_object((checkpoint, made))
-    if made is not None:
-        # Its account is asked for: from here on all ranks know of the same run.
-        account.join(ranks)
-        account.leave()
-        module.learn_from(made, steps=settings.conf.model.measured_steps, weight=settings.conf.model.measured_weight)
-    options = settings.conf.trainer
-    accountant = MomentsAccountant(account)
-    every = options.checkpoint_every or max(1, account.plan.stage("training").count // 50)
+def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, checkpoint: Path | None = None) -> None:
+    """Train a module; all ranks come here, and start from the checkpoint of rank 0."""
+    checkpoint = run.ranks.broadcast_object(checkpoint)
+    account, folder, options = run.account, run.folder, run.settings.spec.trainer
+    accountant, steps = MomentsAccountant(account), account.plan.stage("training").count
+    every = options.checkpoint_every or max(1, steps // 50)
     callbacks = [
         accountant,
-        *([PrivateProgress(accountant)] if bar else []),
-        Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: interrupts.asked),
+        *([PrivateProgress(accountant)] if run.reporter.bar else []),
+        Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: run.interrupts.asked),
     ]
     if options.previews_every != 0:
-        callbacks.append(Previews(options.previews_every or _between_previews(account.plan.stage("training").count)))
+        callbacks.append(Previews(options.previews_every or _between_previews(steps)))
     loggers: list[Logger] = [PrivateEvents(folder.private, name="", version=folder.tensorboard.name)]
     if account.private:
         loggers.append(PublicEvents(folder.public))
@@ -135,7 +79,7 @@ def fit(
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.num_nodes,
-        strategy="ddp" if ranks.size > 1 else "auto",
+        strategy="ddp" if run.ranks.size > 1 else "auto",
         precision=options.precision,
         max_epochs=1,
         logger=loggers,
@@ -143,7 +87,7 @@ def fit(
         plugins=[DurableCheckpointIO()],
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=bar,
+        enable_progress_bar=run.reporter.bar,
     )
     try:
         with all_needed():
@@ -154,7 +98,7 @@ def fit(
 
 
 def _between_previews(steps: int) -> int:
-    """A sheet takes as long as some twenty steps: ten of them in a long training, and two in a short one."""
+    """Return the steps between two sheets: ten in a long training, two in a short one; one takes some twenty steps."""
     return max(1, min(max(steps // 10, 1000), -(-steps // 2)))
 
 

@@ -1,30 +1,32 @@
-"""What is allowed and rarely meant: sentences for whoever asked for it, before anything is spent."""
+"""Warnings of what is allowed and rarely meant, before anything is spent."""
 
 from __future__ import annotations
 
-from lightning_dpgen.data.schema import Schema
+from collections.abc import Iterator
+
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.specs.configuration import Conf
-from lightning_dpgen.specs.measured import measures, recipe_of
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import Settings
 
 
-def seed_warning(conf: Conf) -> str | None:
-    """Of noise that is repeatable."""
-    if conf.debug.private_seed is not None:
-        return f"debug.private_seed={conf.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise"
-    return None
+def seed_warning(seed: int | None) -> str | None:
+    """Return a warning of noise that is repeatable."""
+    if seed is None:
+        return None
+    return f"debug.private_seed={seed}: NOT PRIVATE, since who has the seed can remove the noise"
 
 
-def delta_warning(conf: Conf) -> str | None:
-    """Of a delta that is large."""
-    if conf.privacy.noise != "off" and conf.privacy.delta > 0.1 / conf.data.n:
-        return (
-            f"privacy.delta={conf.privacy.delta:g} is above 1/(10 n) = {0.1 / conf.data.n:.3g}: "
-            "a smaller delta is the custom"
-        )
-    return None
+def delta_warning(spec: RunSpec) -> str | None:
+    """Return a warning of a delta that is large."""
+    delta, n = spec.privacy.delta, spec.data.n
+    if not spec.privacy.private or delta <= 0.1 / n:
+        return None
+    return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is the custom"
 
 
-def cells_warning(conf: Conf, schema: Schema, plan: Plan) -> str | None:
-    """Of measured numbers that hold more noise than records."""
-    return recipe_of(conf, schema).doubt(plan) if measures(conf) else None
+def doubts(settings: Settings, plan: Plan) -> Iterator[str | None]:
+    """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
+    yield delta_warning(settings.spec)
+    yield settings.split.doubt(plan, settings.n)
+    if not settings.trained:
+        yield settings.recipe.doubt(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from lightning_dpgen.clustering.settings import default_radius
 from lightning_dpgen.data.layout import Layout
@@ -17,81 +18,140 @@ MOST_STEPS = 2000
 
 @dataclass(frozen=True)
 class Defaults:
-    """Every setting that may be left out.
+    """The defaults of settings that are left open, for records of a layout at a budget.
+
+    All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means have
+    error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
 
     Args:
-        hidden, latent, lr: of the networks.
-        rate, steps: of the lots.
-        k, features, iterations, label_weight, moments_share, lloyd_share, means_share: of the split.
-        c_max: of the clipping rule.
-        waves: of measured moments.
-        components, label_share: of a mixture that is fitted to measured tables, and for its label.
-    """
-
-    hidden: int
-    latent: int
-    lr: float
-    rate: float
-    steps: int
-    k: int
-    features: int
-    iterations: int
-    label_weight: float
-    moments_share: float
-    lloyd_share: float
-    means_share: float
-    c_max: float
-    waves: int
-    components: int
-    label_share: float
-
-
-def defaults(
-    n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1, k: int | None = None
-) -> Defaults:
-    """Defaults for `n` declared records of that layout, of which a person has up to `max_rows`, in `k` clusters if given.
-
-    All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means
-    have error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
+        n: the declared number of records.
+        layout: of the records.
+        epsilon, delta: the budget; an epsilon of None is none at all.
+        max_rows: how many records a person has at most.
+        clusters: the number of clusters, where it is given.
+        label_weight: the weight of labels in the split.
 
     Example:
-        >>> defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
+        >>> Defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
         64
     """
-    strength = strength_of(n, epsilon, delta, max_rows)
-    share = _between(0.3 * math.sqrt(1400 / strength), 0.05, 0.3)
-    # The noise of all means beside what a record holds: that of a picture, of which a fifth is at 1, is the measure.
-    of_means = strength * min(1.0, default_radius(layout) / (0.45 * math.sqrt(layout.width)))
-    # Of many items, each rare, means carry nearly all, and of a network's many parameters each learns little.
-    rare = layout.most is not None
-    # The means of k clusters have as much noise each as those of all records have together.
-    k = (1 if rare else round(_between(strength / 75, 1, 10))) if k is None else k
-    return Defaults(
+
+    n: int
+    layout: Layout
+    epsilon: float | None
+    delta: float
+    max_rows: int = 1
+    clusters: int | None = None
+    label_weight: float = 2.0
+
+    @cached_property
+    def strength(self) -> float:
+        """Return the declared number of records in units of the noise that the budget buys."""
+        return strength_of(self.n, self.epsilon, self.delta, self.max_rows)
+
+    @cached_property
+    def strength_of_means(self) -> float:
+        """The strength for means: their noise in all, beside what a record holds, is measured against that of pictures."""
+        reach = default_radius(self.layout) / (0.45 * math.sqrt(self.layout.width))
+        return self.strength * min(1.0, reach)
+
+    @property
+    def _rare(self) -> bool:
+        """True for baskets: means of many rare items carry nearly all, and each of a network's parameters learns little."""
+        return self.layout.most is not None
+
+    @property
+    def k(self) -> int:
+        """s / 75, 1 to 10; of baskets 1."""
+        if self.clusters is not None:
+            return self.clusters
+        # The means of k clusters have as much noise each as those of all records have together.
+        return 1 if self._rare else round(_between(self.strength / 75, 1, 10))
+
+    @property
+    def hidden(self) -> int:
+        """A power of two that grows with the root of the strength."""
         # A component learns from its own records alone; sizes were chosen with ten.
-        hidden=default_hidden(10 * strength / max(k, 1), layout),
-        latent=4 if strength < 5000 else 8,
-        lr=3e-3,
-        rate=min(0.5, _between(_NUMBERS / layout.width, 500, 3000) / n),
-        steps=round(_between(60 * math.sqrt((of_means if rare else strength) / 1400), 40, MOST_STEPS)),
-        k=k,
-        features=2 * round(_between(strength / 12, 64, 400) / 2),
-        iterations=round(_between(math.log2(strength) - 5, 3, 10)),
-        label_weight=2.0,
-        moments_share=0.35 * (share + 0.02),
-        lloyd_share=0.65 * (share + 0.02),
-        means_share=_between((0.6 if rare else 0.3) * math.sqrt(1400 / of_means), 0.05, 0.5 if rare else 0.3),
-        c_max=2.0 * _output_norm(layout),
+        return default_hidden(10 * self.strength / max(self.k, 1), self.layout)
+
+    @property
+    def latent(self) -> int:
+        """4 below s = 5000, else 8."""
+        return 4 if self.strength < 5000 else 8
+
+    @property
+    def lr(self) -> float:
+        """0.003."""
+        return 3e-3
+
+    @property
+    def rate(self) -> float:
+        """3000 / n, at most 0.5; less for wide records."""
+        return min(0.5, _between(_NUMBERS / self.layout.width, 500, 3000) / self.n)
+
+    @property
+    def steps(self) -> int:
+        """60 sqrt(s / 1400), 40 to 2000."""
+        strength = self.strength_of_means if self._rare else self.strength
+        return round(_between(60 * math.sqrt(strength / 1400), 40, MOST_STEPS))
+
+    @property
+    def features(self) -> int:
+        """s / 12, even, 64 to 400."""
+        return 2 * round(_between(self.strength / 12, 64, 400) / 2)
+
+    @property
+    def iterations(self) -> int:
+        """log2(s) - 5, 3 to 10."""
+        return round(_between(math.log2(self.strength) - 5, 3, 10))
+
+    @property
+    def _share(self) -> float:
+        return _between(0.3 * math.sqrt(1400 / self.strength), 0.05, 0.3) + 0.02
+
+    @property
+    def moments_share(self) -> float:
+        """35 % of 0.02 + 0.3 sqrt(1400 / s), the latter within 0.05 to 0.3."""
+        return 0.35 * self._share
+
+    @property
+    def lloyd_share(self) -> float:
+        """65 % of 0.02 + 0.3 sqrt(1400 / s), the latter within 0.05 to 0.3."""
+        return 0.65 * self._share
+
+    @property
+    def means_share(self) -> float:
+        """0.3 sqrt(1400 / s'), within 0.05 to 0.3; of baskets 0.6 sqrt(1400 / s'), to 0.5."""
+        most, root = (0.5, 0.6) if self._rare else (0.3, 0.3)
+        return _between(root * math.sqrt(1400 / self.strength_of_means), 0.05, most)
+
+    @property
+    def c_max(self) -> float:
+        """2 sqrt(units + 2 groups); of records of a known norm, 2 sqrt 2 times it."""
+        return 2.0 * _output_norm(self.layout)
+
+    @property
+    def waves(self) -> int:
+        """3 sqrt(s / components), 16 to 200, at most the numbers of a record."""
         # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
-        waves=min(max(layout.units, 1), round(_between(3.0 * math.sqrt(strength / _components(layout, k)), 16, 200))),
+        found = round(_between(3.0 * math.sqrt(self.strength / _components(self.layout, self.k)), 16, 200))
+        return min(max(self.layout.units, 1), found)
+
+    @property
+    def components(self) -> int:
+        """s / 25, 10 to 100."""
         # Tables with more noise tell fewer apart.
-        components=round(_between(strength / 25, 10, 100)),
+        return round(_between(self.strength / 25, 10, 100))
+
+    @property
+    def label_share(self) -> float:
+        """0.3 where s is at least 200 and at least the number of all choices, else 0."""
         # A gradient of more numbers than that is nothing but noise.
-        label_share=0.3 if strength >= max(200, layout.width) else 0.0,
-    )
+        return 0.3 if self.strength >= max(200, self.layout.width) else 0.0
 
 
 def strength_of(n: int, epsilon: float | None, delta: float, max_rows: int = 1) -> float:
-    """The declared number of records in units of the noise that the budget buys, ``n mu``.
+    """Return the declared number of records in units of the noise that the budget buys, ``n mu``.
 
     Example:
         >>> round(strength_of(60_000, 1.74, 1e-5) / 1000)
@@ -102,7 +162,7 @@ def strength_of(n: int, epsilon: float | None, delta: float, max_rows: int = 1) 
 
 
 def default_hidden(strength: float, layout: Layout) -> int:
-    """Units of a hidden layer: noise grows with the number of parameters, two for each number of a record.
+    """Return the units of a hidden layer: noise grows with the number of parameters, two for each number of a record.
 
     The second bound is for wide records: a component's weights at most so many times the strength.
 
@@ -114,18 +174,8 @@ def default_hidden(strength: float, layout: Layout) -> int:
     return 2 ** round(math.log2(max(4.0, min(narrow, 1.7 * strength / layout.width))))
 
 
-def default_delta(n: int | None) -> float:
-    """The power of ten at or below 1 / (10 n), at most 1e-5; 1e-8, for ten million, where n is still to be bought.
-
-    Example:
-        >>> default_delta(1_500), default_delta(32_561), default_delta(None)
-        (1e-05, 1e-06, 1e-08)
-    """
-    return 1e-8 if n is None else float(f"1e{min(-5, math.floor(-math.log10(10 * max(n, 1))))}")
-
-
 def default_bins(n: int, epsilon: float | None, delta: float) -> int:
-    """Into how many bins a column of numbers is cut, where its schema does not say.
+    """Return how many bins a column of numbers is cut into, where its schema does not say.
 
     About the cube root of the strength: with b bins the shares of a column have error sqrt(b) / strength together from
     noise and b / n from chance, and 1 / b from the width of a bin; the last is what a reader of the table sees.
@@ -143,7 +193,7 @@ def _mu(epsilon: float | None, delta: float) -> float:
 
 
 def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:
-    """How many clusters of measured pictures and series, of which each label has its own Gaussians.
+    """Return the number of clusters of measured pictures and series, of which each label has its own Gaussians.
 
     More shapes of a label are told apart, until second moments of each are lost in noise.
 
@@ -157,12 +207,12 @@ def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: flo
 
 
 def _components(layout: Layout, k: int) -> int:
-    """Of measured moments: one for each label and cluster."""
+    """Return the number of components of measured moments: one for each label and cluster."""
     return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
 
 
 def _output_norm(layout: Layout) -> float:
-    """How long the gradient of a record's loss in its logits can be, about: a choice moves by at most sqrt 2."""
+    """Return how long the gradient of a record's loss in its logits can be, about: a choice moves by at most sqrt 2."""
     return math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
 
 

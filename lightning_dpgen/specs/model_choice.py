@@ -11,14 +11,8 @@ from typing import Any
 
 from lightning_dpgen.data.schema import Schema
 
-# What may be chosen, as it is asked for on the command line.
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "measured": {"model": "measured"},
-    "vae": {"model": "vae"},
-    "vae with measurements": {"model": "vae", "model.measured_share": 0.5},
-    "wgan": {"model": "wgan"},
-    "rbm": {"model": "rbm"},
-}
+# Models that may be chosen.
+CANDIDATES = ("measured", "vae", "wgan", "rbm")
 # Made by `experiments/choice.py` from simulated and public records.
 TABLE = Path(__file__).with_suffix(".json")
 _KINDS = {"images": "pictures", "table": "tables", "baskets": "baskets", "series": "series"}
@@ -36,17 +30,9 @@ class ModelChoice:
     name: str
     why: str
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Of the configuration of the model."""
-        own = {"chosen": self.why}
-        for setting, value in CANDIDATES[self.name].items():
-            own["name" if setting == "model" else setting.removeprefix("model.")] = value
-        return own
-
 
 def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | None = None) -> list[ModelChoice]:
-    """The candidates, best first.
+    """Return the candidates, best first.
 
     The rule is handed what is public: the kind of the schema, whether it has a label, how many numbers a record is, and the
     declared number of records in units of the noise that the budget buys. Of the trials with records of that kind, the

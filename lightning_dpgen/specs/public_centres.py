@@ -13,7 +13,7 @@ ENDING = ".npy"
 
 
 def read_centres(path: str, k: int, width: int) -> torch.Tensor:
-    """(k, width) float32.
+    """Return (k, width) float32 public records.
 
     Raises:
         UsageError: if there is no such file, or it holds something else.

@@ -1,11 +1,11 @@
-"""From a configuration to a checked run: every default filled in, every value checked, mistakes said in one line."""
+"""From settings to a checked run: every default filled in, every value checked against the records' description."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,200 +20,205 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.metrics.fidelity import fidelity_stage
-from lightning_dpgen.plugins.trainer_checks import PRECISIONS
-from lightning_dpgen.privacy.accountant import check_epsilon
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs import sources as kinds
-from lightning_dpgen.specs.configuration import ClippingConf, Conf, DataConf, ModelConf, read_conf
-from lightning_dpgen.specs.defaults import clusters_of_labels, default_bins, defaults, strength_of
-from lightning_dpgen.specs.families import FAMILIES, complete, training_of
-from lightning_dpgen.specs.measured import complete_measured, measured_specs, measures, needs_clusters, recipe_of
+from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
+from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
+from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
+from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec
 from lightning_dpgen.specs.model_choice import ranked
+from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
+from lightning_dpgen.specs.run import RunSpec, check_privacy, check_two_of_three, read_run
+from lightning_dpgen.specs.sources import Part, Source, source_of
+from lightning_dpgen.specs.spec import completed, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
-# Below it nothing can be computed soundly.
-_SMALLEST_DELTA = 1e-30
-# Beyond any use, and short of what exhausts a machine without a word.
-_MOST, _WIDEST, _DEEPEST = 10**9, 2**16, 8
 # The stage that buys the number of records and what else is not declared.
 FIRST_PASS = "first pass"
-# What stands there if nobody asks for another (conf/clipping/dpnorm.yaml).
-_NO_CLIPPING = ClippingConf("dpnorm", bins=20, share=0.05)
-_RULES = {"dpnorm": DPNorm, "fixed": Fixed, "decay": Decay, "quantile": Quantile, "normalised": Normalised}
+# Kinds of records to which a mixture is fitted, where pictures and series are split.
+_MIXTURES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
-# Of the data, what a certificate does not show beside its name and n: places, and what its schema says.
-_NOT_SHOWN = {"source", "n", "path", "schema", "bins", "items", "found", "memory"}
+# Settings of the data that a certificate does not show: places, and what its schema says.
+_NOT_SHOWN = {"source", "n", "path", "schema_", "bins", "items"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A checked run: the configuration with every default filled in, and the typed parts made from it.
+    """A checked run: the settings with every default filled in, and the typed parts made from them. Public.
 
     Args:
-        conf: what was asked for.
+        spec: the settings.
         schema, split, clipping: of the records, the private split and the clipped gradients; no clipping where nothing is
             trained.
+        unit: whose presence is protected, in words.
+        parts: what of the description is found in the records, with noise, by name.
         centres: public records where the split starts, if it does.
+        chosen: why the model was chosen, where it was.
     """
 
-    conf: Conf
+    spec: RunSpec
     schema: Schema
     split: SplitSettings
     clipping: ClippingRule | None
+    unit: str
+    parts: Mapping[str, Part] = field(default_factory=dict)
     centres: torch.Tensor | None = None
+    chosen: str | None = None
+
+    @property
+    def n(self) -> int:
+        """The number of records, declared or bought."""
+        return self.spec.data.n
 
     @property
     def rows(self) -> int:
-        return self.conf.data.n if self.conf.rows is None else self.conf.rows
+        """The number of synthetic records."""
+        return self.n if self.spec.rows is None else self.spec.rows
 
     @property
-    def data_name(self) -> str:
-        return self.conf.data.source
+    def trained(self) -> bool:
+        """True for a network; False where statistics are measured and nothing is trained."""
+        return isinstance(self.spec.model, TrainedSpec)
 
-    @property
-    def unit(self) -> str:
-        """Whose presence is protected, in words."""
-        data = self.conf.data
-        if self.conf.privacy.unit is not None:
-            return self.conf.privacy.unit
-        if data.person is None:
-            return f"one {kinds.record(data)} of the data set"
-        return f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The statistics that are measured, where nothing is trained."""
+        return make_recipe(self.spec.model, self.schema, n=self.n, k=self.split.k, seed=self.spec.seed)
+
+    def module(self, account: Account, clipping: ClippingRule | None = None) -> PrivateMixture:
+        """Return the module that is trained on an account, by the settings' clipping rule or another one.
+
+        Raises:
+            UsageError: if it is larger than a release may be.
+        """
+        return make_module(
+            self.spec.model, self.schema, clipping or self.clipping, account,
+            n=self.n, k=self.split.k, seed=self.spec.seed, log_every=self.spec.trainer.log_every,
+        )  # fmt: skip
 
     def plan(self, promise: Plan | None = None) -> Plan:
-        """The plan of the run; reads no data.
+        """Return the plan of the run; reads no data.
 
         Args:
-            promise: what was promised before the first pass, if there was one (`first_pass.first_plan`).
+            promise: what was promised before the first pass, if there was one (`discover.first_plan`).
 
         Raises:
             BudgetTooSmall: if the budget does not buy what is asked for.
         """
-        epsilon = math.inf if self.conf.privacy.noise == "off" else self.conf.privacy.epsilon
         try:
             specs = self.specs()
             if promise is not None:
                 return make_rest(promise, specs)
-            return make_plan(specs, epsilon=epsilon, delta=self.conf.privacy.delta, max_rows=self.conf.data.max_rows or 1)
+            privacy = self.spec.privacy
+            return make_plan(specs, epsilon=privacy.target, delta=privacy.delta, max_rows=self.spec.data.most_rows)
         except ValueError as error:
             raise UsageError(str(error)) from None
 
     def specs(self) -> list[StageSpec]:
-        """The stages of the run as they are asked for, in their order.
+        """Return the stages of the run as they are asked for, in their order.
 
         Raises:
             UsageError: if their shares leave nothing.
         """
-        n, model = self.conf.data.n, self.conf.model
-        first = [first_stage(self.conf)] if has_first_pass(self.conf) else []
-        share = self.conf.privacy.fidelity_share
-        last = [] if share is None else [fidelity_stage(self.schema.layout, n, share)]
-        share_left = 1.0 - sum(spec.share for spec in [*first, *last])
+        first = [first_stage(self.spec, self.parts)] if has_first_pass(self.spec) else []
+        share = self.spec.privacy.fidelity_share
+        last = [] if share is None else [fidelity_stage(self.schema.layout, self.n, share)]
+        left = 1.0 - sum(spec.share for spec in [*first, *last])
         try:
             if self.clipping is None:
-                learning = measured_specs(self.conf, self.schema, self.split, share_left)
+                learning = measured_specs(self.recipe, self.split, self.n, left)
             else:
-                measured = model.measured_share
-                besides = [] if measured is None else recipe_of(self.conf, self.schema).specs(measured)
-                split = self.split.specs(n, means=model.bias != "zero")
-                learning = [*split, *besides, training_of(self.conf, self.clipping)]
+                model = self.spec.model
+                split = self.split.specs(self.n, means=model.bias != "zero")
+                learning = [*split, stage_of_training(model, self.clipping, self.n)]
         except ValueError as error:
             raise UsageError(str(error)) from None
         return [*first, *learning, *last]
 
     def declared(self) -> dict[str, Any]:
-        """Everything that the certificate assumes to be public."""
-        asked = dataclasses.asdict(self.conf.model)
-        title = FAMILIES[asked.pop("name")].title
-        asked |= asked.pop("options") or {}
+        """Return everything that the certificate assumes to be public."""
+        spec, split = self.spec, dataclasses.asdict(self.split)
+        model = spec.model.model_dump(exclude={"name", "options"})
+        model |= getattr(spec.model, "options", None) or {}
         # The number of steps may be open, where it is solved for.
-        always = ("steps", "noise") if self.clipping is not None else ()
-        model = {name: value for name, value in asked.items() if value is not None or name in always}
-        return {
-            "data": self.data_name,
-            "n": self.conf.data.n,
-            **{name: value for name, value in asked_of(self.conf.data).items() if name not in _NOT_SHOWN},
-            **({"discovered": discovered} if (discovered := self._discovered()) else {}),
-            **({} if self.conf.privacy.fidelity_share is None else {"fidelity_share": self.conf.privacy.fidelity_share}),
-            "schema": self.schema.as_json(),
-            "model": {"name": title, **model},
-            **({} if self.clipping is None and self.split.k == 1 else {"split": dataclasses.asdict(self.split)}),
-            **(
-                {}
-                if self.clipping is None
-                else {"clipping": {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)}}
-            ),
-            "seed": self.conf.seed,
-            "rows": self.rows,
-        }
-
-    def _discovered(self) -> list[str]:
-        """What of the description was found in the records, with noise."""
-        parts = kinds.open_parts(self.conf.data)
-        return [bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in parts.items()]
+        always = ("steps", "noise") if self.trained else ()
+        model = {name: value for name, value in model.items() if value is not None or name in always}
+        chosen = {} if self.chosen is None else {"chosen": self.chosen}
+        declared = {"data": spec.data.source, "n": self.n}
+        declared |= {name: value for name, value in spec.data.given().items() if name not in _NOT_SHOWN}
+        if self.parts:
+            declared["discovered"] = list(names_of(self.parts).values())
+        if spec.privacy.fidelity_share is not None:
+            declared["fidelity_share"] = spec.privacy.fidelity_share
+        declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
+        if self.trained or self.split.k > 1:
+            declared["split"] = split
+        if self.trained:
+            declared["clipping"] = {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)}
+        return declared | {"seed": spec.seed, "rows": self.rows}
 
     def asked(self) -> dict[str, Any]:
-        """What a run must be asked for again when it goes on."""
-        conf = self.conf
+        """Return what a run must be asked for again when it goes on."""
+        privacy = self.spec.privacy
         return self.declared() | {
-            "privacy": {name: getattr(conf.privacy, name) for name in ("epsilon", "delta", "study")} | {"unit": self.unit},
-            "debug": {"private_seed": conf.debug.private_seed},
+            "privacy": {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit},
+            "debug": {"private_seed": self.spec.debug.private_seed},
         }
 
 
-def asked_of(data: DataConf) -> dict[str, Any]:
-    """The settings of the data that are given, but no records."""
-    given = {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if field.name != "memory"}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def read_as(conf: Conf) -> dict[str, Any]:
-    """All that decides what a record is, and what is bought before the rest can be planned."""
-    data, privacy = asked_of(conf.data), conf.privacy
+def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
+    """Return all that decides what a record is, and what is bought before the rest can be planned."""
+    data, privacy = spec.data.given(), spec.privacy
     return {
-        "data": {name: value for name, value in data.items() if name not in ("path", "schema", "items", "found")},
-        "schema": kinds.description(conf.data),
+        "data": {name: value for name, value in data.items() if name not in ("path", "schema_", "items")},
+        "schema": source.description,
         "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit", "study")},
     }
 
 
-def read_settings(overrides: Sequence[str]) -> Settings:
-    """Compose and check the configuration, with a declared number of records.
+def read_settings(words: Sequence[str]) -> Settings:
+    """Compose and check the settings of a run with a declared number of records.
 
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
-    conf = read_conf(overrides)
-    if conf.data.n is None:
+    spec = read_run(words)
+    if spec.data.n is None:
         raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
-    return fill(conf)
+    return fill(spec, source_of(spec.data))
 
 
-def has_first_pass(conf: Conf) -> bool:
-    """Whether something is bought before the rest is planned."""
-    return conf.data.n_share is not None or conf.data.discovery_share is not None
+def has_first_pass(spec: RunSpec) -> bool:
+    """Return True where something is bought before the rest is planned."""
+    return spec.data.n_share is not None or spec.data.share_of_discovery is not None
 
 
-def first_stage(conf: Conf) -> StageSpec:
-    """The access that buys what is not declared: one pass, with its share of the budget's mu^2.
+def names_of(parts: Mapping[str, Part]) -> dict[str, str]:
+    """Return the names of the noises that parts are found with."""
+    return {name: bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in parts.items()}
+
+
+def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
+    """Return the access that buys what is not declared: one pass, with its share of the budget's mu^2.
 
     Raises:
         UsageError: if it cannot be bought.
     """
-    data, epsilon, delta = conf.data, conf.privacy.epsilon, conf.privacy.delta
-    uses = {
-        "n_share": (data.n is None, "a noisy count of the records"),
-        "discovery_share": (bool(kinds.open_parts(data)), "what is found privately"),
+    data, privacy = spec.data, spec.privacy
+    shares = {
+        "n_share": (data.n_share, data.n is None, "a noisy count of the records"),
+        "discovery_share": (data.share_of_discovery, bool(parts), "what is found privately"),
     }
-    for name, (needed, use) in uses.items():
-        share = getattr(data, name)
+    for name, (share, needed, use) in shares.items():
         if needed and share is None:
             missing = "data.n=null" if name == "n_share" else "not all is declared"
             raise UsageError(
@@ -223,134 +228,74 @@ def first_stage(conf: Conf) -> StageSpec:
             raise UsageError(
                 f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"
             )
-    if conf.privacy.noise != "off" and epsilon is None:
+    if privacy.private and privacy.epsilon is None:
         raise UsageError(
             "privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then"
         )
-    parts = kinds.open_parts(data)
-    spec = discovery_stage(
-        epsilon=math.inf if conf.privacy.noise == "off" else epsilon,
-        delta=delta,
-        share=data.discovery_share or 0.0,
+    stage = discovery_stage(
+        epsilon=privacy.target,
+        delta=privacy.delta,
+        share=data.share_of_discovery or 0.0,
         count_share=data.n_share or 0.0,
         bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
         keys={name: part.most for name, part in parts.items() if part.find == KEYS},
     )
-    return dataclasses.replace(spec, stage=FIRST_PASS)
+    return dataclasses.replace(stage, stage=FIRST_PASS)
 
 
-def check_budget(epsilon: float | None) -> None:
-    """Refuse an epsilon that no run can be planned for.
-
-    Raises:
-        UsageError: saying the least and the largest.
-    """
-    try:
-        check_epsilon(epsilon)
-    except ValueError as error:
-        raise UsageError(f"privacy.{error}, or privacy=off") from None
-
-
-def make_schema(conf: Conf) -> Schema:
-    """The declared description of a record.
+def make_schema(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Schema:
+    """Return the description of a record, as it is declared and as a first pass has found it.
 
     Raises:
         UsageError: if it describes none.
     """
-    kinds.check(conf.data)
+    source.check()
     try:
-        schema = kinds.KINDS[conf.data.source].declare(conf.data)
+        schema = source.declare(dict(found) if found else None)
     except (BadSchema, BadRecords) as error:
         raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(f"data.{error}") from None
     if not isinstance(schema, TableSchema):
         return schema
-    bins, n = conf.data.bins, conf.data.n
+    bins, n = spec.data.bins, spec.data.n
     if bins is None:
         # Where n is still to be bought, records are only counted.
-        bins = 1 if n is None else default_bins(n, _epsilon(conf), conf.privacy.delta)
-    _within("data.bins", bins, 1, _WIDEST)
+        bins = 1 if n is None else default_bins(n, _epsilon(spec), spec.privacy.delta)
     return schema.completed(bins)
 
 
-def fill(conf: Conf) -> Settings:
-    """Fill in defaults and check values; see `read_settings`."""
-    check_privacy(conf)
-    data = conf.data
-    schema = make_schema(conf)
-    if conf.model.name == "auto":
-        return _chosen(conf, schema)
-    _check_two_of_three(conf)
-    trained = conf.model.name not in FAMILIES or FAMILIES[conf.model.name].trained
-    if measures(conf) and conf.split.k is None and not needs_clusters(schema):
-        gaussians = conf.model.name == "measured" and isinstance(schema, ImageSchema | SeriesSchema)
-        budget = (_epsilon(conf), conf.privacy.delta, data.max_rows or 1)
-        conf.split.k = clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1
-    chosen = defaults(data.n, schema.layout, _epsilon(conf), conf.privacy.delta, data.max_rows or 1, conf.split.k)
-    if conf.model.name == "measured":
-        # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
-        chosen = dataclasses.replace(chosen, label_weight=0.0)
-    solved = {"steps"} if conf.model.noise is not None and conf.privacy.epsilon is not None else set()
-    # Default shares are those of what is left when other things are bought.
-    others = (data.n_share, data.discovery_share, conf.privacy.fidelity_share, conf.model.measured_share)
-    left = 1.0 - sum(share or 0.0 for share in others)
-    for field in dataclasses.fields(conf.split):
-        share, given = field.name.endswith("_share"), getattr(conf.split, field.name)
-        if share and chosen.k == 1 and not trained:
-            if given is not None:
-                raise UsageError(f"split.{field.name}={given:g}: there is one cluster, and nothing to split; leave it out")
-        elif given is None and hasattr(chosen, field.name):
-            value = getattr(chosen, field.name)
-            setattr(conf.split, field.name, value * left if share else value)
-    rate = chosen.rate if conf.model.rate is None else conf.model.rate
-    complete(conf.model, chosen, max(rate * data.n, 1.0), solved)
-    if measures(conf):
-        complete_measured(conf, schema, chosen)
-    if trained:
-        _check_model(conf, schema)
-    else:
-        given = dataclasses.asdict(conf.clipping)
-        if given != dataclasses.asdict(_NO_CLIPPING):
-            raise UsageError(
-                f"clipping={conf.clipping.rule}: model={conf.model.name} clips no gradient; leave settings of clipping out"
-            )
-    if conf.rows is not None:
-        _within("rows", conf.rows, 0, _MOST)
-    _check_accelerator(conf.trainer.accelerator)
-    if conf.trainer.precision not in PRECISIONS:
+def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Settings:
+    """Return the run that settings ask for: open ones filled in, and all checked against what is declared of the records.
+
+    Args:
+        found: what a first pass has found, by name.
+
+    Raises:
+        UsageError: naming the setting, its value and what was expected.
+    """
+    check_privacy(spec)
+    schema = make_schema(spec, source, found)
+    if isinstance(spec.model, AutoSpec):
+        return _choose(spec, source, schema, found)
+    check_two_of_three(spec)
+    spec, defaults = _complete(spec, schema)
+    model, data = spec.model, spec.data
+    if isinstance(model, TrainedSpec):
+        check_model(model, schema, data.n, data.source)
+    elif spec.clipping != DPNormSpec():
         raise UsageError(
-            f"trainer.precision={conf.trainer.precision}: expected one of {', '.join(PRECISIONS)}, in which parameters and "
-            "noise stay in full precision"
+            f"clipping={spec.clipping.rule}: model={model.name} clips no gradient; leave settings of clipping out"
         )
-    ranks = conf.trainer.devices * conf.trainer.num_nodes
-    if ranks > 0 and (conf.model.groups or 0) % ranks:
-        raise UsageError(f"model.groups={conf.model.groups}: {ranks} devices share them; expected a multiple of {ranks}")
-    _check_seed("seed", conf.seed)
-    if conf.debug.private_seed is not None:
-        _check_seed("debug.private_seed", conf.debug.private_seed)
-    _within("trainer.log_every", conf.trainer.log_every, 1, _MOST)
-    if conf.trainer.previews_every is not None:
-        _within("trainer.previews_every", conf.trainer.previews_every, 0, _MOST)
-    if conf.trainer.checkpoint_every is not None:
-        _within("trainer.checkpoint_every", conf.trainer.checkpoint_every, 1, _MOST)
-    if conf.trainer.threads is not None:
-        _within("trainer.threads", conf.trainer.threads, 1, 4096)
-    try:
-        asked = dataclasses.asdict(conf.split)
-        if not 0.0 <= asked.pop("room") <= _MOST:
-            raise UsageError(f"split.room={conf.split.room:g}: expected GiB of memory, 0 or more")
-        if is_file := asked["start"].endswith(ENDING):
-            asked["start"] = "public"
-        elif asked["start"] not in ("mean", "random"):
-            raise UsageError(f"split.start={conf.split.start}: expected mean, random, or a FILE{ENDING} of public records")
-        asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
-        split = SplitSettings(**asked).fitted(schema.layout)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    centres = read_centres(conf.split.start, split.k, schema.layout.width) if is_file else None
-    clipping = _clipping(conf.clipping, chosen.c_max, conf.model.rate * data.n) if trained else None
-    settings = Settings(conf, schema, split, clipping, centres)
+    _check_trainer(spec)
+    split, centres = _split(spec, schema)
+    clipping = None
+    if isinstance(model, TrainedSpec):
+        clipping = make_rule(completed(spec.clipping, defaults), model.rate * data.n)
+    unit = spec.privacy.unit or f"one {source.record} of the data set"
+    if data.column_of_persons is not None:
+        unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
+    settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres)
     try:
         check_declared(settings.declared())
     except ValueError as error:
@@ -364,6 +309,74 @@ def fill(conf: Conf) -> Settings:
     return settings
 
 
+def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
+    """Return the settings with what was left open filled in, and the defaults that this was done by."""
+    data, model, split = spec.data, spec.model, spec.split
+    measured = isinstance(model, MeasuredSpec)
+    budget = (_epsilon(spec), spec.privacy.delta, data.most_rows)
+    if measured and schema.kind in _MIXTURES and split.k not in (None, 1):
+        raise UsageError(
+            f"split.k={split.k}: model=measured does not split {_MIXTURES[schema.kind]}; model.components says how "
+            "many components are fitted to what is measured"
+        )
+    if measured and split.k is None and not needs_clusters(schema):
+        gaussians = isinstance(schema, ImageSchema | SeriesSchema)
+        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1)
+    defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
+    if measured:
+        # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
+        defaults = dataclasses.replace(defaults, label_weight=0.0)
+    given = split
+    split = completed(split, defaults)
+    # Default shares are those of what is left when other things are bought.
+    left = 1.0 - sum(share or 0.0 for share in (data.n_share, data.share_of_discovery, spec.privacy.fidelity_share))
+    for name in ("moments_share", "lloyd_share", "means_share"):
+        own = getattr(given, name)
+        if measured and defaults.k == 1:
+            if own is not None:
+                raise UsageError(f"split.{name}={own:g}: there is one cluster, and nothing to split; leave it out")
+            split = split.changed(**{name: None})
+        elif own is None:
+            split = split.changed(**{name: getattr(split, name) * left})
+    if measured:
+        model = complete_measured(model, schema, defaults)
+    else:
+        if isinstance(model, CustomSpec):
+            check_custom(model)
+        solved = ("steps",) if model.noise is not None and spec.privacy.epsilon is not None else ()
+        model = completed(model, defaults, leave=solved)
+        if isinstance(model, VAESpec):
+            model = model.with_divergence(defaults.c_max, max(model.rate * data.n, 1.0))
+    return spec.changed(model=model, split=split), defaults
+
+
+def _split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor | None]:
+    """Return the settings of the split, and the public records that it starts from, if it does."""
+    asked = spec.split.model_dump(exclude={"memory_gib"})
+    if is_file := asked["start"].endswith(ENDING):
+        asked["start"] = "public"
+    elif asked["start"] not in ("mean", "random"):
+        raise UsageError(f"split.start={asked['start']}: expected mean, random, or a FILE{ENDING} of public records")
+    try:
+        asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
+        split = SplitSettings(**asked).fitted(schema.layout)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return split, read_centres(spec.split.start, split.k, schema.layout.width) if is_file else None
+
+
+def _check_trainer(spec: RunSpec) -> None:
+    trainer, gpu = spec.trainer, torch.cuda.is_available()
+    mps = torch.backends.mps.is_available()
+    available = {"auto": True, "cpu": True, "gpu": gpu or mps, "cuda": gpu, "mps": mps}
+    if not available.get(trainer.accelerator):
+        usable = ", ".join(name for name, there in available.items() if there)
+        raise UsageError(f"trainer.accelerator={trainer.accelerator}: expected one that this machine has ({usable})")
+    ranks, groups = trainer.devices * trainer.num_nodes, getattr(spec.model, "groups", None) or 0
+    if ranks > 0 and groups % ranks:
+        raise UsageError(f"model.groups={groups}: {ranks} devices share them; expected a multiple of {ranks}")
+
+
 def _bytes_of_record(schema: Schema) -> int:
     """Return the bytes that a synthetic record takes in a file at most, but for long texts."""
     if isinstance(schema, BasketSchema):
@@ -373,13 +386,15 @@ def _bytes_of_record(schema: Schema) -> int:
     return pixel * layout.units + 8 * len(layout.groups)
 
 
-def _chosen(conf: Conf, schema: Schema) -> Settings:
-    """With the best model that records and settings allow."""
+def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, Any] | None) -> Settings:
+    """Return the run of the best model that records and settings allow."""
     said, mistakes = "", set()
-    for choice in ranked(schema, strength_of(conf.data.n, _epsilon(conf), conf.privacy.delta, conf.data.max_rows or 1)):
-        model = ModelConf(**choice.fields | {"chosen": choice.why + said})
+    strength = strength_of(spec.data.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
+    for choice in ranked(schema, strength):
+        model = variants(RunSpec, "model")[choice.name]()
         try:
-            return fill(dataclasses.replace(conf, model=model, split=dataclasses.replace(conf.split)))
+            settings = fill(spec.changed(model=model), source, found)
+            return dataclasses.replace(settings, chosen=choice.why + said)
         except UsageError as mistake:
             said += f"; {choice.name} was passed over: {mistake}"
             mistakes.add(str(mistake))
@@ -389,164 +404,6 @@ def _chosen(conf: Conf, schema: Schema) -> Settings:
     raise UsageError(f"model=auto: no model is left{said}")
 
 
-def check_privacy(conf: Conf) -> None:
-    """Check the budget, as far as the number of records is known."""
-    epsilon, delta = conf.privacy.epsilon, conf.privacy.delta
-    if conf.data.n is not None:
-        _within("data.n", conf.data.n, 1, _MOST)
-    if conf.privacy.unit is not None and not conf.privacy.unit.strip():
-        raise UsageError("privacy.unit is empty: expected words that say whose presence is protected")
-    if conf.privacy.unit is not None and conf.data.person is not None:
-        raise UsageError(
-            f"privacy.unit={conf.privacy.unit}: data.person={conf.data.person} says whose presence is protected; leave out "
-            "one of the two"
-        )
-    for name in ("selection_mean", "selection_score"):
-        value = getattr(conf.privacy, name)
-        if value is not None and conf.privacy.selection is None:
-            raise UsageError(f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic")
-    if conf.privacy.noise not in ("standard", "secure", "off"):
-        raise UsageError(f"privacy.noise={conf.privacy.noise}: expected standard, secure, or off by way of privacy=off")
-    if conf.privacy.noise == "secure" and conf.debug.private_seed is not None:
-        raise UsageError(
-            f"debug.private_seed={conf.debug.private_seed}: secure noise takes no seed; leave out one of the two"
-        )
-    if conf.privacy.noise == "off":
-        if epsilon is not None:
-            raise UsageError(f"privacy.epsilon={epsilon}: privacy=off draws no noise, so it takes no epsilon")
-    elif epsilon is None:
-        if conf.model.noise is None or conf.model.steps is None:
-            raise UsageError(
-                "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
-                "follows, or privacy=off"
-            )
-    else:
-        check_budget(epsilon)
-    share = conf.privacy.fidelity_share
-    if share is not None and not 0.0 < share < 0.5:
-        raise UsageError(f"privacy.fidelity_share={share:g}: expected a share of the budget, above 0 and below 0.5")
-    if not _SMALLEST_DELTA <= delta < 1:
-        raise UsageError(f"privacy.delta={delta}: expected a number between {_SMALLEST_DELTA:g} and 1")
-    if conf.privacy.noise != "off" and conf.data.n and delta >= 1.0 / conf.data.n:
-        raise UsageError(
-            f"privacy.delta={delta:g}: expected less than 1/n = {1.0 / conf.data.n:.3g} for data.n={conf.data.n}, "
-            "since publishing one record at random would satisfy a delta of 1/n"
-        )
-
-
-def _check_two_of_three(conf: Conf) -> None:
-    noise = conf.model.noise
-    if noise is None:
-        return
-    if conf.privacy.noise == "off":
-        raise UsageError(f"model.noise={noise:g}: privacy=off draws no noise")
-    if not 0.0 < noise <= 1e9:
-        raise UsageError(f"model.noise={noise:g}: expected a positive noise multiplier")
-    if conf.privacy.epsilon is not None and conf.model.steps is not None:
-        raise UsageError(
-            f"privacy.epsilon={conf.privacy.epsilon:g}, model.noise={noise:g}, model.steps={conf.model.steps}: give two of "
-            "them, and the third is solved for (privacy.epsilon=null leaves it open)"
-        )
-
-
-def _epsilon(conf: Conf) -> float | None:
-    """The budget from which sizes are chosen; None for none."""
-    return None if conf.privacy.noise == "off" else conf.privacy.epsilon or _ASSUMED_EPSILON
-
-
-def _check_model(conf: Conf, schema: Schema) -> None:
-    model = conf.model
-    sizes = ("hidden", "latent", "chains", "features", "groups", "critic_steps")
-    for name, most in {"steps": _MOST, **dict.fromkeys(sizes, _WIDEST)}.items():
-        if getattr(model, name) is not None:
-            _within(f"model.{name}", getattr(model, name), 1, most)
-    if model.layers is not None:
-        _within("model.layers", model.layers, 1, _DEEPEST)
-    if model.network == "conv" and (model.layers not in (None, 1) or model.trunk):
-        raise UsageError(
-            f"model.network=conv with model.layers={model.layers}, model.trunk={model.trunk}: are of dense networks; leave "
-            "them out"
-        )
-    if model.measured_share is not None:
-        if not 0.0 < model.measured_share < 1.0:
-            raise UsageError(
-                f"model.measured_share={model.measured_share:g}: expected the share of the budget that is measured with, "
-                "above 0 and below 1, or null for none"
-            )
-        _within("model.measured_steps", model.measured_steps, 0, _MOST)
-        if not 0.0 <= model.measured_weight <= 1e6:
-            raise UsageError(f"model.measured_weight={model.measured_weight:g}: expected a number from 0 to 1e+06")
-    for name in ("penalty", "divergence_weight", "group_c"):
-        value = getattr(model, name)
-        if value is not None and not 1e-6 <= value <= 1e6:
-            raise UsageError(f"model.{name}={value:g}: expected a number from 1e-06 to 1e+06")
-    if model.divergence_share is not None and not 0.0 < model.divergence_share < 0.9:
-        raise UsageError(f"model.divergence_share={model.divergence_share:g}: expected a number above 0, below 0.9")
-    if model.features is not None and model.features % 2:
-        raise UsageError(f"model.features={model.features}: expected an even number, pairs of a cosine and a sine")
-    if model.network not in (None, "dense", "conv"):
-        raise UsageError(f"model.network={model.network}: expected dense or conv")
-    if model.network == "conv" and not isinstance(schema, ImageSchema):
-        raise UsageError(
-            f"model.network=conv: is for pictures, and data={conf.data.source} is none; use model.network=dense"
-        )
-    if model.network == "conv" and (schema.height % 4 or schema.width % 4):
-        raise UsageError(
-            f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
-            "multiples of 4; model.network=dense takes any"
-        )
-    if not 0.0 < model.rate <= 1.0:
-        raise UsageError(f"model.rate={model.rate}: expected a sampling rate in (0, 1]")
-    if model.rate * conf.data.n < 1.0:
-        raise UsageError(
-            f"model.rate={model.rate:g}: expected 1/n = {1.0 / conf.data.n:.3g} or more, or no lot holds a record"
-        )
-    if not 0.0 < model.lr <= 1e3:
-        raise UsageError(f"model.lr={model.lr:g}: expected a positive number, at most 1000")
-    if model.bias not in ("means", "learned", "zero"):
-        raise UsageError(f"model.bias={model.bias}: expected means, learned or zero")
-
-
-def _check_accelerator(name: str) -> None:
-    available = {
-        "auto": True,
-        "cpu": True,
-        "gpu": torch.cuda.is_available() or torch.backends.mps.is_available(),
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not available.get(name):
-        usable = ", ".join(key for key, there in available.items() if there)
-        raise UsageError(f"trainer.accelerator={name}: expected one that this machine has ({usable})")
-
-
-def _clipping(conf: ClippingConf, c_max: float, expected_batch_size: float) -> ClippingRule:
-    """The rule; what is left open is the rule's own default, or follows from `c_max`, the default largest bound."""
-    if conf.rule not in _RULES:
-        raise UsageError(f"clipping.rule={conf.rule}: expected one of {', '.join(_RULES)}")
-    made = _RULES[conf.rule]
-    names = [f.name for f in dataclasses.fields(made)]
-    given = {name: value for name, value in dataclasses.asdict(conf).items() if value is not None}
-    unused = sorted(given.keys() - {*names, "rule", "smooth"})
-    if unused:
-        raise UsageError(
-            f"clipping.{unused[0]}={given[unused[0]]}: clipping.rule={conf.rule} has no such setting; clipping={conf.rule} "
-            "picks the file that goes with it"
-        )
-    derived = {"c": 1.0, "c_max": c_max, "expected_batch_size": expected_batch_size}
-    try:
-        rule = made(**{name: (derived | given)[name] for name in names if name in derived or name in given})
-        return Smoothed(rule, conf.smooth) if conf.smooth else rule
-    except ValueError as error:
-        raise UsageError(f"clipping.{error}") from None
-
-
-def _check_seed(name: str, value: int) -> None:
-    # The sheet of samples adds the component's number to it.
-    if not 0 <= value < 2**62:
-        raise UsageError(f"{name}={value}: expected a whole number from 0 to 2^62")
-
-
-def _within(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise UsageError(f"{name}={value}: expected a whole number from {least} to {most:,}")
+def _epsilon(spec: RunSpec) -> float | None:
+    """Return the budget from which sizes are chosen; None for none."""
+    return spec.privacy.epsilon or _ASSUMED_EPSILON if spec.privacy.private else None

@@ -1,11 +1,12 @@
-"""The kinds of data by their names on the command line: which settings each has, what it declares, and how it is read."""
+"""Where records come from: for each kind of data what is declared of them, and how they are read. Records are private."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,106 +35,29 @@ from lightning_dpgen.data.tables.reading import read_open_columns, read_table, t
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.configuration import DataConf
-from lightning_dpgen.specs.custom_data import own_bytes, own_data, read_own
+from lightning_dpgen.specs.data import (
+    BasketsSpec,
+    CustomDataSpec,
+    DataSpec,
+    PicturesSpec,
+    PublicPicturesSpec,
+    SeriesSpec,
+    TableSpec,
+)
 from lightning_dpgen.specs.usage_error import UsageError
 
-# What every kind has.
-_ALWAYS = ("source", "n", "n_share")
-_PERSONS = ("person", "max_rows", "outside")
-# How their files are written.
+# Settings of the form of files of baskets and series.
 _BASKETS = ("form", "separator", "columns", "label")
-_SERIES = ("form", "separator", "columns", "label", "header", "by", "day")
-_MOST_ROWS = 10_000
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of data.
-
-    Args:
-        of: the kind of its schema; None if that may be any.
-        settings: names of its settings in the group ``data``, besides those that all have.
-        declare: the schema, from what is declared alone.
-        find: the files, for training or held out, none of them read.
-        read: their records, which it may count what it had to change of.
-        held_out: whether there are records that no training sees.
-        in_memory: the records as bytes, for a fingerprint, where they are in no file.
-        record: what a record is, in a word or two.
-    """
-
-    of: str | None
-    settings: tuple[str, ...]
-    declare: Callable[[DataConf], Schema]
-    find: Callable[[DataConf, bool], list[Path]]
-    read: Callable[[DataConf, Schema, bool], Reading]
-    held_out: bool = False
-    in_memory: Callable[[DataConf], Iterator[np.ndarray]] | None = None
-    record: str = "record"
-
-
-def records_of(conf: DataConf, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
-    """The records of a kind of data, at most `max_rows` of a person, and what was changed or left out on the way.
-
-    Raises:
-        UsageError: for a setting that makes no sense of how they are written.
-        MissingData: if a file is not there.
-        BadRecords: if there are no records, or they do not fit the schema.
-    """
-    with _settings_refused():
-        reading = KINDS[conf.source].read(conf, schema, held_out)
-    if not len(reading.encoded):
-        raise BadRecords(f"data={conf.source}: there are no records: expected at least one; see what data.path holds")
-    if reading.persons is None:
-        return Records(schema, reading.encoded), dict(reading.counted)
-    kept = bounded(reading.encoded, reading.persons, conf.max_rows)
-    left_out = len(reading.encoded) - len(kept)
-    counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
-    return Records(schema, reading.encoded[kept], reading.persons[kept]), counted
-
-
-def record(conf: DataConf) -> str:
-    """What a record is, in words: whose presence is protected where nobody has several."""
-    word = KINDS[conf.source].record
-    of = [conf.by, conf.day and f"day of {conf.day}"]
-    if conf.source == "baskets" and conf.columns:
-        of = [conf.columns[0]]
-    named = " and one ".join(name for name in of if name)
-    return f"{word} (all rows of one {named})" if named else word
-
-
-def description(conf: DataConf) -> dict[str, Any]:
-    """What is publicly known of the records, and what of it is still to be found, as JSON."""
-    return (_described(conf) if conf.source == "table" else KINDS[conf.source].declare(conf)).as_json()
-
-
-@contextmanager
-def _settings_refused() -> Iterator[None]:
-    """What a reader has against its arguments is a mistake in the settings that they come from."""
-    try:
-        yield
-    except (BadRecords, BadSchema):
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def contents(conf: DataConf) -> Iterator[np.ndarray]:
-    """The bytes of the files, or of what is in memory, for a fingerprint."""
-    kind = KINDS[conf.source]
-    if conf.memory is not None:
-        yield from kind.in_memory(conf)
-    for file in kind.find(conf, False):
-        yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
+_SERIES = (*_BASKETS, "header", "by", "day")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something that a description leaves to be found privately.
+    """A part of a description that is found privately.
 
     Args:
         find: bounds or keys.
-        most: of how many of them a unit (a record, or a person with all of theirs) has a part.
+        most: how many of them a unit (a record, or a person with all of theirs) has a part in.
         whole: whether bounds are whole numbers.
     """
 
@@ -142,253 +66,324 @@ class Part:
     whole: bool = False
 
 
-def open_parts(conf: DataConf) -> dict[str, Part]:
-    """What is to be found privately, by name."""
-    rows = conf.max_rows or 1
-    if conf.source == "baskets" and conf.items == PRIVATE:
-        _needed(conf, "max_items")
-        if not 1 <= conf.max_items <= MOST_ITEMS:
-            raise UsageError(f"data.max_items={conf.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
-        return {"items": Part(KEYS, rows * conf.max_items)}
-    if conf.source != "table" or not conf.schema:
+class Source:
+    """Records by the settings that say where they are; for files of one kind, and the base of all kinds.
+
+    Args:
+        spec: the settings.
+    """
+
+    # A record in a word, and whether there are records that no training sees.
+    word, held_out = "record", False
+
+    def __init__(self, spec: DataSpec) -> None:
+        self.spec: Any = spec
+
+    def declare(self, found: dict[str, Any] | None = None) -> Schema:
+        """Return the schema from what is declared alone, and from what was found privately.
+
+        Raises:
+            UsageError, BadSchema, ValueError: if it describes no record.
+        """
+        raise NotImplementedError
+
+    def _read(self, schema: Schema, held_out: bool) -> Reading:
+        raise NotImplementedError
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        """Return the files, none of them read.
+
+        Raises:
+            MissingData: if one is not there.
+        """
+        if not self.spec.path:
+            raise MissingData(f"data={self.spec.source} needs data.path=..., the place of its records")
+        path = Path(self.spec.path)
+        if not path.exists():
+            raise MissingData(f"no file {path} (data.path)")
+        return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+    def contents(self) -> Iterator[np.ndarray]:
+        """Yield the bytes of all records, for a fingerprint."""
+        for file in self.files():
+            yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
+
+    def records(self, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
+        """Return the records, at most `max_rows` of a person, and what was changed or left out on the way.
+
+        Raises:
+            UsageError: for a setting that makes no sense of how they are written.
+            MissingData: if a file is not there.
+            BadRecords: if there are no records, or they do not fit the schema.
+        """
+        with _settings_refused():
+            reading = self._read(schema, held_out)
+        if not len(reading.encoded):
+            raise BadRecords(
+                f"data={self.spec.source}: there are no records: expected at least one; see what data.path holds"
+            )
+        if reading.persons is None:
+            return Records(schema, reading.encoded), dict(reading.counted)
+        kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
+        left_out = len(reading.encoded) - len(kept)
+        counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
+        return Records(schema, reading.encoded[kept], reading.persons[kept]), counted
+
+    @property
+    def record(self) -> str:
+        """A record in words: whose presence is protected where no person has several."""
+        return self.word
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The public description of the records, with what of it is still to be found, as JSON."""
+        return self.declare().as_json()
+
+    @property
+    def open_parts(self) -> dict[str, Part]:
+        """The parts that are found privately, by name."""
         return {}
-    return {
-        column.name: Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
-        for column in _described(conf).open
-    }
+
+    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+        """Return where these are found (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and persons.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`.
+        """
+        raise NotImplementedError
+
+    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
+        """Return what was found privately, as a schema would say it."""
+        return {name: _few(value) for name, value in found.items()}
+
+    def check(self) -> None:
+        """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
+
+        Raises:
+            UsageError: naming the setting.
+        """
+        spec, opened = self.spec, self.open_parts
+        if bool(opened) != (spec.share_of_discovery is not None):
+            raise UsageError(
+                f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "
+                "data.discovery_share=0.05, exactly where something is to be found privately "
+                f"({', '.join(opened) or 'nothing here'})"
+            )
+        if opened and spec.outside != "clamp":
+            raise UsageError(
+                f"data.outside={spec.outside or 'refuse'}: what is found privately does not cover every record, and a "
+                "refusal would tell: set data.outside=clamp"
+            )
+        if "items" in opened and spec.person is not None:
+            raise UsageError(
+                f"data.items=private with data.person={spec.person}: declare the items where a person has several"
+            )
 
 
-def raw_parts(conf: DataConf) -> tuple[dict[str, Any], np.ndarray | None]:
-    """What these are to be found in (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and persons.
+class PublicSource(Source):
+    """A public set of records that is known by name."""
 
-    Raises:
-        UsageError, MissingData, BadRecords: as `records_of`.
+    held_out = True
+
+    @property
+    def word(self) -> str:
+        return {"images": "picture", "table": "record", "baskets": "basket", "series": "series"}[self.spec.kind]
+
+    def declare(self, found: dict[str, Any] | None = None) -> Schema:
+        schema = public_set(self.spec.source).schema
+        if not isinstance(self.spec, PublicPicturesSpec):
+            return schema
+        return dataclasses.replace(schema, **self.spec.given("classes", "threshold"))
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        return find_public_set(self.spec.source, held_out=held_out)
+
+    def _read(self, schema: Schema, held_out: bool) -> Reading:
+        return load_public_set(self.spec.source, schema, held_out=held_out)
+
+
+class PictureFiles(Source):
+    """Pictures in a folder or an archive of arrays."""
+
+    word = "picture"
+
+    def declare(self, found: dict[str, Any] | None = None) -> ImageSchema:
+        spec = self.spec
+        names = tuple(spec.classes) if isinstance(spec.classes, list) else ()
+        if any(type(name) is int for name in names):
+            raise UsageError(
+                f"data.classes={list(names[:5])}: expected names as text, as in data.classes=[cats,dogs], or data.classes="
+                f"{len(names)} for labels that are the whole numbers from 0 to {len(names) - 1}"
+            )
+        if names:
+            public_names("classes", names, 2, MOST_CLASSES)
+        classes = len(names) if names else spec.classes or 0
+        given = spec.given("height", "width", "channels", "threshold")
+        return ImageSchema(**{"levels": 255, "classes": classes, "names": names} | given)
+
+    def _read(self, schema: ImageSchema, held_out: bool) -> Reading:
+        form = {"channels": schema.channels, "classes": list(schema.names) or schema.classes}
+        given = self.spec.given("fit", "high")
+        images, labels = read_pictures(self.spec.path, schema.height, schema.width, **form, **given)
+        return Reading(schema.encode(images, labels), None, {})
+
+
+class TableFile(Source):
+    """A table in a file, or in memory.
+
+    Args:
+        spec: the settings.
+        frame: the records, where they are in memory; the settings name no file then.
+        schema: their description, where no file holds it.
     """
-    with _settings_refused():
-        if conf.source == "table":
-            return read_open_columns(_table_source(conf), _described(conf), person=conf.person)
-        form = BasketForm(**_given(conf, "form", "separator", "columns"), label=conf.label or bool(conf.classes))
-        keys = basket_keys(conf.path, form=form)
-    return {"items": (keys.indptr, keys.ids, keys.names)}, None
+
+    def __init__(self, spec: TableSpec, frame: Any = None, schema: TableSchema | None = None) -> None:
+        super().__init__(spec)
+        self._frame = frame
+        if schema is not None:
+            self.described = schema
+
+    @cached_property
+    def described(self) -> TableSchema:
+        """The schema, of which something may be left to be found privately."""
+        if not self.spec.schema_:
+            raise UsageError(
+                "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
+                "drafts one"
+            )
+        # Hydra reads 12 and [a] as a number and a list.
+        if not isinstance(self.spec.schema_, str):
+            raise UsageError(
+                f"data.schema={shown(self.spec.schema_)}: expected the name of a file, as in data.schema=FILE.schema.yaml; "
+                "a name that is a number needs its folder before it, as in data.schema=./12"
+            )
+        return read_schema(self.spec.schema_)
+
+    def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
+        # Before anything was found, any will do.
+        return self.described.filled(found or {c.name: [0, 1] if c.find == BOUNDS else ["a"] for c in self.described.open})
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return self.described.as_json()
+
+    @property
+    def _records(self) -> Any:
+        return self.spec.path if self._frame is None else self._frame
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        return super().files() if self._frame is None else []
+
+    def contents(self) -> Iterator[np.ndarray]:
+        if self._frame is not None:
+            yield from table_bytes(self._frame, self.described, self.spec.person)
+        yield from super().contents()
+
+    def _read(self, schema: TableSchema, held_out: bool) -> Reading:
+        return read_table(self._records, schema, **self.spec.given("outside", "person"))
+
+    @property
+    def open_parts(self) -> dict[str, Part]:
+        rows = self.spec.most_rows
+        return {
+            column.name: Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
+            for column in self.described.open
+        }
+
+    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+        with _settings_refused():
+            return read_open_columns(self._records, self.described, person=self.spec.person)
+
+    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
+        columns = {column.name: column for column in self.described.open}
+        said = {}
+        for name, value in found.items():
+            fields = columns[name].filled(value)
+            said[name] = f"from {fields['low']} to {fields['high']}" if "low" in fields else _few(fields["values"])
+        return said
 
 
-def found_in_words(conf: DataConf, found: dict[str, Any]) -> dict[str, str]:
-    """What was found privately, as a schema would say it."""
-    columns = {column.name: column for column in _described(conf).open} if conf.source == "table" else {}
-    said = {}
-    for name, value in found.items():
-        fields = columns[name].filled(value) if name in columns else {"values": value}
-        if "low" in fields:
-            said[name] = f"from {fields['low']} to {fields['high']}"
+class BasketFile(Source):
+    """Baskets in a file."""
+
+    word = "basket"
+
+    def declare(self, found: dict[str, Any] | None = None) -> BasketSchema:
+        spec, private = self.spec, self.spec.items == PRIVATE
+        if private:
+            # A name that no file could hold is left out.
+            items = [name for name in found["items"] if is_name(name)] if found else ["a", "b"]
         else:
-            names = [str(key) for key in fields["values"]]
-            said[name] = ", ".join(names) if len(names) < 8 else f"{len(names):,} of them"
-    return said
+            items = spec.items if isinstance(spec.items, list) else read_items(spec.items)
+        if not isinstance(spec.classes, list | tuple | None):
+            raise UsageError(
+                f"data.classes={shown(spec.classes)}: expected names in a list, as in data.classes=[day,night]"
+            )
+        # Fewer may be found than a basket holds.
+        most = min(spec.max_items, len(items)) if private else spec.max_items
+        return BasketSchema(tuple(items), most, tuple(spec.classes or ()))
+
+    @property
+    def record(self) -> str:
+        return f"basket (all rows of one {self.spec.columns[0]})" if self.spec.columns else self.word
+
+    def _read(self, schema: BasketSchema, held_out: bool) -> Reading:
+        return read_baskets(self.spec.path, schema, **self.spec.given("outside", "person", *_BASKETS))
+
+    @property
+    def open_parts(self) -> dict[str, Part]:
+        if self.spec.items != PRIVATE:
+            return {}
+        if not 1 <= self.spec.max_items <= MOST_ITEMS:
+            raise UsageError(f"data.max_items={self.spec.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
+        return {"items": Part(KEYS, self.spec.most_rows * self.spec.max_items)}
+
+    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+        spec = self.spec
+        with _settings_refused():
+            form = BasketForm(**spec.given("form", "separator", "columns"), label=spec.label or bool(spec.classes))
+            keys = basket_keys(spec.path, form=form)
+        return {"items": (keys.indptr, keys.ids, keys.names)}, None
 
 
-def check_reading(conf: DataConf) -> None:
-    """Refuse settings that a kind does not have, and persons without a bound: all that reading records goes by.
+class SeriesFile(Source):
+    """Series in a file."""
 
-    Raises:
-        UsageError: naming the setting.
-    """
-    kind = KINDS[conf.source]
-    has = {*_ALWAYS, *kind.settings}
-    for field in dataclasses.fields(conf):
-        value = None if field.name in ("found", "memory") else getattr(conf, field.name)
-        if value is not None and field.name not in has:
-            raise UsageError(f"data.{field.name}={value}: data={conf.source} has no such setting")
-    if (conf.person is None) != (conf.max_rows is None):
-        raise UsageError(
-            f"data.person={conf.person} with data.max_rows={conf.max_rows}: expected both, the column that says whose a "
-            "record is and how many records of a person take part at most, or neither"
-        )
-    if conf.max_rows is not None and not 1 <= conf.max_rows <= _MOST_ROWS:
-        raise UsageError(f"data.max_rows={conf.max_rows}: expected a whole number from 1 to {_MOST_ROWS:,}")
-    if conf.outside not in (None, "refuse", "clamp"):
-        raise UsageError(f"data.outside={conf.outside}: expected refuse or clamp")
+    word = "series"
+
+    def declare(self, found: dict[str, Any] | None = None) -> SeriesSchema:
+        return SeriesSchema(**self.spec.given("length", "low", "high", "channels", "classes", "decimals"))
+
+    @property
+    def record(self) -> str:
+        named = " and one ".join(name for name in (self.spec.by, self.spec.day and f"day of {self.spec.day}") if name)
+        return f"series (all rows of one {named})" if named else self.word
+
+    def _read(self, schema: SeriesSchema, held_out: bool) -> Reading:
+        return read_series(self.spec.path, schema, **self.spec.given("outside", "person", *_SERIES))
 
 
-def check(conf: DataConf) -> None:
-    """The same, and what a training needs besides: shares of the budget for what is to be found privately.
+def source_of(spec: DataSpec) -> Source:
+    """Return the source that settings describe."""
+    from lightning_dpgen.specs.custom_data import CustomSource
 
-    Raises:
-        UsageError: naming the setting.
-    """
-    check_reading(conf)
-    opened = open_parts(conf)
-    if bool(opened) != (conf.discovery_share is not None):
-        raise UsageError(
-            f"data.discovery_share={conf.discovery_share}: expected a share of the budget, as in "
-            "data.discovery_share=0.05, exactly where something is to be found privately "
-            f"({', '.join(opened) or 'nothing here'})"
-        )
-    if opened and conf.outside != "clamp":
-        raise UsageError(
-            f"data.outside={conf.outside or 'refuse'}: what is found privately does not cover every record, and a refusal "
-            "would tell: set data.outside=clamp"
-        )
-    if "items" in opened and conf.person is not None:
-        raise UsageError(f"data.items=private with data.person={conf.person}: declare the items where a person has several")
+    kinds = {
+        PicturesSpec: PictureFiles, TableSpec: TableFile, BasketsSpec: BasketFile, SeriesSpec: SeriesFile,
+        CustomDataSpec: CustomSource,
+    }  # fmt: skip
+    return kinds.get(type(spec), PublicSource)(spec)
 
 
-def _given(conf: DataConf, *names: str) -> dict[str, Any]:
-    """Those settings that are given, by name."""
-    return {name: value for name in names if (value := getattr(conf, name)) is not None}
+def _few(keys: list[Any]) -> str:
+    return ", ".join(str(key) for key in keys) if len(keys) < 8 else f"{len(keys):,} of them"
 
 
-def _needed(conf: DataConf, *names: str) -> None:
-    for name in names:
-        if getattr(conf, name) is None:
-            raise UsageError(f"data.{name}: must be given, as in data.{name}=...")
-
-
-def _file(conf: DataConf, held_out: bool) -> list[Path]:
-    if conf.memory is not None:
-        return []
-    if not conf.path:
-        raise MissingData(f"data={conf.source} needs data.path=..., the place of its records")
-    path = Path(conf.path)
-    if not path.exists():
-        raise MissingData(f"no file {path} (data.path)")
-    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-
-
-def _public(
-    of: str, settings: tuple[str, ...] = (), *, varied: Callable[[DataConf, Schema], Schema] = lambda _, schema: schema
-) -> Kind:
-    return Kind(
-        of,
-        settings,
-        declare=lambda conf: varied(conf, public_set(conf.source).schema),
-        find=lambda conf, held_out: find_public_set(conf.source, held_out=held_out),
-        read=lambda conf, schema, held_out: load_public_set(conf.source, schema, held_out=held_out),
-        held_out=True,
-        record={"images": "picture", "table": "record", "baskets": "basket", "series": "series"}[of],
-    )
-
-
-def _varied_pictures(conf: DataConf, schema: ImageSchema) -> ImageSchema:
-    return dataclasses.replace(schema, **_given(conf, "classes", "threshold"))
-
-
-def _pictures(conf: DataConf) -> ImageSchema:
-    _needed(conf, "height", "width")
-    names = tuple(conf.classes) if isinstance(conf.classes, list) else ()
-    if any(type(name) is int for name in names):
-        raise UsageError(
-            f"data.classes={list(names[:5])}: expected names as text, as in data.classes=[cats,dogs], or data.classes="
-            f"{len(names)} for labels that are the whole numbers from 0 to {len(names) - 1}"
-        )
-    if names:
-        public_names("classes", names, 2, MOST_CLASSES)
-    classes = len(names) if names else conf.classes or 0
-    given = _given(conf, "height", "width", "channels", "threshold")
-    return ImageSchema(**{"levels": 255, "classes": classes, "names": names} | given)
-
-
-def _read_pictures(conf: DataConf, schema: ImageSchema, held_out: bool) -> Reading:
-    form = {"channels": schema.channels, "classes": list(schema.names) or schema.classes}
-    images, labels = read_pictures(conf.path, schema.height, schema.width, **form, **_given(conf, "fit", "high"))
-    return Reading(schema.encode(images, labels), None, {})
-
-
-def _table(conf: DataConf) -> Schema:
-    if not conf.schema:
-        raise UsageError(
-            "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
-            "specs one"
-        )
-    schema = _described(conf)
-    # Before anything was found, any will do.
-    return schema.filled(conf.found or {c.name: [0, 1] if c.find == BOUNDS else ["a"] for c in schema.open})
-
-
-def _described(conf: DataConf) -> TableSchema:
-    if isinstance(conf.schema, TableSchema):
-        return conf.schema
-    # Hydra reads 12 and [a] as a number and a list.
-    if not isinstance(conf.schema, str | Path):
-        raise UsageError(
-            f"data.schema={shown(conf.schema)}: expected the name of a file, as in data.schema=FILE.schema.yaml; a name "
-            "that is a number needs its folder before it, as in data.schema=./12"
-        )
-    return read_schema(conf.schema)
-
-
-def _table_source(conf: DataConf) -> Any:
-    return conf.path if conf.memory is None else conf.memory
-
-
-def _read_table(conf: DataConf, schema: TableSchema, held_out: bool) -> Reading:
-    return read_table(_table_source(conf), schema, **_given(conf, "outside", "person"))
-
-
-def _baskets(conf: DataConf) -> BasketSchema:
-    if conf.items == PRIVATE:
-        # What no file could hold as a name is left out.
-        items = [name for name in conf.found["items"] if is_name(name)] if conf.found else ["a", "b"]
-    else:
-        items = conf.items if isinstance(conf.items, list) else read_items(conf.items)
-    _needed(conf, "max_items")
-    if not isinstance(conf.classes, list | tuple | None):
-        raise UsageError(f"data.classes={shown(conf.classes)}: expected names in a list, as in data.classes=[day,night]")
-    # Fewer may be found than a basket holds.
-    most = min(conf.max_items, len(items)) if conf.items == PRIVATE else conf.max_items
-    return BasketSchema(tuple(items), most, tuple(conf.classes or ()))
-
-
-def _series(conf: DataConf) -> SeriesSchema:
-    _needed(conf, "length", "low", "high")
-    return SeriesSchema(**_given(conf, "length", "low", "high", "channels", "classes", "decimals"))
-
-
-KINDS = {
-    **{
-        name: _public("images", ("classes", "threshold"), varied=_varied_pictures)
-        for name in ("digits", "mnist", "fashion_mnist")
-    },
-    **{name: _public("table", ("bins",)) for name in ("adult", "mushroom")},
-    **{name: _public("baskets") for name in ("retail", "bms_webview1")},
-    **{name: _public("series") for name in ("uk_demand", "powercons", "ausgrid")},
-    "images": Kind(
-        "images",
-        ("path", "height", "width", "channels", "classes", "threshold", "fit", "high"),
-        _pictures,
-        _file,
-        _read_pictures,
-        record="picture",
-    ),
-    "own": Kind(
-        None,
-        ("target", "options", "bins", *_PERSONS),
-        lambda conf: own_data(conf).schema,
-        lambda conf, held_out: [],
-        lambda conf, schema, _: read_own(conf, schema),
-        in_memory=own_bytes,
-    ),
-    "table": Kind(
-        "table",
-        ("path", "schema", "bins", "discovery_share", *_PERSONS),
-        _table,
-        _file,
-        _read_table,
-        in_memory=lambda conf: table_bytes(conf.memory, conf.schema, conf.person),
-    ),
-    "baskets": Kind(
-        "baskets",
-        ("path", "items", "max_items", "classes", "discovery_share", *_PERSONS, *_BASKETS),
-        _baskets,
-        _file,
-        lambda conf, schema, _: read_baskets(conf.path, schema, **_given(conf, "outside", "person", *_BASKETS)),
-        record="basket",
-    ),
-    "series": Kind(
-        "series",
-        ("path", "length", "low", "high", "channels", "classes", "decimals", *_PERSONS, *_SERIES),
-        _series,
-        _file,
-        lambda conf, schema, _: read_series(conf.path, schema, **_given(conf, "outside", "person", *_SERIES)),
-        record="series",
-    ),
-}
+@contextmanager
+def _settings_refused() -> Iterator[None]:
+    """Turn what a reader has against its arguments into a mistake in the settings."""
+    try:
+        yield
+    except (BadRecords, BadSchema):
+        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from None

@@ -1,9 +1,9 @@
-"""What ends the program with one line and an exit status, instead of a traceback."""
+"""The error that ends the program with one line and an exit status, instead of a traceback."""
 
 from __future__ import annotations
 
 OK, FAULT, MISTAKE, OVERSPENT, INTERRUPTED = 0, 1, 2, 3, 130
-# Of several devices one is gone; of sysexits.h, "try again".
+# One of several devices is gone: "try again" of sysexits.h.
 RANK_LOST = 75
 
 
@@ -21,7 +21,7 @@ class UsageError(Exception):
 
 
 def describe_os_error(error: OSError) -> str:
-    """The file and what is wrong with it, without Python's error number."""
+    """Return the file and what is wrong with it, without Python's error number."""
     if error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return error.strerror or str(error)

@@ -130,7 +130,6 @@ REFUSED = {
     "one process": ["trainer.devices=2"],
     "one component": ["split.k=5"],
     "leave them out": ["privacy.study=census"],
-    "by themselves": ["model.measured_share=0.5"],
     "no setting": ["audit.guesses=5"],
     "model.steps=0": ["model.steps=0"],
 }

@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from lightning_dpgen.specs import sources as kinds
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 N = 900
@@ -97,7 +95,7 @@ def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeyp
     (tmp_path / "visits.schema.yaml").write_text(OPEN)
     arguments = [*table, f"data.n={N}", "data.discovery_share=0.2", "data.outside=clamp", *QUICK, f"run_dir={tmp_path}/run"]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train._Run, "_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
     status, _, err = dpgen("train", *arguments)
     assert status == 0, err
@@ -149,7 +147,8 @@ def _interrupt_after(work, *arguments, **keywords):
 def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, found):
     """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
     from lightning_dpgen.runs import discover as first_pass
-    from lightning_dpgen.specs.configuration import read_conf
+    from lightning_dpgen.specs.run import read_run
+    from lightning_dpgen.specs.sources import source_of
 
     table, seen = _visits(tmp_path), []
     if found:
@@ -159,7 +158,8 @@ def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, fou
     line = text.splitlines()[1].split(",")
     for more in ("", "".join(",".join(["x", "9999", *line[2:]]) + "\n" for _ in range(9))):
         (tmp_path / "visits.csv").write_text(text + more)
-        seen.append(first_pass.look(read_conf(bought)).n)
+        spec = read_run(bought)
+        seen.append(first_pass.look(spec, source_of(spec.data)).n)
     assert seen[1] - seen[0] == 3
 
 
@@ -264,15 +264,13 @@ def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):
     assert "reading (private, stays here): town" in out
 
 
-def test_every_kind_lists_its_settings():
-    """What a file of conf/data offers is what the kind has, and the other way round."""
-    from lightning_dpgen.specs.configuration import RECORDS, conf_dir
+def test_every_source_has_its_file():
+    from lightning_dpgen.specs.compose import conf_dir
+    from lightning_dpgen.specs.run import RECORDS, ROWS, RunSpec
+    from lightning_dpgen.specs.spec import variants
 
-    assert set(kinds.KINDS) == set(RECORDS)
-    for name, kind in kinds.KINDS.items():
-        lines = (conf_dir() / "data" / f"{name}.yaml").read_text().splitlines()
-        offered = {line.split(":")[0] for line in lines if line and not line.startswith("#")}
-        assert offered == {"source", "n", "n_share", *kind.settings}
+    assert set(variants(RunSpec, "data")) == set(RECORDS)
+    assert {path.stem for path in (conf_dir() / "data").glob("*.yaml")} == {*RECORDS, *ROWS}
 
 
 WRITTEN = {

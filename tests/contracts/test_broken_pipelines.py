@@ -518,8 +518,7 @@ BROKEN = {
     ),
     "expected lot of the true number of records": Broken(
         trained_run.trained_mixture,
-        {"module = make_module(conf, settings.schema, settings.clipping, account)":
-         "module = make_module(conf, settings.schema, settings.clipping, account); module.n = len(records)"},
+        {"module = run.settings.module(account)": "module = run.settings.module(account); module.n = len(records)"},
         (same_release_of_a_network,),
     ),
     "killed trial that plans anew": Broken(

@@ -27,7 +27,8 @@ from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.runs.run import train
-from lightning_dpgen.specs.configuration import read_conf
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.sources import source_of
 
 ROWS = 3
 TABLE = {
@@ -95,7 +96,8 @@ def _own(*words: str) -> Callable[[Any, Path], None]:
         global handed
         handed = data
         with Interrupts().caught() as interrupts:
-            train(read_conf(conf), RunFolder(folder), interrupts, SilentReporter())
+            spec = read_run(conf)
+            train(spec, source_of(spec.data), RunFolder(folder), interrupts, SilentReporter())
 
     return release
 

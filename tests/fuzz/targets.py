@@ -46,7 +46,7 @@ from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.configuration import read_project_conf
+from lightning_dpgen.specs.run import read_projection
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import FAULT
 
@@ -320,7 +320,7 @@ def read_overrides(path: Path) -> None:
         return
     try:
         if words and words[0] == "project":
-            read_project_conf(words[1:])
+            read_projection(words[1:])
         else:
             read_settings(words)
     except Exception as error:

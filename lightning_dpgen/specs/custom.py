@@ -1,4 +1,4 @@
-"""Code of somebody's own, by the name that a person has written on the command line: never by one found in a release."""
+"""Code of the user's own, by the name that a person has written on the command line: never by one found in a release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def named(setting: str, target: str | None) -> Any:
-    """What a dotted name stands for, such as ``package.module.function``; also of a module in the working directory.
+    """Return the object of a dotted name, such as ``package.module.function``; also of a module in the working directory.
 
     Args:
         setting: that holds the name, for messages.
@@ -46,7 +46,7 @@ def named(setting: str, target: str | None) -> Any:
 
 
 def options_of(setting: str, options: Any) -> dict[str, Any]:
-    """Options as keyword arguments: plain values. They are public: the certificate of a release shows them as given.
+    """Return options as keyword arguments: plain values. They are public: the certificate of a release shows them as given.
 
     Raises:
         UsageError: for anything else.
@@ -65,5 +65,5 @@ def options_of(setting: str, options: Any) -> dict[str, Any]:
 
 
 def said(error: BaseException) -> str:
-    """An error of somebody's code in one line."""
+    """Return an error of the user's code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
