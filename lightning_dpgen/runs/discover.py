@@ -94,8 +94,9 @@ def follows_from_settings(spec: RunSpec) -> bool:
     """Return True where every access after the first pass follows from the settings, whatever it finds.
 
     Its events are fixed then. A default that follows from the number of records, or from what is found of columns and
-    items, must be given: rate, steps (or the noise of a step, and steps from the budget) and the share of the cluster means. Where
-    the number of records is bought, so must all else of the split. What is measured always follows from the columns.
+    items, must be given: rate, steps (or the noise of a step, and steps from the budget) and the share of the cluster
+    means. Where the number of records is bought, so must all else of the split. What is measured always follows from the
+    columns.
 
     Args:
         spec: as it was asked for, without defaults.
