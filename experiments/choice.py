@@ -3,12 +3,12 @@
     python experiments/choice.py FOLDER [--kinds table,baskets] [--write]
 
 Records are simulated, or public pictures (Fashion-MNIST); none of them are those of the league table. Each candidate of
-`lightning_dpgen.cli.choice` is trained by `dpgen train` with its defaults on half of them, with a label and without, at
-several epsilons. Its synthetic records are scored against the other half. With a label the score is the accuracy of a
-random forest trained on them, over that of one trained on the first half. Without one it is the mean of two scores from 0
-to 1: how little gradient boosting tells synthetic from real records, and how near their second moments are. For baskets
-without one it is the nearness to 0 of the mean relative error of queries that count baskets with all of a few items.
-Results are kept in FOLDER; --write puts the means over seeds into the package (`lightning_dpgen/cli/choice.json`).
+`specs/model_choice.py` is trained by `dpgen train` with its defaults on half of them, with a label and without, at
+several epsilons. What it makes is scored against the other half: with a label by the accuracy of a random forest that was
+trained on it, over that of one trained on the first half; without one by the mean of two scores from 0 to 1: how little
+gradient boosting tells synthetic from real records, and how near their second moments are; of baskets by how near to 0 the
+mean relative error of queries is that count baskets with all of a few items. What has been computed is kept in FOLDER;
+--write puts the means over seeds into the package (`lightning_dpgen/specs/model_choice.json`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ import torch
 from kept import Kept
 from simulated_baskets import simulate
 
-from lightning_dpgen.cli import choice
-from lightning_dpgen.cli.defaults import strength_of
-from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.cli.main import main as dpgen
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
@@ -41,6 +39,8 @@ from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries
 from lightning_dpgen.metrics.detection import detection
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.specs import model_choice as choice
+from lightning_dpgen.specs.defaults import strength_of
 
 N = 10_000
 EPSILONS, DELTA = (0.3, 1.0, 4.0, 16.0), 1e-5
@@ -134,7 +134,7 @@ def cell(folder: Path, kind: str, label: bool, epsilon: float, candidate: str, s
     """Train one candidate, and score it."""
     schema, encoded = KINDS[kind](label, np.random.default_rng([seed, label]))
     run = folder / f"{kind}.{label}.{epsilon:g}.{candidate}.{seed}"
-    settings = [f"{name}={value}" for name, value in choice.CANDIDATES[candidate].items()]
+    settings = [f"model={candidate}"]
     start = time.perf_counter()
     if not (run / "release").is_dir():
         options = f"{{kind: {kind}, label: {str(label).lower()}, seed: {seed}}}"

@@ -34,8 +34,6 @@ import torch
 from kept import Kept
 from torch import Tensor
 
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.settings import Settings, read_settings
 from lightning_dpgen.clustering.kmeans import Split
 from lightning_dpgen.data.public_sets import load_public_set
 from lightning_dpgen.data.records import Records
@@ -47,6 +45,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
+from lightning_dpgen.specs.settings import Settings, read_settings
 
 K, Q, EPOCH, EPOCHS, DRAWS = 10, 0.0017, 589, 20, 5
 
@@ -83,10 +82,10 @@ WAYS = {
 def trained(way: Way, settings: Settings, records: Records, seed: int) -> tuple[StackedVAE, Split, float]:
     """Return the network, the split, and the mean bound over steps and components."""
     account = Account(settings.plan(), stream=PrivateStream(seed=seed))
-    n, k = settings.conf.data.n, settings.split.k
+    n, k = settings.n, settings.split.k
     split = PrivateSplitDataModule(records, settings.split, account, n=n, seed=seed).make_split()
     rule = PerComponent(settings.clipping) if way.own else settings.clipping
-    module = make_module(settings.conf, settings.schema, rule, account)
+    module = settings.module(account, rule)
     module.network.start_at(split.means)
     optimizer, lots = module.configure_optimizers(), PoissonLots(records, account, clusters=split.clusters, k=k)
     bounds = []
@@ -164,7 +163,7 @@ def main() -> None:
     means, n = [], 0
     for name, way in WAYS.items():
         settings = way.settings(asked.epochs)
-        n = settings.conf.data.n
+        n = settings.n
         print(f"{name}: {costs(settings.plan())}", flush=True)
         for lr in way.learning_rates:
             found = [

@@ -51,7 +51,6 @@ MODELS: list[tuple[str, list[str]]] = [
     ("vae", ["model=vae"]),
     ("wgan", ["model=wgan"]),
     ("rbm", ["model=rbm"]),
-    *((f"{name} with measurements", [f"model={name}", "model.measured_share=0.5"]) for name in ("vae", "wgan", "rbm")),
 ]
 # Those that are trained without privacy as well.
 TWINS = ("measured", "vae")

@@ -27,7 +27,6 @@ from kept import Kept
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
-from lightning_dpgen.cli.defaults import default_bins, defaults
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
@@ -36,6 +35,7 @@ from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.specs.defaults import default_bins, defaults
 
 DELTA, LEVELS = 1e-5, ("RF", "HGB", "AUC of HGB", "distance of tables")
 

@@ -4,7 +4,7 @@ import importlib
 
 # Loaded when first used: `dpgen --help` and `dpgen verify` should not wait for Lightning.
 _EXPORTS = {
-    "cli.fit": ["Fitted", "fit"],
+    "api": ["Fitted", "fit"],
     "clustering.kmeans": ["Split"],
     "clustering.settings": ["SplitSettings"],
     "sampling.lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import lightning_dpgen
-from lightning_dpgen.cli.configuration import conf_dir
-from lightning_dpgen.cli.settings import read_settings
+from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.settings import read_settings
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "lightning_dpgen"
@@ -16,7 +16,7 @@ PACKAGE = ROOT / "lightning_dpgen"
 ORDER = [
     "privacy", "sampling", "data", "clustering", "projection", "gradients", "optim", "models", "measure", "metrics",
     "release",
-    "plugins", "audit", "cli",
+    "plugins", "audit", "specs", "runs", "cli",
 ]  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def _overrides() -> list[list[str]]:
 @pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
 def test_every_configuration_file_builds(overrides):
     settings = read_settings(overrides)
-    assert settings.declared()["n"] == settings.conf.data.n
+    assert settings.declared()["n"] == settings.spec.data.n
 
 
 @pytest.mark.filterwarnings("ignore")

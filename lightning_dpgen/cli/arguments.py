@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import UsageError
 
 
 class Parser(argparse.ArgumentParser):
@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """A whole number, 0 or more."""
+    """Return a whole number, 0 or more."""
     try:
         value = int(text)
     except ValueError:

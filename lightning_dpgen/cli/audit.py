@@ -17,17 +17,6 @@ from lightning_dpgen.audit.measurements import audit_measurements
 from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
 from lightning_dpgen.audit.one_run import StepScores, audit_run, measured_scores
 from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
-from lightning_dpgen.cli import kinds, launch
-from lightning_dpgen.cli.configuration import AuditConf, read_audit_conf
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.measured import recipe_of
-from lightning_dpgen.cli.measured_run import split_module
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.settings import Settings, fill
-from lightning_dpgen.cli.table import aligned
-from lightning_dpgen.cli.trained_run import fit, quiet_lightning
-from lightning_dpgen.cli.usage_error import FAULT, OK, UsageError
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
@@ -39,11 +28,20 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.launched import started
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.runs.train import fit, quiet_lightning
+from lightning_dpgen.specs.run import AuditOptions, AuditSpec, read_run
+from lightning_dpgen.specs.settings import Settings, fill
+from lightning_dpgen.specs.sources import Source, source_of
+from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
 # A bound so far below the norm of a gradient that a missing clip is seen at once.
 _FAR_BELOW = 10.0
-# Of canaries among which the longest gradient is looked for.
+# Canaries among which the longest gradient is looked for.
 _LOOKED_AT = 200
 
 HELP = """usage: dpgen audit [NAME=VALUE ...]
@@ -53,7 +51,7 @@ made-up records, and prints how much epsilon the attacks show, at least, beside 
 
   dpgen audit data=digits model=vae privacy.epsilon=2
   dpgen audit data=adult model=measured audit.canaries=500
-  dpgen audit data=digits audit.spend=true          canaries among the records, which must be such that nobody minds
+  dpgen audit data=digits audit.spend=true          canaries among the records, which must be such that no one minds
 
 Settings: those of dpgen train, and audit.canaries, audit.draws, audit.confidence, audit.spend.
 Exit status: 0 if no claim is refuted, 1 if one is."""
@@ -71,13 +69,14 @@ def run(argv: Sequence[str]) -> int:
         print(HELP)
         print(LIMITS)
         return OK
-    conf = read_audit_conf(argv)
-    settings = _settled(conf)
-    audits = list(_audits(conf, settings))
+    spec = read_run(argv, AuditSpec)
+    source = source_of(spec.data)
+    settings = _settle(spec, source)
+    audits = list(_audits(spec.audit, settings, source))
     # All bounds hold together with the confidence that is asked for; the last one, of the whole run, needs half of it.
-    error = 0.5 * (1.0 - conf.audit.confidence)
+    error = 0.5 * (1.0 - spec.audit.confidence)
     errors = [error / (len(audits) - 1)] * (len(audits) - 1) + [error]
-    print(f"auditing {settings.conf.model.name} on made-up records, like those of data={conf.data.source}", flush=True)
+    print(f"auditing {settings.spec.model.name} on made-up records, like those of data={spec.data.source}", flush=True)
     findings: list[Finding] = []
     rows = [("audited", "claimed epsilon", "at delta", "at least", "verdict", "by")]
     begin = time.monotonic()
@@ -86,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
         findings += found
         rows += [_row(one) for one in found]
     print(f"\n{aligned(rows)}\n")
-    together = f"all bounds together at confidence {conf.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
+    together = f"all bounds together at confidence {spec.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
     refuted = [one.what for one in findings if one.refuted]
     if refuted:
         print(f"REFUTED: {', '.join(refuted)} ({together}). Do not publish what this software has made.\n")
@@ -101,41 +100,30 @@ def _row(found: Finding) -> tuple[str, ...]:
     return found.what, f"{found.claim:.4g}", f"{found.delta:g}", f"{found.bound:.4g}", verdict, found.how
 
 
-def _settled(conf: AuditConf) -> Settings:
-    options, ranks = conf.audit, conf.trainer.devices * conf.trainer.num_nodes
-    for name, least, most in (("canaries", 20, 10**5), ("draws", 100, 10**7)):
-        if not least <= getattr(options, name) <= most:
-            raise UsageError(f"audit.{name}={getattr(options, name)}: expected a whole number from {least} to {most:,}")
-    if not 0.5 <= options.confidence < 1.0:
-        raise UsageError(f"audit.confidence={options.confidence:g}: expected a number from 0.5, below 1")
-    if conf.privacy.noise == "off":
+def _settle(spec: AuditSpec, source: Source) -> Settings:
+    ranks = spec.trainer.devices * spec.trainer.num_nodes
+    if not spec.privacy.private:
         raise UsageError("privacy=off: claims nothing that could be audited")
-    if conf.debug.private_seed is not None:
-        raise UsageError(f"debug.private_seed={conf.debug.private_seed}: says itself that it is not private; leave it out")
-    if launch.started() or ranks != 1:
-        raise UsageError(f"trainer.devices={conf.trainer.devices}: an audit is one process on one device")
-    if conf.privacy.study is not None or conf.privacy.selection is not None:
+    if spec.debug.private_seed is not None:
+        raise UsageError(f"debug.private_seed={spec.debug.private_seed}: says itself that it is not private; leave it out")
+    if started() or ranks != 1:
+        raise UsageError(f"trainer.devices={spec.trainer.devices}: an audit is one process on one device")
+    if spec.privacy.study is not None or spec.privacy.selection is not None:
         raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
-    if conf.split.k not in (None, 1):
-        raise UsageError(f"split.k={conf.split.k}: canaries belong to one component in an audit; leave it out")
-    if conf.model.measured_share is not None:
-        raise UsageError(
-            f"model.measured_share={conf.model.measured_share:g}: audit the two parts by themselves, model=measured and "
-            "the network without it"
-        )
-    conf.split.k = 1
-    return fill(conf)
+    if spec.split.k not in (None, 1):
+        raise UsageError(f"split.k={spec.split.k}: canaries belong to one component in an audit; leave it out")
+    return fill(spec.changed(split=spec.split.changed(k=1)), source)
 
 
-def _audits(conf: AuditConf, settings: Settings) -> Iterator[Callable[[float], list[Finding]]]:
-    options, plan = conf.audit, settings.plan()
-    canaries = canaries_of(settings.schema, options.canaries, conf.seed)
+def _audits(options: AuditOptions, settings: Settings, source: Source) -> Iterator[Callable[[float], list[Finding]]]:
+    plan = settings.plan()
+    canaries = canaries_of(settings.schema, options.canaries, settings.spec.seed)
     for name in CASES:
         yield lambda confidence, name=name: [audit_mechanism(name, options.draws, confidence)]
     yield lambda _: [audit_randomness()]
     if settings.clipping is None:
         component = _component(canaries)
-        recipe = recipe_of(settings.conf, settings.schema)
+        recipe = settings.recipe
         count = len(recipe.workloads)
         yield lambda confidence: audit_measurements(
             recipe, plan, canaries, component, options.draws, 1.0 - (1.0 - confidence) / count
@@ -144,18 +132,18 @@ def _audits(conf: AuditConf, settings: Settings) -> Iterator[Callable[[float], l
         yield lambda confidence: [audit_lots(plan.stage(TRAINING).access.sample_rate, options.draws, confidence)]
         yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence)]
         yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence, far_below=True)]
-    yield lambda confidence: [_whole(conf, settings, plan, canaries, confidence)]
+    yield lambda confidence: [_whole(settings, plan, canaries, confidence, source if options.spend else None)]
 
 
 def _step(
     settings: Settings, plan: Plan, canaries: Records, draws: int, confidence: float, *, far_below: bool = False
 ) -> Finding:
-    """Of the private step as it is configured, or with a fixed bound far below the norm of the record."""
+    """Audit the private step as it is configured, or with a fixed bound far below the norm of the record."""
     access = plan.stage(TRAINING).access
 
     def module(clipping: ClippingRule, access: Access) -> PrivateMixture:
         account = Account(plan_of_many(access, 2 * draws, plan))
-        return make_module(settings.conf, settings.schema, clipping, account)
+        return settings.module(account, clipping)
 
     few = Records(canaries.schema, canaries.encoded[:_LOOKED_AT])
     made = module(settings.clipping, access)
@@ -168,26 +156,23 @@ def _step(
     return audit_step(made, few, place, draws, confidence, what=what)
 
 
-def _whole(conf: AuditConf, settings: Settings, plan: Plan, canaries: Records, confidence: float) -> Finding:
-    """Of one whole run."""
+def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float, source: Source | None) -> Finding:
+    """Audit one whole run."""
     what = "the whole run"
-    others = kinds.records_of(settings.conf.data, settings.schema)[0] if conf.audit.spend else None
+    others = None if source is None else source.records(settings.schema)[0]
 
     def scored(part: np.ndarray) -> np.ndarray:
         taken = canaries.encoded[np.flatnonzero(part)]
         records = Records(settings.schema, taken if others is None else Encoded.joined([others.encoded, taken]))
         account = Account(plan)
         if settings.clipping is None:
-            recipe = recipe_of(settings.conf, settings.schema)
-            return measured_scores(recipe, records, _component(records), account, canaries, _component(canaries))
-        module = make_module(settings.conf, settings.schema, settings.clipping, account)
+            return measured_scores(settings.recipe, records, _component(records), account, canaries, _component(canaries))
+        module = settings.module(account)
         watching = StepScores(module, canaries)
-        interrupts = Interrupts()
         with tempfile.TemporaryDirectory() as folder, quiet_lightning():
-            data = split_module(settings, records, account, None, interrupts)
-            own = RunFolder(Path(folder))
-            make_private(own.private)
-            fit(settings, module, data, account, own, interrupts, Ranks(), bar=False)
+            run = Context(settings, account, RunFolder(Path(folder)), Interrupts(), keeps=False)
+            make_private(run.folder.private)
+            fit(run, module, run.split_module(records))
         return watching.scores
 
     def claims(delta: float) -> float:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.candidates import asks_for_selection, read_candidates
-from lightning_dpgen.cli.configuration import Conf, ProjectConf
 from lightning_dpgen.cli.projection_table import planned_projection, projection_table
-from lightning_dpgen.cli.reporter import TerminalReporter
-from lightning_dpgen.cli.settings import read_settings
-from lightning_dpgen.cli.studies import check_study, said, study_of
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.warn import warn
-from lightning_dpgen.cli.warnings import cells_warning, delta_warning, seed_warning
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.runs.candidates import read_candidates
+from lightning_dpgen.runs.reporter import TerminalReporter, warn
+from lightning_dpgen.runs.studies import check_study, said, study_of
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.runs.warnings import doubts, seed_warning
+from lightning_dpgen.specs.compose import asks_for_selection
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import read_settings
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 
@@ -32,29 +33,27 @@ def run(argv: Sequence[str]) -> int:
     if argv[:1] == ["project"]:
         projection = planned_projection(argv[1:])
         print(projection_table(projection))
-        _tell_study(projection.conf, projection.plan())
+        _tell_study(projection.spec, projection.plan())
         return 0
     if asks_for_selection(argv):
         candidates = read_candidates(argv, TerminalReporter())
         print(candidates.table())
-        _tell_study(candidates.settings[0].conf, candidates.plan)
+        _tell_study(candidates.settings[0].spec, candidates.plan)
         return 0
     settings = read_settings(argv)
     plan = settings.plan()
-    doubt = settings.split.doubt(plan, settings.conf.data.n)
-    cells = cells_warning(settings.conf, settings.schema, plan)
-    for text in (delta_warning(settings.conf), seed_warning(settings.conf), doubt, cells):
+    for text in (seed_warning(settings.spec.debug.private_seed), *doubts(settings, plan)):
         warn(text)
-    if settings.conf.model.chosen is not None:
-        print(settings.conf.model.chosen)
-    print(budget_table(plan, of_person=settings.conf.data.person is not None))
-    _tell_study(settings.conf, plan)
+    if settings.chosen is not None:
+        print(settings.chosen)
+    print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
+    _tell_study(settings.spec, plan)
     return 0
 
 
-def _tell_study(conf: Conf | ProjectConf, plan: Plan) -> None:
-    if (study := study_of(conf.privacy, begin=False)) is not None:
+def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan) -> None:
+    if (study := study_of(spec.privacy, begin=False)) is not None:
         print(f"study {study.name}: spent so far: {said(study.total, study)}")
         print(check_study(study, plan))
-    elif conf.privacy.study is not None:
-        print(f"study {conf.privacy.study}: not begun; its first run begins it")
+    elif spec.privacy.study is not None:
+        print(f"study {spec.privacy.study}: not begun; its first run begins it")

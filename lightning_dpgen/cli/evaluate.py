@@ -9,11 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli import kinds
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.configuration import DataConf, read_data_conf
-from lightning_dpgen.cli.table import aligned
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import NotARelease
@@ -21,8 +17,13 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.specs.run import read_data
+from lightning_dpgen.specs.sources import Source, source_of
+from lightning_dpgen.specs.spec import parse
+from lightning_dpgen.specs.usage_error import UsageError
 
-# How the training has read the records, where the command does not say otherwise.
+# Settings by which the training has read the records, where the command does not say otherwise.
 _AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
 
 
@@ -55,11 +56,11 @@ def run(argv: Sequence[str]) -> int:
     if isinstance(release, ProjectedRows):
         raise UsageError(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
     certificate = _certificate(arguments.release)
-    conf = _data(arguments.data, certificate, release.schema.kind)
-    real, counted = kinds.records_of(conf, release.schema)
+    source = _source(arguments.data, certificate, release.schema.kind)
+    real, counted = source.records(release.schema)
     held_out = None
-    if kinds.KINDS[conf.source].held_out:
-        held_out, _ = kinds.records_of(conf, release.schema, held_out=True)
+    if source.held_out:
+        held_out, _ = source.records(release.schema, held_out=True)
     print(BANNER)
     for what, count in counted.items():
         print(f"reading: {what}: {count:,}")
@@ -75,7 +76,7 @@ def run(argv: Sequence[str]) -> int:
     folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
     try:
-        write_evaluation(folder, evaluation, release.schema, data=conf.source, facts=facts)
+        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     print(table(evaluation))
@@ -84,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def table(evaluation: Evaluation) -> str:
-    """Every score beside that of held-out real records in the place of synthetic ones. Private.
+    """Return every score beside that of held-out real records in the place of synthetic ones. Private.
 
     Example:
         >>> scores = {"columns": {"one column, mean": 0.25}}
@@ -104,28 +105,29 @@ def table(evaluation: Evaluation) -> str:
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
 
 
-def _data(words: Sequence[str], certificate: dict[str, Any], of: str) -> DataConf:
-    """Where the real data are, and how they are read; `of` is the kind of the release's schema."""
-    conf = read_data_conf(words)
-    if kinds.KINDS[conf.source].of not in (None, of):
+def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Source:
+    """Return where the real data are, and how they are read; `of` is the kind of the release's schema."""
+    spec = read_data(words)
+    if spec.kind not in (None, of):
         raise UsageError(
-            f"data={conf.source}: the release is of {of}, and these are {kinds.KINDS[conf.source].of}: expected the data "
+            f"data={spec.source}: the release is of {of}, and these are {spec.kind}: expected the data "
             f"that it was made from, as in data={of} data.path=FILE"
         )
     declared = certificate.get("declared")
-    settings = kinds.KINDS[conf.source].settings
-    # Of another kind of data, what the training has done says nothing.
-    if isinstance(declared, dict) and declared.get("data") == conf.source:
+    # About another kind of data, what the training has done says nothing.
+    if isinstance(declared, dict) and declared.get("data") == spec.source:
+        values = spec.model_dump(by_alias=True, exclude_none=True)
         for name, kind in _AS_TRAINED.items():
-            if name in settings and getattr(conf, name) is None and type(declared.get(name)) is kind:
-                setattr(conf, name, declared[name])
-    kinds.check_reading(conf)
-    kinds.KINDS[conf.source].find(conf, False)
-    return conf
+            if name in type(spec).model_fields and name not in values and type(declared.get(name)) is kind:
+                values[name] = declared[name]
+        spec = parse(type(spec), values, within="data")
+    source = source_of(spec)
+    source.files()
+    return source
 
 
 def _certificate(folder: Path) -> dict[str, Any]:
-    """The release's own; nothing where there is none, since a model can be evaluated without."""
+    """Return the certificate of a release; nothing where there is none, since a model can be evaluated without."""
     try:
         return read_certificate(folder)
     except NotARelease:

@@ -6,21 +6,21 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 from lightning_dpgen.privacy.errors import RankLost
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
+from lightning_dpgen.specs.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
-    """The line that says how to go on with the run of that folder."""
+    """Return the line that says how to go on with the run of that folder."""
     words = [word for word in argv if not word.startswith("run_dir=")]
     return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
 
 
 def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
-    """How a line ends that says why a run was stopped."""
+    """Return the end of a line that says why a run was stopped."""
     if folder.release.exists():
         return f", after the release was complete: {folder.release}"
     if folder.unfinished:
@@ -32,7 +32,7 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
 def guarded(
     command: str, argv: Sequence[str], folder: RunFolder, work: Callable[[Interrupts], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `work` gives.
+    """Return what `work` returns.
 
     Args:
         command: of dpgen, with its arguments `argv`, for the line that says how to go on.

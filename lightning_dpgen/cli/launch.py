@@ -17,16 +17,16 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from lightning_fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from torch.distributed.elastic.agent.server.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from lightning_dpgen.cli.configuration import TrainerConf
 from lightning_dpgen.cli.guarded import what_came_of
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.launched import launcher
+from lightning_dpgen.specs.trainer import TrainerSpec
+from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
 # In the environment of ranks beside which this program stays.
 _BESIDE = "DPGEN_BESIDE"
@@ -34,8 +34,8 @@ _BESIDE = "DPGEN_BESIDE"
 _TO_STOP = 300
 
 
-def to_launch(trainer: TrainerConf) -> bool:
-    """Whether this process is to start others, and not one of them.
+def to_launch(trainer: TrainerSpec) -> bool:
+    """Return True where this process is to start others, and not one of them.
 
     Raises:
         UsageError: for numbers of devices and nodes that are none, or not those that were started.
@@ -43,7 +43,7 @@ def to_launch(trainer: TrainerConf) -> bool:
     for name in ("devices", "num_nodes"):
         if getattr(trainer, name) < 1:
             raise UsageError(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
-    wanted, environment = trainer.devices * trainer.num_nodes, _environment()
+    wanted, environment = trainer.devices * trainer.num_nodes, launcher()
     if environment is not None:
         if environment.world_size() != wanted:
             raise UsageError(
@@ -90,7 +90,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         monitor_interval=0.1,
         shutdown_timeout=_TO_STOP,
     )
-    # As torchrun does where nobody has said otherwise: threads of several processes get into each other's way.
+    # As torchrun does by default: threads of several processes get into each other's way.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     os.environ[_BESIDE] = "1"
     try:
@@ -102,7 +102,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         # Others leave because of the first, or are told to by the agent.
         after = (RANK_LOST, INTERRUPTED, -signal.SIGTERM)
         first = min((rank for rank, own in ranks.items() if own.exitcode not in after), default=min(ranks))
-        # What rank 0 leaves with has been explained by it.
+        # Rank 0 has explained the status that it leaves with.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode
         text = f"rank {first} of {devices} {_ended(ranks[first])}{what_came_of('train', argv, folder)}"
@@ -113,9 +113,9 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
 
 
 @contextmanager
-def together(trainer: TrainerConf) -> Iterator[Ranks]:
-    """Within it, this process is one of those that were started; alone where one was."""
-    environment = _environment()
+def together(trainer: TrainerSpec) -> Iterator[Ranks]:
+    """Make this process one of those that were started; alone where one was."""
+    environment = launcher()
     if environment is None or environment.world_size() == 1:
         if rank := launched_as():
             raise UsageError(
@@ -136,25 +136,12 @@ def together(trainer: TrainerConf) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def started() -> bool:
-    """Whether torchrun or SLURM has started this process as one of several."""
-    environment = _environment()
-    return environment is not None and environment.world_size() > 1
-
-
 def watched() -> bool:
-    """Whether another process says what has happened if a rank is lost."""
+    """Return True where another process says what has happened if a rank is lost."""
     return _BESIDE in os.environ
 
 
-def _environment() -> ClusterEnvironment | None:
-    for kind in (TorchElasticEnvironment, SLURMEnvironment):
-        if kind.detect():
-            return kind()
-    return None
-
-
-def _on_gpus(trainer: TrainerConf) -> bool:
+def _on_gpus(trainer: TrainerSpec) -> bool:
     return trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and torch.cuda.is_available())
 
 

@@ -11,8 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.interrupts import leaving_at_once
-from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
+from lightning_dpgen.runs.interrupts import leaving_at_once
+from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
 COMMANDS = {
     "train": "learn a generative model privately and release it",
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         status = _status(error)
         if status == FAULT:
-            from lightning_dpgen.cli.memory import ADVICE, is_out_of_memory
+            from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
 
             if is_out_of_memory(error):
                 return _complain(ADVICE, MISTAKE)
@@ -66,14 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(error: Exception) -> int:
+    if isinstance(error, UsageError):
+        return error.status
+    # Imported by whatever has raised one of these.
     from lightning_dpgen.data.errors import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
     from lightning_dpgen.release.verify import NotARelease
     from lightning_dpgen.sampling.errors import BadRecords
 
-    if isinstance(error, UsageError):
-        return error.status
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.

@@ -9,28 +9,30 @@ from typing import Any
 import scipy.sparse
 import torch
 
-from lightning_dpgen.cli import run_folder, run_identity
-from lightning_dpgen.cli.configuration import ProjectConf
 from lightning_dpgen.cli.guarded import guarded
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.projection_settings import ProjectionSettings, fill_projection, read_projection_conf
-from lightning_dpgen.cli.studies import check_study, mark, study_of
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.usage_error import UsageError
-from lightning_dpgen.cli.warn import warn
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.projected_content import ProjectedContent
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import warn
+from lightning_dpgen.runs.resume import load_state
+from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
+from lightning_dpgen.specs.run import read_projection
+from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen project [NAME=VALUE ...]
 
-Releases every row of a table, projected to fewer columns and perturbed, with a privacy certificate: whoever has it can
+Releases every row of a table, projected to fewer columns and perturbed, with a privacy certificate: who has it can
 compute distances, neighbours and clusters. One row (or one element) replaced; delta is 0.
 
   dpgen project project.radius=10                    two simulated clusters; farther rows are pulled back to that radius
@@ -48,27 +50,27 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
         return 0
-    conf = read_projection_conf(argv)
-    folder = run_folder.choose(conf.run_dir)
-    certificate = guarded("project", argv, folder, lambda interrupts: _run(conf, folder, interrupts))
+    spec = read_projection(argv)
+    folder = run_folder.choose(spec.run_dir)
+    certificate = guarded("project", argv, folder, lambda interrupts: _run(spec, folder, interrupts))
     _tell(certificate, folder)
     return 0
 
 
-def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict[str, Any]:
-    simulated = conf.data.source == "blobs"
-    rows = check_rows(blobs(conf.data.n, conf.data.d, conf.seed)[0] if simulated else read_rows(conf.data.path))
+def _run(spec: ProjectSpec, folder: run_folder.RunFolder, interrupts: Interrupts) -> dict[str, Any]:
+    simulated = spec.data.source == "blobs"
+    rows = check_rows(blobs(spec.data.n, spec.data.d, spec.seed)[0] if simulated else read_rows(spec.data.path))
     n, d = rows.shape
-    if conf.data.source == "array" and conf.data.n not in (None, n):
-        raise UsageError(f"data.n={conf.data.n}: {conf.data.path} holds {n:,} rows")
-    settings = fill_projection(conf, d)
-    if settings.private and settings.projection.noise == "gaussian" and conf.privacy.delta >= 1.0 / n:
-        raise UsageError(f"privacy.delta={conf.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
+    if spec.data.source == "array" and spec.data.n not in (None, n):
+        raise UsageError(f"data.n={spec.data.n}: {spec.data.path} holds {n:,} rows")
+    settings = fill_projection(spec, d)
+    if settings.private and settings.projection.noise == "gaussian" and spec.privacy.delta >= 1.0 / n:
+        raise UsageError(f"privacy.delta={spec.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
     _warn(settings)
-    stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
+    stream = PrivateStream(spec.debug.private_seed, secure=spec.privacy.noise == "secure")
     records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
     asked = settings.asked(n)
-    study = study_of(conf.privacy)
+    study = study_of(spec.privacy)
     if folder.unfinished:
         account = run_folder.reopen_account(folder, stream, study)
     else:
@@ -76,7 +78,7 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
         print(budget_table(plan), flush=True)
         if (text := check_study(study, plan)) is not None:
             print(text, flush=True)
-        warn(mark(study, conf.privacy, [] if simulated else records))
+        warn(mark(study, spec.privacy, [] if simulated else records))
         run_folder.take(folder)
         about = run_identity.about_records(records, {}) | run_identity.about_settings(asked, n, None)
         account = run_folder.open_account(plan, folder, stream, about, study)
@@ -101,15 +103,13 @@ def _run(conf: ProjectConf, folder: run_folder.RunFolder, interrupts: Interrupts
 def _released(
     settings: ProjectionSettings, rows, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts
 ) -> ProjectedRows:
-    """The released rows, drawn now or before an interruption."""
+    """Return the released rows, drawn now or before an interruption."""
     projection = settings.projection
     shutil.rmtree(folder.staging, ignore_errors=True)
     kept = None
     if account.resumed:
         if folder.projected.is_file():
-            kept = durable.load(folder.projected, "head", "done", "rows", "count")
-            if not account.ledger.knows(kept["head"]):
-                raise LedgerError(f"{folder.projected}: knows of lines that the ledger does not hold; some is missing")
+            kept = load_state(folder.projected, account, "done", "rows", "count")
         account.go_on(kept["done"] if kept else {})
     if kept is None:
         # A first interrupt waits until what was drawn is saved.
@@ -124,17 +124,17 @@ def _released(
 
 
 def _warn(settings: ProjectionSettings) -> None:
-    conf = settings.conf
-    if conf.debug.private_seed is not None:
-        warn(f"debug.private_seed={conf.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise")
-    if conf.project.unit == "element" and settings.private:
+    spec = settings.spec
+    if spec.debug.private_seed is not None:
+        warn(f"debug.private_seed={spec.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise")
+    if spec.project.unit == "element" and settings.private:
         warn(
             "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "
             "row, it protects them as many times less; project.unit=row is for that"
         )
-    if conf.project.distance is not None and settings.private:
+    if spec.project.distance is not None and settings.private:
         warn(
-            f"project.distance={conf.project.distance:g}: is declared and not enforced; {conf.project.unit}s that differ "
+            f"project.distance={spec.project.distance:g}: is declared and not enforced; {spec.project.unit}s that differ "
             "by more are protected less (project.radius covers any replacement)"
         )
 
@@ -142,7 +142,7 @@ def _warn(settings: ProjectionSettings) -> None:
 def _warn_if_clipped(count: int | None, n: int, settings: ProjectionSettings) -> None:
     if count is None or not settings.private:
         return
-    radius = settings.conf.project.radius
+    radius = settings.spec.project.radius
     print(f"about {count:,} of {n:,} rows were farther from the centre than {radius:g} and pulled back (noisy count)")
     if count > n / 2:
         warn(f"project.radius={radius:g}: pulls back most rows, so distances between them shrink; choose a larger one")

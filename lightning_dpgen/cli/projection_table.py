@@ -1,32 +1,33 @@
-"""What a projection would cost, and which k, matrix and noise keep distances best; no record is read."""
+"""The cost of a projection, and which k, matrix and noise keep distances best; no record is read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.projection_settings import ProjectionSettings, all_options, fill_projection, read_projection_conf
-from lightning_dpgen.cli.table import aligned, budget_table
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.projection.choice import PAIRS, Option
+from lightning_dpgen.runs.table import aligned, budget_table
+from lightning_dpgen.specs.projection_settings import ProjectionSettings, all_options, fill_projection
+from lightning_dpgen.specs.run import read_projection
+from lightning_dpgen.specs.usage_error import UsageError
 
 _HEADER = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
 
 
 def planned_projection(argv: Sequence[str]) -> ProjectionSettings:
-    """A projection as its settings have it.
+    """Return a projection as its settings have it.
 
     Raises:
-        UsageError: as `read_projection_conf` and `fill_projection`; and if the number of columns is not declared.
+        UsageError: as `read_projection` and `fill_projection`; and if the number of columns is not declared.
     """
-    conf = read_projection_conf(argv)
-    if conf.data.d is None:
+    spec = read_projection(argv)
+    if spec.data.d is None:
         raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
-    return fill_projection(conf, conf.data.d)
+    return fill_projection(spec, spec.data.d)
 
 
 def projection_table(settings: ProjectionSettings) -> str:
-    """The budget table of a projection, and its options: for each k the best, the best of all, and the raw rivals."""
-    found = all_options(settings.conf, settings.conf.data.d)
+    """Return the budget table of a projection, and its options: the best for each k, the best of all, and raw rivals."""
+    found = all_options(settings.spec, settings.spec.data.d)
     best = {option.k: option for option in reversed(found)}
     rows = [_HEADER, *(_cells(best[k]) for k in sorted(best))]
     raw = next((option for option in found if option.matrix == "identity"), None)

@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import NOT_PRIVATE
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.tables import FORMATS, csv_text, write_table
+from lightning_dpgen.specs.usage_error import UsageError
 
-# How many records, where nothing is said: a file of them, or a look.
+# Records to draw by default: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10
 _MOST = 10**9
 
@@ -95,12 +95,12 @@ def run(argv: Sequence[str]) -> int:
     if not release.private:
         marked = output is not None and output.suffix == ".parquet"
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"
-        print(f"{NOT_PRIVATE}: this release protects nobody; {carried}", file=sys.stderr)
+        print(f"{NOT_PRIVATE}: this release protects no one; {carried}", file=sys.stderr)
     return 0
 
 
 def _place(name: str) -> Path:
-    """Where a file may be written.
+    """Return where a file may be written.
 
     Raises:
         UsageError: if it may not.
@@ -129,7 +129,7 @@ def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *,
 
 
 def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:
-    """Columns and their values, as `Release.sample` takes them.
+    """Return columns and their values, as `Release.sample` takes them.
 
     Raises:
         UsageError: naming the condition that makes no sense.
@@ -150,7 +150,7 @@ def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _cut(release: Release, word: str) -> tuple[str, str, str]:
-    """Column, sign and value; names of columns may have the sign in them."""
+    """Return column, sign and value; names of columns may have the sign in them."""
     for name in sorted(release.schema.arrow.names, key=len, reverse=True):
         if word.startswith(f"{name}="):
             return name, "=", word[len(name) + 1 :]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
+from lightning_dpgen.specs.usage_error import UsageError
 
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 

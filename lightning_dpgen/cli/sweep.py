@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import math
 import os
@@ -24,53 +23,49 @@ from typing import Any
 
 import hydra
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from lightning_dpgen.cli import launch, run_folder
-from lightning_dpgen.cli.configuration import conf_dir, read_conf, refuse_interpolations
-from lightning_dpgen.cli.run_folder import JOBS, RunFolder
-from lightning_dpgen.cli.table import aligned
-from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, OK, UsageError
+from lightning_dpgen.cli import launch
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.events import composed, decode
 from lightning_dpgen.privacy.folders import restrict
 from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.folder import JOBS, RunFolder
+from lightning_dpgen.runs.launched import started
+from lightning_dpgen.runs.run import settle
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.specs.compose import FLAGS, conf_dir, expanded, refuse_interpolations
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
 
 _SUMMARY = "summary.csv"
-_FLAGS = ("-m", "--multirun")
 _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
 
-def is_sweep(argv: Sequence[str]) -> bool:
-    """Whether the command line asks for several runs."""
-    return any(word in _FLAGS for word in argv)
-
-
-def run(argv: Sequence[str], check: Any) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
 
     Args:
         argv: of `dpgen train`.
-        check: raises what is wrong with a configuration, before anything is spent.
 
     Raises:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """
-    words = [word for word in argv if word not in _FLAGS]
+    words = [word for word in argv if word not in FLAGS]
     own, hydras = [w for w in words if not _for_hydra(w)], [w for w in words if _for_hydra(w)]
     _refuse(own, hydras)
     run_dir = next((word.partition("=")[2] for word in own if word.startswith("run_dir=")), None)
     jobs, varied = expanded([word for word in own if not word.startswith("run_dir=")])
     for number, job in enumerate(jobs):
         try:
-            conf = read_conf(job)
-            launch.to_launch(conf.trainer)
-            check(conf)
+            spec = read_run(job)
+            launch.to_launch(spec.trainer)
+            settle(spec, source_of(spec.data))
         except UsageError as mistake:
             raise UsageError(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
     with _explained(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -100,7 +95,7 @@ def job(configuration: DictConfig) -> None:
     try:
         status = main(["train", *jobs[number], f"run_dir={folder.root}"])
     except Exception:
-        # Of ours: the others need not suffer from it.
+        # A fault of ours: the others need not suffer from it.
         sys.excepthook(*sys.exc_info())
         status = FAULT
     if status == INTERRUPTED:
@@ -122,31 +117,10 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
         if not word.lstrip("+~").startswith(("hydra/launcher", "hydra.launcher")):
             raise UsageError(
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
-                "(hydra.launcher...) alone; a sweeper that chooses by results selects on the records, which nobody pays for"
+                "(hydra.launcher...) alone; a sweeper that chooses by results selects on records, unpaid"
             )
-    if launch.started():
+    if started():
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
-
-
-def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """All combinations, in Hydra's order, and the names of what differs between them.
-
-    Raises:
-        UsageError: for a word that Hydra cannot read, or would look up.
-    """
-    refuse_interpolations(words)
-    try:
-        parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
-        choices = [
-            [f"{own.get_key_element()}={value}" for value in own.sweep_string_iterator()]
-            if own.is_sweep_override()
-            else [own.input_line]
-            for own in parsed
-        ]
-    except OverrideParseException as error:
-        raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
-    varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
-    return [list(combination) for combination in itertools.product(*choices)], varied
 
 
 def _short(words: Sequence[str], varied: Sequence[str]) -> str:
@@ -154,7 +128,7 @@ def _short(words: Sequence[str], varied: Sequence[str]) -> str:
 
 
 def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
-    """The folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on.
+    """Return the folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on.
 
     Raises:
         UsageError: if it is something else's, or cannot be written.
@@ -189,7 +163,7 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
 
 @contextmanager
 def _explained(hydras: Sequence[str]) -> Iterator[None]:
-    """Within it, what Hydra does not like of the words for it is a UsageError."""
+    """Turn what Hydra does not like of the words for it into a UsageError."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -242,7 +216,7 @@ def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> i
 
 
 def _together(certificates: Sequence[dict[str, Any]]) -> str:
-    """What all of them cost the people who are in the records of all."""
+    """Return what all of them cost the people who are in the records of all."""
     private = [own for own in certificates if own["private"]]
     if len(private) < 2:
         return "what was released before from records of the same people adds to this"
@@ -250,6 +224,6 @@ def _together(certificates: Sequence[dict[str, Any]]) -> str:
     epsilon = spent(composed([decode(own["event"]) for own in private]), delta).epsilon
     return (
         f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
-        f"{round_up(epsilon):g} at delta {delta:g}. Whoever takes one of them for how it compares with real records has "
+        f"{round_up(epsilon):g} at delta {delta:g}. One who takes one of them for how it compares with real records has "
         "used all; tuning on public or simulated data costs nothing"
     )

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.cli import candidates, first_pass, kinds, launch, resume, run_folder, run_identity, selection, sweep
-from lightning_dpgen.cli.configuration import Conf, read_conf
-from lightning_dpgen.cli.families import make_module
-from lightning_dpgen.cli.guarded import guarded
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.learned import learned, read_records
-from lightning_dpgen.cli.own_model import rehearse
-from lightning_dpgen.cli.reporter import Reporter, TerminalReporter
-from lightning_dpgen.cli.settings import FIRST_PASS, Settings, fill, read_as
-from lightning_dpgen.cli.studies import check_study, mark, study_of
-from lightning_dpgen.cli.table import budget_table
-from lightning_dpgen.cli.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
-from lightning_dpgen.cli.warnings import cells_warning, delta_warning, seed_warning
-from lightning_dpgen.cli.worker import follow
-from lightning_dpgen.data.records import Records
-from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection
+from lightning_dpgen.specs.reference import listed
+from lightning_dpgen.specs.run import RunSpec, read_run
+from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.runs.folder import RunFolder
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
@@ -40,39 +26,51 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000
   dpgen train data=own data.target=package.function data.n=5000 model=own model.target=package.Class
   dpgen train -m privacy.epsilon=1,2,4 model=vae,rbm    a run for each combination, and a table (Hydra's launchers)
-  dpgen train model.lr=1e-3,1e-2 privacy.selection=logarithmic privacy.selection_score=fidelity \
+  dpgen train model.lr=1e-3,1e-2 privacy.selection=logarithmic privacy.selection_score=fidelity \\
       privacy.fidelity_share=0.1                    the best of a secret number of trials, all of it paid for
   dpgen train privacy=off                           the same without privacy, for comparison
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
-Settings: data=digits|mnist|fashion_mnist|adult|mushroom|retail|table|baskets|series|images|own,
-model=vae|rbm|wgan|measured|auto|own, model.network=dense|conv, privacy.epsilon,
-privacy.delta, split.k, model.steps, model.rate, clipping=dpnorm|fixed|decay|quantile|normalised, run_dir, rows, seed,
-trainer.accelerator; all are listed in conf/.
-privacy.noise=secure draws noise, sampling and all randomness per record from a cryptographic generator."""
+Settings (docs/SETTINGS.md says what each is, its range and its default):"""
 
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
+        print(f"{HELP}\n{listed(RunSpec)}")
         return 0
-    if candidates.asks_for_selection(argv) and not sweep.is_sweep(argv):
-        return selection.run(argv)
-    if sweep.is_sweep(argv):
-        return sweep.run(argv, _settled)
-    conf = read_conf(argv)
-    several = launch.to_launch(conf.trainer)
-    folder = run_folder.choose(conf.run_dir)
+    if asks_for_selection(argv) and not any(word in FLAGS for word in argv):
+        from lightning_dpgen.cli import select
+
+        return select.run(argv)
+    if any(word in FLAGS for word in argv):
+        from lightning_dpgen.cli import sweep
+
+        return sweep.run(argv)
+    # A mistake in a setting is told before what a run needs is imported.
+    return _train(argv, read_run(argv))
+
+
+def _train(argv: Sequence[str], spec: RunSpec) -> int:
+    from lightning_dpgen.cli import launch
+    from lightning_dpgen.cli.guarded import guarded
+    from lightning_dpgen.runs import folder as run_folder
+    from lightning_dpgen.runs.reporter import TerminalReporter
+    from lightning_dpgen.runs.run import settle, train
+    from lightning_dpgen.runs.worker import follow
+    from lightning_dpgen.specs.sources import source_of
+
+    several, source = launch.to_launch(spec.trainer), source_of(spec.data)
+    folder = run_folder.choose(spec.run_dir)
     if several:
         # Whatever is wrong with the settings is said before processes are started.
-        _settled(conf)
-        return launch.launch(argv, folder, conf.trainer.devices)
-    with launch.together(conf.trainer) as ranks:
+        settle(spec, source)
+        return launch.launch(argv, folder, spec.trainer.devices)
+    with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
-            return follow(conf, folder, ranks)
+            return follow(spec, source, folder, ranks)
         try:
             certificate = guarded(
-                "train", argv, folder, lambda asked: train(conf, folder, asked, TerminalReporter(), ranks)
+                "train", argv, folder, lambda asked: train(spec, source, folder, asked, TerminalReporter(), ranks)
             )
         except UsageError as mistake:
             if mistake.status == RANK_LOST and launch.watched():
@@ -82,172 +80,7 @@ def run(argv: Sequence[str]) -> int:
     return OK
 
 
-def train(
-    conf: Conf, folder: run_folder.RunFolder, interrupts: Interrupts, telling: Reporter, ranks: Ranks | None = None
-) -> dict:
-    """Train, or go on with the training of that folder, and write its release; gives the certificate.
-
-    Args:
-        conf: composed; its values are checked here, before anything is spent.
-        folder: of the run.
-        interrupts: what the user has asked for by signals.
-        telling: hears what there is to say.
-        ranks: those that train together with this one, which leads; None for this process alone.
-
-    Raises:
-        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
-        OSError: from the disk.
-    """
-    settings, plan = _settled(conf)
-    telling.warn(seed_warning(conf))
-    stream = PrivateStream(conf.debug.private_seed, secure=conf.privacy.noise == "secure")
-    study = study_of(conf.privacy)
-    if folder.unfinished:
-        account = run_folder.reopen_account(folder, stream, study)
-        return _go_on(conf, account, folder, interrupts, telling, ranks)
-    if plan is None:
-        plan = _planned(settings, telling)
-    if (text := check_study(study, plan)) is not None:
-        telling.say(text)
-    if conf.model.name == "own":
-        _rehearse(first_pass.for_any_find(conf) if settings is None else settings, plan)
-    # Read before anything is spent.
-    seen = first_pass.look(conf) if settings is None else read_records(settings, telling)
-    telling.warn(mark(study, conf.privacy, kinds.contents(conf.data)))
-    run_folder.take(folder)
-    about = run_identity.about_records(kinds.contents(conf.data), read_as(conf))
-    if settings is not None:
-        about |= run_identity.about_settings(settings.asked(), conf.data.n, None)
-    account = run_folder.open_account(plan, folder, stream, about, study)
-    try:
-        if settings is None:
-            bought = _bought(conf, seen, account, folder, interrupts)
-            settings = _extended(conf, bought, account, folder, telling)
-            seen = read_records(settings, telling)
-        return _train(settings, seen, account, folder, interrupts, telling, ranks)
-    finally:
-        account.ledger.close()
-
-
-def _settled(conf: Conf) -> tuple[Settings | None, Plan | None]:
-    """The settings, checked; where something is to be bought first, the plan of that alone can be made."""
-    if conf.privacy.selection is not None:
-        raise UsageError(
-            f"privacy.selection={conf.privacy.selection}: goes with dpgen train on the command line, and not with -m, "
-            "whose runs all leave and are all paid for"
-        )
-    kinds.check(conf.data)
-    settled = (None, first_pass.first_plan(conf)) if _buys(conf) else (fill(conf), None)
-    kinds.KINDS[conf.data.source].find(conf.data, False)
-    return settled
-
-
-def _bought(
-    conf: Conf, seen: first_pass.Look, account: Account, folder: run_folder.RunFolder, interrupts: Interrupts
-) -> first_pass.Bought:
-    """What the first pass finds, kept before anything else can go wrong."""
-    try:
-        with interrupts.patient():
-            bought = first_pass.buy(conf, seen, account)
-            durable.save(folder.bought, {"head": account.ledger.head, "n": bought.n, "parts": bought.parts})
-        interrupts.stop_here()
-    except KeyboardInterrupt:
-        try:
-            resume.bought(account, folder)
-        except UsageError as lost:
-            # Somebody did not wait.
-            raise UsageError(str(lost), INTERRUPTED) from None
-        raise
-    return bought
-
-
-def _rehearse(settings: Settings, plan: Plan) -> None:
-    """Make a module of somebody's own once before anything is spent, and see that it can be released."""
-    module = make_module(settings.conf, settings.schema, settings.clipping, Account(plan))
-    rehearse(module, settings.conf.model.target)
-
-
-def _go_on(
-    conf: Conf,
-    account: Account,
-    folder: run_folder.RunFolder,
-    interrupts: Interrupts,
-    telling: Reporter,
-    ranks: Ranks | None,
-) -> dict:
-    try:
-        run_identity.check_records(account.ledger.about, kinds.contents(conf.data), read_as(conf), folder)
-        if "settings" not in account.ledger.about:
-            _check_stages(account, [FIRST_PASS], folder)
-            _extended(conf, resume.bought(account, folder), account, folder, telling)
-        run_identity.check_about(account.ledger.about, run_identity.SETTINGS, folder)
-        settings = resume.settings_of(conf, account.ledger.about)
-        run_identity.check_settings(account.ledger.about, settings.asked(), folder)
-        _check_stages(account, [spec.stage for spec in settings.specs()], folder)
-        return _train(settings, read_records(settings, telling), account, folder, interrupts, telling, ranks)
-    finally:
-        account.ledger.close()
-
-
-def _check_stages(account: Account, planned: list[str], folder: run_folder.RunFolder) -> None:
-    """That the plan in a ledger has the stages of a run with these settings, whatever their noise.
-
-    Raises:
-        LedgerError: if it has others.
-    """
-    if (kept := [stage.name for stage in account.plan.stages]) != planned:
-        raise LedgerError(f"{folder.ledger}: holds a plan of the stages {kept}, and these settings have {planned}")
-
-
-def _buys(conf: Conf) -> bool:
-    return conf.data.n is None or bool(kinds.open_parts(conf.data))
-
-
-def _extended(
-    conf: Conf, bought: first_pass.Bought, account: Account, folder: run_folder.RunFolder, telling: Reporter
-) -> Settings:
-    """The settings that follow from what was bought, and the account with the rest of their plan."""
-    if bought.n is not None:
-        telling.say(f"counted, with noise: {bought.n:,} records")
-    for name, value in kinds.found_in_words(conf.data, bought.parts).items():
-        telling.say(f"found, with noise: {name}: {value}")
-    try:
-        settings = first_pass.with_bought(conf, bought)
-        plan = _planned(settings, telling, account.plan)
-    except (UsageError, BudgetTooSmall) as error:
-        raise UsageError(
-            f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
-            f"run_dir={folder.root}; what the budget and the data are can no longer be changed"
-        ) from None
-    account.extend(plan, run_identity.about_settings(settings.asked(), settings.conf.data.n, bought.parts))
-    return settings
-
-
-def _planned(settings: Settings, telling: Reporter, promise: Plan | None = None) -> Plan:
-    plan = settings.plan(promise)
-    doubt, cells = settings.split.doubt(plan, settings.conf.data.n), cells_warning(settings.conf, settings.schema, plan)
-    for text in (delta_warning(settings.conf), doubt, cells):
-        telling.warn(text)
-    if settings.conf.model.chosen is not None:
-        telling.say(settings.conf.model.chosen)
-    telling.say(budget_table(plan, of_person=settings.conf.data.person is not None))
-    return plan
-
-
-def _train(
-    settings: Settings,
-    records: Records,
-    account: Account,
-    folder: run_folder.RunFolder,
-    interrupts: Interrupts,
-    telling: Reporter,
-    ranks: Ranks | None,
-) -> dict:
-    content = learned(settings, records, account, folder, interrupts, telling, ranks)
-    return write_release(folder.release, folder.staging, content, account, unit=settings.unit, declared=settings.declared())
-
-
-def _tell(certificate: dict, folder: run_folder.RunFolder) -> None:
+def _tell(certificate: dict[str, Any], folder: RunFolder) -> None:
     print()
     if certificate["private"]:
         unit = "one person" if "max_rows" in certificate["declared"] else "one record"

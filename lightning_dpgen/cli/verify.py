@@ -41,5 +41,5 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _printable(line: str) -> str:
-    """Names come from the release: one with a line break in it must not look like a verdict."""
+    """Return a line as it is printed: a name of the release with a line break in it must not look like a verdict."""
     return "".join(c if c.isprintable() else "?" for c in line)

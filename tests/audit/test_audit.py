@@ -9,11 +9,11 @@ from contracts.changes import FACTORS, NOISE, change
 
 from lightning_dpgen.audit.canaries import canaries_of, coins
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.specs.settings import read_settings
 
 SOUND = ["audit.confidence=0.9999", "audit.draws=300", "audit.canaries=200"]
 SMALL = ["model.hidden=8", "model.latent=2", "model.steps=10"]
@@ -130,7 +130,6 @@ REFUSED = {
     "one process": ["trainer.devices=2"],
     "one component": ["split.k=5"],
     "leave them out": ["privacy.study=census"],
-    "by themselves": ["model.measured_share=0.5"],
     "no setting": ["audit.guesses=5"],
     "model.steps=0": ["model.steps=0"],
 }

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from lightning_dpgen.cli import measured_run
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.runs import measure as measured_run
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
 

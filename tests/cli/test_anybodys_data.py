@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from lightning_dpgen.cli import kinds
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 N = 900
@@ -91,13 +89,13 @@ def test_bounds_categories_and_the_number_of_records_are_found(dpgen, tmp_path):
 
 
 def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeypatch):
-    from lightning_dpgen.cli import train
+    from lightning_dpgen.runs import run as train
 
     table = _visits(tmp_path)
     (tmp_path / "visits.schema.yaml").write_text(OPEN)
     arguments = [*table, f"data.n={N}", "data.discovery_share=0.2", "data.outside=clamp", *QUICK, f"run_dir={tmp_path}/run"]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train._Run, "_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
     status, _, err = dpgen("train", *arguments)
     assert status == 0, err
@@ -107,7 +105,7 @@ def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeyp
 
 
 def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, monkeypatch):
-    from lightning_dpgen.cli import train
+    from lightning_dpgen.runs import run as train
 
     table, run = _visits(tmp_path), tmp_path / "run"
     arguments = [*table, f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
@@ -127,8 +125,8 @@ def test_a_public_figure_is_bought_and_survives_an_interrupt(dpgen, tmp_path, mo
 
 
 def test_a_figure_that_was_lost_costs_nothing_but_itself(dpgen, tmp_path, monkeypatch):
-    """The access was made but its answer was not saved: the run is released without it, at the planned epsilon."""
-    from lightning_dpgen.cli import learned
+    """The access was made, and its answer not saved: the run is released without it, at the planned epsilon."""
+    from lightning_dpgen.runs import learn as learned
 
     arguments = [*_visits(tmp_path), f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
     measure = learned.measure_fidelity
@@ -147,9 +145,10 @@ def _interrupt_after(work, *arguments, **keywords):
 
 @pytest.mark.parametrize("found", [[], ["data.discovery_share=0.2", "data.outside=clamp"]], ids=["counted", "found"])
 def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, found):
-    """The person has nine records, three of which take part, with and without bounds to be found in the same access."""
-    from lightning_dpgen.cli import first_pass
-    from lightning_dpgen.cli.configuration import read_conf
+    """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
+    from lightning_dpgen.runs import discover as first_pass
+    from lightning_dpgen.specs.run import read_run
+    from lightning_dpgen.specs.sources import source_of
 
     table, seen = _visits(tmp_path), []
     if found:
@@ -159,7 +158,8 @@ def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, fou
     line = text.splitlines()[1].split(",")
     for more in ("", "".join(",".join(["x", "9999", *line[2:]]) + "\n" for _ in range(9))):
         (tmp_path / "visits.csv").write_text(text + more)
-        seen.append(first_pass.look(read_conf(bought)).n)
+        spec = read_run(bought)
+        seen.append(first_pass.look(spec, source_of(spec.data)).n)
     assert seen[1] - seen[0] == 3
 
 
@@ -264,15 +264,13 @@ def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):
     assert "reading (private, stays here): town" in out
 
 
-def test_every_kind_lists_its_settings():
-    """A file of conf/data offers the settings that its kind has, and no others."""
-    from lightning_dpgen.cli.configuration import RECORDS, conf_dir
+def test_every_source_has_its_file():
+    from lightning_dpgen.specs.compose import conf_dir
+    from lightning_dpgen.specs.run import RECORDS, ROWS, RunSpec
+    from lightning_dpgen.specs.spec import variants
 
-    assert set(kinds.KINDS) == set(RECORDS)
-    for name, kind in kinds.KINDS.items():
-        lines = (conf_dir() / "data" / f"{name}.yaml").read_text().splitlines()
-        offered = {line.split(":")[0] for line in lines if line and not line.startswith("#")}
-        assert offered == {"source", "n", "n_share", *kind.settings}
+    assert set(variants(RunSpec, "data")) == set(RECORDS)
+    assert {path.stem for path in (conf_dir() / "data").glob("*.yaml")} == {*RECORDS, *ROWS}
 
 
 WRITTEN = {

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.privacy import chain
+from lightning_dpgen.runs.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -59,7 +59,7 @@ BAD = {
     "a network of another family": (["model=rbm", "model.network=conv"], "no setting 'model.network'"),
     "layers of convolutions": (["model.network=conv", "model.layers=2"], "model.network=conv with model.layers=2"),
     "no layers": (["model.layers=0"], "model.layers=0"),
-    "no such network": (["model.network=deep"], "model.network=deep: expected dense or conv"),
+    "no such network": (["model.network=deep"], "model.network=deep: expected one of dense, conv"),
     "pictures of another size": (
         ["data=images", "data.path=x.npz", "data.n=5000", "data.height=6", "data.width=6", "model.network=conv"],
         "multiples of 4",

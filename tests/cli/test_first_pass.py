@@ -8,15 +8,17 @@ import pandas as pd
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli import first_pass, train
-from lightning_dpgen.cli.configuration import read_conf
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.accountant import round_up, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs import discover as first_pass
+from lightning_dpgen.runs import run as train
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -105,7 +107,7 @@ def test_bounds_are_told_as_a_schema_says_them(dpgen, tmp_path):
 
 def _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments):
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train._Run, "_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
 
 
@@ -152,7 +154,7 @@ def test_shares_that_leave_nothing_are_refused_before_it(dpgen, tmp_path, model)
 
 def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):
     arguments = [*_cities(tmp_path), *QUICK, f"run_dir={tmp_path / 'run'}"]
-    buy = train.first_pass.buy
+    buy = train.discover.buy
 
     def signalled(*given):
         Interrupts._receive(signalled.interrupts)
@@ -165,7 +167,7 @@ def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeyp
         return caught(interrupts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train.first_pass, "buy", signalled)
+        patch.setattr(train.discover, "buy", signalled)
         patch.setattr(Interrupts, "caught", remembered)
         status, _, err = dpgen("train", *arguments)
     assert status == 130 and "To go on from where it stopped" in _one_line(err)
@@ -184,7 +186,7 @@ def test_settings_that_decide_what_a_record_is_cannot_change(dpgen, tmp_path, mo
     arguments = ["data=baskets", f"data.path={tmp_path / 'shop.csv'}", "data.items=[1,2,3,4,5,6,7,8]", "data.max_items=6",
                  *settings, f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train._Run, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments, "data.columns=[basket,item]")[0] == 130
     status, _, err = dpgen("train", *arguments, "data.columns=[customer,item]")
     assert status == 2 and "data.columns was ['basket', 'item'] and is ['customer', 'item']" in _one_line(err)
@@ -222,7 +224,7 @@ def test_what_is_different_is_told_in_short(dpgen, tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("\n".join(map(str, [*range(1, 3000), name])) + "\n")
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train._Run, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments, f"data.items={tmp_path / 'a.txt'}")[0] == 130
     status, _, err = dpgen("train", *arguments, f"data.items={tmp_path / 'b.txt'}")
     assert status == 2 and "schema.items was" in _one_line(err) and len(err) < 500
@@ -293,6 +295,11 @@ GIVEN = {
 }  # fmt: skip
 
 
+def _asked(words):
+    spec = read_run(words)
+    return spec, source_of(spec.data)
+
+
 @pytest.mark.parametrize(
     ("bought", "left_out"),
     [(bought, left_out) for bought in ("n", "keys") for left_out in (None, "model.rate")]
@@ -311,11 +318,11 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
     if bought == "keys":
         count = ["data.n=2000", "data.discovery_share=0.1", "data.outside=clamp"]
     words = [f"{name}={value}" for name, value in GIVEN.items() if name != left_out]
-    conf = read_conf([*table, *count, *words, "privacy.epsilon=2", "privacy.delta=1e-8"])
+    asked = _asked([*table, *count, *words, "privacy.epsilon=2", "privacy.delta=1e-8"])
     finds = [first_pass.Bought(n, {}) for n in (1000, 100_000)]
     if bought == "keys":
         finds = [first_pass.Bought(None, {"city": [f"c{i}" for i in range(size)]}) for size in (3, 300)]
-    plans = [first_pass.with_bought(conf, found).plan() for found in finds]
+    plans = [first_pass.with_bought(*asked, found).plan() for found in finds]
     drawn = [
         [(stage.name, stage.count, stage.access.sample_rate, sorted(stage.access.multipliers)) for stage in plan.stages]
         for plan in plans
@@ -323,23 +330,23 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
     noise = np.array([[m for stage in plan.stages for m in stage.access.multipliers.values()] for plan in plans
                       if drawn[0] == drawn[1]])  # fmt: skip
     same = drawn[0] == drawn[1] and np.allclose(noise[0], noise[1], rtol=2e-3)
-    promised = first_pass.follows_from_settings(conf)
+    promised = first_pass.follows_from_settings(asked[0])
     assert same or not promised
     assert promised or left_out is not None
     if promised:
-        promise = first_pass.first_plan(conf)
-        assert all(first_pass.with_bought(conf, found).plan(promise) == promise for found in finds)
+        promise = first_pass.first_plan(*asked)
+        assert all(first_pass.with_bought(*asked, found).plan(promise) == promise for found in finds)
 
 
 def test_accesses_that_were_promised_whole_cannot_change(tmp_path):
     table = _table(tmp_path, CITY.replace("private", "[a, b]"), age=[1], city=["a"])
     words = [*table, "data.n=null", "data.n_share=0.1", "privacy.epsilon=2", "privacy.delta=1e-8"]
     words += [f"{name}={value}" for name, value in GIVEN.items()]
-    promise = first_pass.first_plan(read_conf(words))
+    promise = first_pass.first_plan(*_asked(words))
     with pytest.raises(UsageError, match="were promised before the first pass"):
-        first_pass.with_bought(read_conf([*words, "model.steps=21"]), first_pass.Bought(2000, {})).plan(promise)
+        first_pass.with_bought(*_asked([*words, "model.steps=21"]), first_pass.Bought(2000, {})).plan(promise)
     with pytest.raises(BudgetTooSmall, match="promised before the first pass"):
-        first_pass.with_bought(read_conf(words), first_pass.Bought(25, {})).plan(promise)
+        first_pass.with_bought(*_asked(words), first_pass.Bought(25, {})).plan(promise)
 
 
 CLOSED = """label: ok
@@ -384,7 +391,7 @@ def test_the_whole_plan_begins_with_what_was_bought(dpgen, tmp_path, monkeypatch
     arguments = [*data, *settings, *bought, f"model={model}", "privacy.epsilon=8", "rows=20", f"run_dir={tmp_path / 'run'}"]
     arguments += ["split.k=2", "split.features=16", "model.steps=3"] if model in ("vae", "rbm") else []
     _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments)
-    monkeypatch.setattr(train, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(train._Run, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     for _ in range(2):
         status, _, err = dpgen("train", *arguments)
         assert status == 130 and "To go on from where it stopped" in err, err

@@ -11,8 +11,8 @@ import pytest
 
 import lightning_dpgen
 from lightning_dpgen import BadRecords, BudgetTooSmall, Fitted, evaluate, fit, load_release, verify
-from lightning_dpgen.cli import train as training
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.runs import run as training
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -168,7 +168,7 @@ BAD = {
     "overrides as text": ({"overrides": "model.steps=3"}, ValueError, "expected a list"),
     "several devices": ({"overrides": ["trainer.devices=2"]}, ValueError, "fit is one process; dpgen"),
     "other data": ({"overrides": ["data=digits"]}, ValueError, "arguments of fit"),
-    "other data, hidden": ({"overrides": ["experiment=dpgm_mnist"]}, ValueError, "data.threshold"),
+    "other data, hidden": ({"overrides": ["experiment=dpgm_mnist"]}, ValueError, "data.classes"),
     "other data, by its source": ({"overrides": ["data.source=digits"]}, ValueError, "arguments of fit"),
     "memory": ({"overrides": ["data.memory=3"]}, ValueError, "memory"),
     "a number twice": ({"overrides": ["data.n=5"]}, ValueError, "arguments of fit"),

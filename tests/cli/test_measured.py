@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen import load_release
-from lightning_dpgen.cli import measured_run
-from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 from lightning_dpgen.release.report import _BOUGHT
+from lightning_dpgen.runs import measure as measured_run
+from lightning_dpgen.specs.settings import read_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -127,7 +127,6 @@ def test_little_data_is_planned_without_the_label(dpgen, people, n, epsilon):
     ("settings", "said"),
     [
         (["model.radius=1e6"], "the mean of a component is off by"),
-        (["model=vae", "data=mushroom", "model.measured_share=0.5", "privacy.epsilon=0.5"], "records on average, and"),
         (["data=retail", "privacy.epsilon=0.1"], "4.9 baskets an item, and what is measured of an item has noise"),
     ],
 )
@@ -289,9 +288,7 @@ def test_symmetries_may_be_numbers(dpgen, tmp_path):
     assert declared == dataclasses.asdict(Symmetries(turn=5, elastic=0.02))
 
 
-@pytest.mark.parametrize(
-    "settings", [[], ["data=mushroom"], ["data=mushroom", "model.pairs=5"], ["data=retail"]], ids=" ".join
-)
+@pytest.mark.parametrize("settings", [[], ["data=mushroom"], ["data=retail"]], ids=" ".join)
 def test_a_report_says_what_each_access_has_bought(settings):
     asked = read_settings(["model=measured", *settings])
     assert all(_BOUGHT.get(stage.name) for stage in asked.plan().stages)
@@ -323,8 +320,8 @@ BAD = {
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
     "more clusters than fit anywhere": (
-        ["split.k=100000", "model.waves=64"],
-        "split.k=100000, model.waves=64: the second moments",
+        ["split.k=9000", "model.waves=64"],
+        "split.k=9000, model.waves=64: the second moments",
     ),
     "symmetries of nothing": (["model.symmetries={}"], "model.symmetries={}: expected handwriting"),
     "more moments than fit anywhere": (

@@ -5,8 +5,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from lightning_dpgen.cli import kinds, measured_run, sample
-from lightning_dpgen.cli.memory import is_out_of_memory
+from lightning_dpgen.cli import sample
+from lightning_dpgen.runs import measure as measured_run
+from lightning_dpgen.runs.memory import is_out_of_memory
+from lightning_dpgen.specs.sources import Source
 
 
 def _caught(ask):
@@ -42,11 +44,11 @@ def test_another_error_is_none_of_memory(error):
 def test_a_run_without_memory_is_one_line(dpgen, tmp_path, monkeypatch, ask):
     words = ["train", "model=measured", "data.classes=0", "split.k=2", "rows=9", f"run_dir={tmp_path / 'run'}"]
     with monkeypatch.context() as patch:
-        patch.setattr(kinds, "records_of", lambda *_, **__: ask())
+        patch.setattr(Source, "records", lambda *_, **__: ask())
         status, _, err = dpgen(*words)
     assert status == 2 and "out of memory: lower" in err.splitlines()[-1] and "go on" not in err
     with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "measure", lambda *_, **__: ask())
+        patch.setattr(measured_run, "label_components", lambda *_, **__: ask())
         status, _, err = dpgen(*words)
     last = err.splitlines()[-1]
     assert status == 2 and "out of memory: lower" in last and "To go on from where it stopped: dpgen train" in last

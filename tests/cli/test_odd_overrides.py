@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from lightning_dpgen.cli.configuration import conf_dir, read_conf, read_data_conf, read_project_conf
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.run import read_data, read_projection, read_run
+from lightning_dpgen.specs.usage_error import UsageError
 
 WRONG = (
     "inf", "-inf", "nan", "1e308", "-1", "0", "true", "null", "x", "''", "[]", "[1]", "{}", "{a:1}", "${oc.env:HOME}",
@@ -19,7 +20,7 @@ FORMS = ("{}={}", "+{}={}", "++{}={}", "{}@x={}", "{}@_global_={}", "~{}={}")
 def test_what_is_no_name_of_a_group_is_one_line(group):
     for value, form in itertools.product(WRONG, FORMS):
         with pytest.raises(UsageError) as said:
-            read_conf([form.format(group, value)])
+            read_run([form.format(group, value)])
         assert len(str(said.value)) < 600, form.format(group, value)
 
 
@@ -28,7 +29,7 @@ def test_a_source_is_one_of_those_that_there_are(dpgen, value):
     status, _, err = dpgen("train", f"data.source={value}")
     assert status == 2 and "data" in err and len(err.splitlines()) == 1, err
     with pytest.raises(UsageError):
-        read_project_conf([f"data.source={value.replace('blobs', 'table')}"])
+        read_projection([f"data.source={value.replace('blobs', 'table')}"])
 
 
 PROJECT = ["budget", "project", "project.radius=9", "data.d=9", "data.n=9"]
@@ -82,11 +83,11 @@ def test_the_files_of_settings_look_nothing_up():
 @pytest.mark.parametrize("word", ["data@x=digits", "+data@x=digits", "data@_global_=digits", "seed@x=1", "@x=1"])
 def test_a_name_has_no_package(word):
     with pytest.raises(UsageError, match="expected a name without @") as said:
-        read_conf([word])
+        read_run([word])
     assert "Did you mean" not in str(said.value) and "\n" not in str(said.value)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "x", "1.5"])
 def test_settings_of_the_data_alone_are_named_as_they_were_given(value):
     with pytest.raises(UsageError, match=rf"^data\.n={value}: expected a whole number"):
-        read_data_conf(["data=digits", f"data.n={value}"])
+        read_data(["data=digits", f"data.n={value}"])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dpgen.cli import run_folder
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.release.against_real import write_evaluation
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from contracts.laws import studies as laws
 
-from lightning_dpgen.cli import train, trained_run
 from lightning_dpgen.cli.guarded import what_came_of
-from lightning_dpgen.cli.run_folder import RunFolder
 from lightning_dpgen.plugins.checkpoints import Checkpoints
+from lightning_dpgen.runs import run as train
+from lightning_dpgen.runs import train as trained_run
+from lightning_dpgen.runs.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -293,7 +294,7 @@ def test_a_kill_between_count_and_plan_loses_no_count(dpgen, tmp_path, monkeypat
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_planned", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train._Run, "_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
     counts = [line for line in _lines(run) if line.startswith(b'{"id"') and b'"stage": "first pass"' in line]
     status, _, err = dpgen("train", *arguments)
@@ -307,7 +308,7 @@ def test_what_went_wrong_before_a_number_was_known_cannot_go_on(dpgen, tmp_path,
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
     with monkeypatch.context() as patch:
-        patch.setattr(train.first_pass, "buy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train.discover, "buy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments)[0] == 130
     status, _, err = dpgen("train", *arguments)
     assert status == 2 and "in its first pass over the records" in _one_line(err)

@@ -9,12 +9,13 @@ import torch
 from contracts import killed_trials
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli import candidates, selection
-from lightning_dpgen.cli.candidates import read_candidates
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.cli.reporter import SilentReporter
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs.candidates import read_candidates
+from lightning_dpgen.runs.reporter import SilentReporter
+from lightning_dpgen.specs.compose import asks_for_selection
 
 QUICK = [
     "model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50", "split.k=2",
@@ -117,7 +118,7 @@ def test_a_trial_that_fails_is_the_worst(select, drawn):
 
 def test_where_all_fail_nothing_is_released(select, drawn, monkeypatch):
     drawn(0, 0)
-    monkeypatch.setattr(selection, "learned", lambda *_: of_nothing(None))
+    monkeypatch.setattr(selection, "learn", lambda *_: of_nothing(None))
     status, _, err, run = select(*LAW, *BY_FIDELITY)
     assert status == 2 and "all trials" in err and "never works" in err and not (run / "release").exists()
 
@@ -145,7 +146,7 @@ def test_goes_on_after_an_interrupt(select, drawn, monkeypatch, where):
     drawn(0, 1, 0)
     words = [*LAW, "model.hidden=4,16", "privacy.selection_score=cli.test_selection.by_size"]
     with monkeypatch.context() as patch:
-        calls = {"learned": 0, "saved": 0}
+        calls = {"learn": 0, "saved": 0}
 
         def interrupt(*_, **__):
             raise KeyboardInterrupt
@@ -162,9 +163,9 @@ def test_goes_on_after_an_interrupt(select, drawn, monkeypatch, where):
         if where == "before the release":
             patch.setattr(selection, "write_release", interrupt)
         elif where == "before the first":
-            patch.setattr(selection, "learned", counted(selection.learned, "learned", 1))
+            patch.setattr(selection, "learn", counted(selection.learn, "learn", 1))
         elif where == "in a trial":
-            patch.setattr(selection, "learned", counted(selection.learned, "learned", 2))
+            patch.setattr(selection, "learn", counted(selection.learn, "learn", 2))
         else:
             save = selection._Trials._save
             patch.setattr(selection._Trials, "_save", counted(save, "saved", 3))
@@ -258,7 +259,7 @@ def test_a_trial_of_another_selection_is_not_taken(select, drawn, monkeypatch):
 def test_a_machine_without_memory_stops_a_selection_that_goes_on(select, drawn, monkeypatch, error):
     drawn(0)
     with monkeypatch.context() as patch:
-        patch.setattr(selection, "learned", lambda *_: (_ for _ in ()).throw(error))
+        patch.setattr(selection, "learn", lambda *_: (_ for _ in ()).throw(error))
         status, _, err, _ = select(*LAW, *BY_FIDELITY)
         assert status == 2 and "out of memory" in err and "To go on from where it stopped" in err
     assert select(*LAW, *BY_FIDELITY)[0] == 0
@@ -315,7 +316,7 @@ def test_the_budget_of_a_trial_is_nearly_the_largest_that_fits():
     words = [*QUICK, *LAW, *BY_FIDELITY, *SPACE]
     found = read_candidates(words, SilentReporter())
     assert found.plan.epsilon <= 4.0 < 1.01 * found.plan.epsilon
-    assert all(own.conf.privacy.epsilon == found.trial_epsilon for own in found.settings)
+    assert all(own.spec.privacy.epsilon == found.trial_epsilon for own in found.settings)
     for own in found.settings:
         assert own.plan().epsilon <= found.trial_epsilon
 
@@ -334,5 +335,5 @@ def test_a_certificate_of_another_selection_is_not_to_be_trusted(selected, tmp_p
 
 
 def test_a_selection_is_asked_for_by_its_law():
-    assert candidates.asks_for_selection(["privacy.selection=poisson"])
-    assert not candidates.asks_for_selection(["privacy.selection=null", "privacy.selection_mean=4"])
+    assert asks_for_selection(["privacy.selection=poisson"])
+    assert not asks_for_selection(["privacy.selection=null", "privacy.selection_mean=4"])

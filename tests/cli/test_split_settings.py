@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
     "asked",
     [
         ["split.kernel=identity", "split.start=random"],
-        pytest.param(["split.kernel=laplacian", "split.paired=false", "split.room=0"], marks=pytest.mark.slow),
+        pytest.param(["split.kernel=laplacian", "split.paired=false", "split.memory_gib=0"], marks=pytest.mark.slow),
     ],
     ids=["identity", "laplacian"],
 )

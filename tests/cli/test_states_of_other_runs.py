@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.cli import measured_run, project, resume, selection
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.reporter import SilentReporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.cli import project
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -23,6 +19,13 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.runs import discover, resume
+from lightning_dpgen.runs import measure as measured_run
+from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.specs.usage_error import UsageError
 
 SPLIT, SCHEMA = SplitSettings(k=2, iterations=1, features=4, dimensions=None), ImageSchema(1, 2, levels=4)
 
@@ -38,14 +41,19 @@ def _projected(account, folder):
     return project._released(settings, None, account, folder, Interrupts())
 
 
-# Each file's fields beside the head of the ledger, and the function that goes on from it.
+def _run(account, folder):
+    recipe = SimpleNamespace(fits=lambda state: True)
+    return Context(SimpleNamespace(recipe=recipe), account, folder, Interrupts())
+
+
+# For each file: its fields beside the head of the ledger, and the function that goes on from it.
 READERS = {
     "split.pt": ({"state": {}}, _split),
     "measured.pt": (
         {"made": {}},
-        lambda account, folder: measured_run.kept(SimpleNamespace(conf=None, schema=None), account, folder),
+        lambda account, folder: measured_run._kept(_run(account, folder)),
     ),
-    "bought.pt": ({"n": 7, "parts": {}}, resume.bought),
+    "bought.pt": ({"n": 7, "parts": {}}, discover.load_bought),
     "fidelity.pt": ({"figure": {"error": 0.1}}, resume.fidelity),
     "selection.pt": (
         {"kept": {}},
@@ -54,7 +62,7 @@ READERS = {
     "projected.pt": ({"done": {}, "rows": torch.zeros(2, 2), "count": None}, _projected),
     "checkpoint.ckpt": (
         {"state_dict": {}},
-        lambda account, folder: resume.restore(account, SimpleNamespace(load=dict), None, folder, SilentReporter(), {}),
+        lambda account, folder: resume.restore(_run(account, folder), SimpleNamespace(load=dict), None),
     ),
 }
 
@@ -86,7 +94,6 @@ def _taken(name, account, folder, head, monkeypatch):
     fields, read = READERS[name]
     heads = {LEDGER: {"head": head, "done": {}}} if name == "checkpoint.ckpt" else {"head": head}
     durable.save(folder.private / name, heads | fields)
-    monkeypatch.setattr(measured_run, "recipe_of", lambda *_: SimpleNamespace(fits=lambda state: True))
     return read(account, folder)
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli.configuration import PrivacyConf
-from lightning_dpgen.cli.run_identity import fingerprint
-from lightning_dpgen.cli.studies import mark
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.study import Study, fingerprint_key
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs.run_identity import fingerprint
+from lightning_dpgen.runs.studies import mark
+from lightning_dpgen.specs.privacy import PrivacySpec
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
 TOTAL = ["privacy.study_epsilon=5", "privacy.study_delta=1e-5"]
@@ -56,7 +56,7 @@ def test_runs_add_up_until_the_total(train, dpgen, tmp_path):
 
 
 def test_a_run_that_goes_on_is_one_run(train, monkeypatch, tmp_path):
-    from lightning_dpgen.cli import train as training
+    from lightning_dpgen.runs import run as training
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -213,7 +213,7 @@ def test_a_run_of_no_study_leaves_a_folder_of_that_name_as_it_is(tmp_path, monke
     folder = _theirs(tmp_path / "studies")
     key(folder)
     before = _seen(tmp_path)
-    assert mark(None, PrivacyConf(noise="standard"), RECORDS) is None
+    assert mark(None, PrivacySpec(), RECORDS) is None
     assert _seen(tmp_path) == before
 
 
@@ -227,13 +227,13 @@ def test_a_run_of_no_study_reads_ours_and_changes_nothing(tmp_path, monkeypatch)
     (folder / "fingerprint.key").chmod(0o644)
     (folder / "census.jsonl").chmod(0o644)
     before = _seen(tmp_path)
-    said = mark(None, PrivacyConf(noise="standard"), RECORDS)
+    said = mark(None, PrivacySpec(), RECORDS)
     assert "this file belongs to study census, and is not entered in it" in said and _seen(tmp_path) == before
-    assert mark(None, PrivacyConf(noise="standard"), [np.arange(8)]) is None
+    assert mark(None, PrivacySpec(), [np.arange(8)]) is None
     shutil.move(folder, tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     before = _seen(tmp_path)
-    assert mark(None, PrivacyConf(noise="standard"), RECORDS) is None and _seen(tmp_path) == before
+    assert mark(None, PrivacySpec(), RECORDS) is None and _seen(tmp_path) == before
 
 
 def test_a_whole_run_of_no_study_leaves_the_folder_as_it_is(dpgen, tmp_path, monkeypatch, short_fits):

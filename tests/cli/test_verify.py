@@ -380,8 +380,8 @@ def test_no_release_at_all(dpgen, tmp_path):
 
 @pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
 def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch, monkeypatch):
-    """The label stands wherever an epsilon could be read, before, during and after the run."""
-    from lightning_dpgen.cli.reporter import TerminalReporter
+    """Wherever an epsilon could be read, before, during and after."""
+    from lightning_dpgen.runs.reporter import TerminalReporter
 
     from .conftest import QUICK
 

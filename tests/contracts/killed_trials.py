@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_dpgen.cli import selection
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.runs import select as selection
 
 WORDS = [
     "model.hidden=4", "model.latent=2", "model.steps=3", "split.iterations=2", "split.features=8", "split.k=2", "rows=20",
@@ -45,7 +45,7 @@ def a_killed_trial_costs_what_was_planned_or_fails(stage: str = "clustering") ->
     it fails, unless the noisy number that was lost is not asked for again.
     """
     attempts: list[tuple[Account, Counter[str]]] = []
-    opened, learned = Account.open, selection.learned
+    opened, learned = Account.open, selection.learn
 
     @contextmanager
     def killed(account, name, **keywords):
@@ -54,11 +54,11 @@ def a_killed_trial_costs_what_was_planned_or_fails(stage: str = "clustering") ->
         if name == stage:
             raise KeyboardInterrupt
 
-    def followed(settings, records, account, *others):
+    def followed(run, records):
         try:
-            return learned(settings, records, account, *others)
+            return learned(run, records)
         finally:
-            attempts.append((account, _counted(account.ledger.accesses)))
+            attempts.append((run.account, _counted(run.account.ledger.accesses)))
 
     def one_trial(access, name):
         access.consume(name, "logarithmic")
@@ -67,7 +67,7 @@ def a_killed_trial_costs_what_was_planned_or_fails(stage: str = "clustering") ->
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "number_of_trials", one_trial)
-        patch.setattr(selection, "learned", followed)
+        patch.setattr(selection, "learn", followed)
         with pytest.MonkeyPatch.context() as first:
             first.setattr(Account, "open", killed)
             assert _quietly(Path(folder) / "run") == 130

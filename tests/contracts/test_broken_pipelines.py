@@ -84,7 +84,6 @@ from contracts.laws.studies import (
     what_a_study_states_at_its_orders_fails_with_its_delta,
 )
 
-from lightning_dpgen.cli import first_pass, run_identity, selection, trained_run
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, key_owners
@@ -104,6 +103,10 @@ from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release import certificate
+from lightning_dpgen.runs import discover as first_pass
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.sampling.lots import PoissonLots
 
 
@@ -582,8 +585,7 @@ BROKEN = {
     ),
     "expected lot of the true number of records": Broken(
         trained_run.trained_mixture,
-        {"module = make_module(conf, settings.schema, settings.clipping, account)":
-         "module = make_module(conf, settings.schema, settings.clipping, account); module.n = len(records)"},
+        {"module = run.settings.module(account)": "module = run.settings.module(account); module.n = len(records)"},
         (same_release_of_a_network,),
     ),
     "killed trial that plans anew": Broken(

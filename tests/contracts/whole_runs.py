@@ -18,16 +18,17 @@ import scipy.sparse
 from contracts.door import given_the_answers, overspent, parts_add_up
 
 from lightning_dpgen import fit
-from lightning_dpgen.cli.configuration import read_conf
-from lightning_dpgen.cli.interrupts import Interrupts
-from lightning_dpgen.cli.reporter import SilentReporter
-from lightning_dpgen.cli.run_folder import RunFolder
-from lightning_dpgen.cli.train import train
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import basket_mixture, products
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import SilentReporter
+from lightning_dpgen.runs.run import train
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.sources import source_of
 
 ROWS = 3
 TABLE = {
@@ -95,7 +96,8 @@ def _own(*words: str) -> Callable[[Any, Path], None]:
         global handed
         handed = data
         with Interrupts().caught() as interrupts:
-            train(read_conf(conf), RunFolder(folder), interrupts, SilentReporter())
+            spec = read_run(conf)
+            train(spec, source_of(spec.data), RunFolder(folder), interrupts, SilentReporter())
 
     return release
 

@@ -23,10 +23,7 @@ import dp_accounting
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from lightning_dpgen.cli.configuration import read_project_conf
 from lightning_dpgen.cli.main import _status
-from lightning_dpgen.cli.settings import read_settings
-from lightning_dpgen.cli.usage_error import FAULT
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
@@ -49,6 +46,9 @@ from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.run import read_projection
+from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.usage_error import FAULT
 
 # The share of another accountant's answer that a certificate may be below: both are upper bounds, on different grids.
 _SLACK = 0.03
@@ -320,7 +320,7 @@ def read_overrides(path: Path) -> None:
         return
     try:
         if words and words[0] == "project":
-            read_project_conf(words[1:])
+            read_projection(words[1:])
         else:
             read_settings(words)
     except Exception as error:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import labels, products

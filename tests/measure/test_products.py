@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records

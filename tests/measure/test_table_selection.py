@@ -7,7 +7,7 @@ import pytest
 import torch
 from contracts.laws import discovery as laws
 
-from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.products import ProductRecipe

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from contracts.door import given_the_answers, overspent
 
-from lightning_dpgen.cli.fit import schema_of
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.discovery import find_bounds, find_keys
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.layout import Encoded

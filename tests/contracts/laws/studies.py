@@ -9,8 +9,8 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import torch
-
 from lightning_dpgen.cli.run_identity import fingerprint
+
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon

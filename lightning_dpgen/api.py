@@ -1,0 +1,236 @@
+"""`dpgen train data=table` as a function: a DataFrame in, a release out."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from markupsafe import Markup
+
+from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.release.against_real import evaluate, write_evaluation
+from lightning_dpgen.release.sampler import Release, load_release
+from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import LogReporter
+from lightning_dpgen.runs.run import train
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.sources import TableFile
+from lightning_dpgen.specs.usage_error import UsageError
+
+Table = pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+# Settings that have an argument of their own.
+_ARGUMENTS = (
+    "data", "data.source", "data.path", "data.schema", "data.n", "data.n_share", "data.person", "data.max_rows",
+    "data.outside", "data.discovery_share", "privacy.epsilon", "privacy.delta", "privacy.fidelity_share", "run_dir",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished run: ``release/`` may be published, ``private/`` may not.
+
+    Args:
+        folder: of the run.
+    """
+
+    folder: Path
+
+    @cached_property
+    def release(self) -> Release:
+        """The released model, read from its folder."""
+        return load_release(self.folder / "release")
+
+    @cached_property
+    def certificate(self) -> dict[str, Any]:
+        """``privacy.json``: what is claimed, and the events from which anyone can recompute it."""
+        return read_certificate(self.folder / "release")
+
+    @property
+    def report(self) -> Path:
+        """The page of the release, to be opened in a browser."""
+        return self.folder / "release" / "report.html"
+
+    def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
+        """n synthetic records; see `Release.sample`."""
+        return self.release.sample(n, seed, where)
+
+    def evaluate(self, frame: Table, held_out: Table | None = None, seconds: float | None = None) -> Evaluation:
+        """Compare the release with real records, read as they were for the training. PRIVATE: see `evaluate`.
+
+        It is also written to ``private/evaluation.json`` and ``private/report.html``.
+
+        Raises:
+            BadRecords: as `evaluate`.
+            OSError: if it cannot be written.
+        """
+        declared = self.certificate["declared"]
+        as_read = {name: declared[name] for name in ("person", "max_rows", "outside") if name in declared}
+        found = evaluate(self.release, frame, held_out=held_out, seconds=seconds, seed=declared["seed"], **as_read)
+        facts = {name: self.certificate[name] for name in ("epsilon", "delta") if self.certificate[name] is not None}
+        write_evaluation(self.folder / "private", found, self.release.schema, data=declared["data"], facts=facts)
+        return found
+
+    def __repr__(self) -> str:
+        release = str(self.folder / "release")
+        if not self.certificate["private"]:
+            return f"Fitted(NOT PRIVATE, release={release!r})"
+        return f"Fitted(epsilon={self.certificate['epsilon']:g}, delta={self.certificate['delta']:g}, release={release!r})"
+
+    def _repr_html_(self) -> str:
+        certificate = self.certificate
+        title = "NOT A PRIVATE RELEASE"
+        if certificate["private"]:
+            title = f"epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}"
+        may = "may be published" if certificate["private"] else "must NOT be published"
+        return Markup(
+            "<div><b>{}</b><p>{}</p><ul><li><code>{}</code> {}</li><li><code>{}</code> must not leave this machine</li>"
+            "</ul></div>"
+        ).format(title, certificate["statement"], self.folder / "release", may, self.folder / "private")
+
+
+def fit(
+    frame: Table,
+    schema: TableSchema | Mapping[str, Any] | str | Path,
+    *,
+    epsilon: float | None,
+    n: int | None = None,
+    n_share: float | None = None,
+    discovery_share: float | None = None,
+    fidelity_share: float | None = None,
+    delta: float | None = None,
+    run_dir: str | Path | None = None,
+    person: str | None = None,
+    max_rows: int | None = None,
+    outside: str = "refuse",
+    overrides: Sequence[str] = (),
+    progress: bool = True,
+) -> Fitted:
+    """Learn a generative model of a table under differential privacy, and release it with a certificate.
+
+    Does what ``dpgen train data=table`` does, and goes on with a run that did not end, given the same arguments and its
+    `run_dir`. Prints nothing but a bar of progress; what there is to say goes to the logger ``lightning_dpgen``.
+
+    Args:
+        frame: the private records: a DataFrame, a table of Arrow, or the path of a file.
+        schema: their public description: a `TableSchema`, what a schema file says as a dict, or its path. Nothing is read
+            off the records.
+        epsilon, delta: the budget, one record (or person) added or removed; a delta of None follows from n. An epsilon of
+            None goes with ``overrides=["privacy=off"]`` alone, the non-private twin.
+        n: the declared number of records. It is public, so it is never taken from ``len(frame)``.
+        n_share: where n may not be told: the share of the budget that a noisy count of the records may use.
+        discovery_share: the share of what the schema leaves to be found privately; goes with ``outside="clamp"``.
+        fidelity_share: the share of a public figure of how close the synthetic records are; None for none.
+        run_dir: the folder of the run; None for a fresh one, ``runs/<time>``.
+        person: the column that says whose a record is, where a person has several; goes with `max_rows`.
+        max_rows: how many records of a person take part at most.
+        outside: ``refuse`` values that the schema does not allow, or ``clamp`` them.
+        overrides: further settings as on the command line, such as ``["model.steps=500", "split.k=5"]``.
+        progress: whether to show a bar of progress.
+
+    Raises:
+        ValueError: for an argument that makes no sense (`BadSchema` for a schema). Nothing has been spent.
+        BadRecords: if the records are not what the schema says. Nothing has been spent.
+        BudgetTooSmall: if the budget does not buy what was asked for; says what would do.
+        LedgerError, DamagedState: if an earlier run of that folder cannot go on.
+        MissingData, OSError: if a file is not there, or cannot be written.
+
+    Example:
+        >>> fitted = fit(frame, "people.schema.yaml", epsilon=2.0, n=5000)       # doctest: +SKIP
+        >>> fitted.sample(1000, seed=1, where={"sex": "F"})                      # doctest: +SKIP
+    """
+    if frame is None:
+        raise ValueError("frame=None: expected a DataFrame, a table of Arrow, or the path of a file")
+    if n is None and n_share is None:
+        raise ValueError(
+            "n: expected the declared number of records, such as n=5000; it becomes public, so it is never taken from "
+            "len(frame), which would tell it exactly: declare a number that may be known, or buy a noisy count with "
+            "n_share=0.01"
+        )
+    given = {
+        "data.n": n, "data.n_share": n_share, "data.discovery_share": discovery_share, "data.max_rows": max_rows,
+        "privacy.epsilon": epsilon, "privacy.delta": delta, "privacy.fidelity_share": fidelity_share,
+    }  # fmt: skip
+    numbers_given = {name: _number(name.rpartition(".")[2], value) for name, value in given.items()}
+    if fidelity_share is None:
+        # Without privacy there is no such setting.
+        del numbers_given["privacy.fidelity_share"]
+    if person is not None and not isinstance(person, str):
+        raise ValueError(f"person={shortened(person)}: expected the name of a column")
+    in_file, described = isinstance(frame, str | Path), schema_of(schema)
+    try:
+        words = ["data=table", *_checked(overrides)]
+        own = {"data.path": str(frame) if in_file else "in memory", "data.schema": "given", "data.person": person}
+        spec = read_run(words, given=numbers_given | own | {"data.outside": outside})
+        if spec.trainer.devices != 1 or spec.trainer.num_nodes != 1:
+            raise ValueError(
+                f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit is "
+                "one process; dpgen train data=table starts one for each device"
+            )
+        source = TableFile(spec.data, None if in_file else frame, described)
+        folder = run_folder.choose(None if run_dir is None else str(run_dir))
+        with Interrupts().caught() as interrupts:
+            train(spec, source, folder, interrupts, LogReporter(progress))
+    except UsageError as mistake:
+        raise ValueError(str(mistake)) from None
+    except KeyboardInterrupt:
+        again = f"; to go on, call fit again with run_dir={str(folder.root)!r}" if folder.unfinished else ""
+        raise KeyboardInterrupt(f"interrupted{again}") from None
+    return Fitted(folder.root.absolute())
+
+
+def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> TableSchema:
+    """Return a schema from itself, from what its file says as a dict, or from the path of that file.
+
+    Raises:
+        BadSchema: if it makes no sense, naming column, key and value.
+        MissingData, OSError: if the file is not there, or cannot be read.
+
+    Example:
+        >>> schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99}}}).arrow.names
+        ['age']
+    """
+    if isinstance(description, TableSchema):
+        return description
+    if isinstance(description, str | Path):
+        return read_schema(description)
+    if not isinstance(description, Mapping):
+        raise BadSchema(
+            f"schema={shortened(description)}: expected a TableSchema, a dict as a schema file has it, or the path of one"
+        )
+    fields = dict(description)
+    columns = fields.pop("columns", None)
+    if not isinstance(columns, Mapping):
+        raise BadSchema(f"{shortened(columns)}: expected a dict of names and what is declared of each", key="columns")
+    return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
+
+
+def _number(name: str, value: Any) -> int | float | None:
+    """Return a number of any type as Python has it."""
+    if value is None:
+        return None
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name}={shortened(value)}: expected a number")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _checked(overrides: Sequence[str]) -> list[str]:
+    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+        raise ValueError(f"overrides={shortened(overrides)}: expected a list of settings, such as ['model.steps=500']")
+    for word in overrides:
+        name = word.partition("=")[0].lstrip("+~")
+        if name in _ARGUMENTS:
+            raise ValueError(f"overrides: {word}: {name} follows from the arguments of fit; say it there")
+    return list(overrides)

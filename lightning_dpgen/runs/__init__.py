@@ -1,0 +1,1 @@
+"""A run: its stages in a row, its folder, its context."""

@@ -1,0 +1,59 @@
+"""The context that the stages of a run share: settings, account, folder, interrupts, reporter and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import Reporter, SilentReporter
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import Settings
+
+
+@dataclass
+class Context:
+    """A run under way.
+
+    Args:
+        settings: of the run, complete.
+        account: what it may spend and has spent.
+        folder: where it keeps its files.
+        interrupts: what the user has asked for by signals.
+        reporter: hears what there is to say.
+        ranks: the processes that make the run together; this one leads.
+        keeps: whether what is released of the split is kept in the folder.
+    """
+
+    settings: Settings
+    account: Account
+    folder: RunFolder
+    interrupts: Interrupts
+    reporter: Reporter = field(default_factory=SilentReporter)
+    ranks: Ranks = field(default_factory=Ranks)
+    keeps: bool = True
+
+    def split_module(self, records: Records) -> PrivateSplitDataModule:
+        """Return the datamodule of the run, which makes its split."""
+        settings = self.settings
+        return PrivateSplitDataModule(
+            records,
+            settings.split,
+            self.account,
+            n=settings.n,
+            centres=settings.centres,
+            room=settings.spec.split.memory_gib,
+            seed=settings.spec.seed,
+            keep=self.folder.split if self.keeps else None,
+            after_access=self.interrupts.stop_here,
+        )
+
+
+def private_stream(spec: RunSpec) -> PrivateStream:
+    """Return the private stream of a run."""
+    return PrivateStream(spec.debug.private_seed, secure=spec.privacy.noise == "secure")

@@ -1,0 +1,210 @@
+"""The first pass, bought before a run can be planned: the number of records, bounds, categories and items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
+from lightning_dpgen.data.key_owners import KeyOwners
+from lightning_dpgen.data.tables.open_columns import BOUNDS
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_first_plan
+from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.specs.defaults import MOST_STEPS
+from lightning_dpgen.specs.model import TrainedSpec
+from lightning_dpgen.specs.run import RunSpec, check_privacy
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema
+from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.usage_error import UsageError
+
+
+@dataclass(frozen=True)
+class Bought:
+    """The finds of a first pass: public from then on, and all that is known of it.
+
+    Args:
+        n: the number of records, if it was bought.
+        parts: bounds and keys by the names of what they are of; as JSON holds them.
+    """
+
+    n: int | None
+    parts: dict[str, Any]
+
+
+def load_bought(account: Account, folder: RunFolder) -> Bought:
+    """Return what a run has bought first and not yet made its plan from.
+
+    Raises:
+        UsageError: if the run ended before it was saved.
+    """
+    if folder.bought.is_file():
+        kept = durable.load(folder.bought, "head", "n", "parts")
+        if account.ledger.knows(kept["head"]):
+            return Bought(kept["n"], kept["parts"])
+    raise UsageError(
+        f"run_dir={folder.root}: the run was interrupted in its first pass over the records; choose another run_dir (what "
+        "that has cost adds to the cost of the new run)"
+    )
+
+
+def first_plan(spec: RunSpec, source: Source) -> Plan:
+    """Return what is promised before the first pass, whatever it finds.
+
+    Where the accesses after it follow from settings alone, this is the plan of the whole run. Otherwise it holds the
+    first pass, and a reference below which the rest is planned. Mistakes that no find would cure are told here, before
+    anything is paid for.
+
+    Raises:
+        UsageError: as `settings.fill`.
+        BudgetTooSmall: if the first pass, or a plan that follows from settings alone, does not fit.
+    """
+    check_privacy(spec)
+    model, privacy, max_rows = spec.model, spec.privacy, spec.data.most_rows
+    stage = first_stage(spec, source.open_parts)
+    settings = for_any_find(spec, source)
+    if not privacy.private:
+        return Plan((Stage(stage.access(0.0), 1, stage.share),), math.inf, privacy.delta, max_rows=max_rows)
+    if follows_from_settings(spec):
+        return settings.plan()
+    steps = None
+    if getattr(model, "noise", None) is None:
+        steps = getattr(model, "steps", None) or MOST_STEPS
+    return make_first_plan(
+        stage,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        max_rows=max_rows,
+        # Where nothing is trained, full passes alone follow.
+        sampled=0 if model.name == "measured" else steps,
+    )
+
+
+def follows_from_settings(spec: RunSpec) -> bool:
+    """Return True where every access after the first pass follows from the settings, whatever it finds.
+
+    Its events are fixed then. A default that follows from the number of records, or from what is found of columns and
+    items, must be given: rate, steps (or the noise of a step, and steps from the budget) and the share of the cluster
+    means. Where the number of records is bought, so must all else of the split. What is measured always follows from the
+    columns.
+
+    Args:
+        spec: as it was asked for, without defaults.
+    """
+    model, split = spec.model, spec.split
+    if not isinstance(model, TrainedSpec) or split.kernel == "identity":
+        return False
+    given = [model.rate, model.steps if model.noise is None else model.noise, split.means_share]
+    if spec.data.n is None:
+        given.append(split.k)
+        if split.k != 1:
+            given += [split.iterations, split.features, split.moments_share, split.lloyd_share]
+    return None not in given
+
+
+def for_any_find(spec: RunSpec, source: Source) -> Settings:
+    """Return the settings for a number of records that delta allows, before what is found is known.
+
+    Raises:
+        UsageError: as `settings.fill`.
+    """
+    make_schema(spec, source)
+    n = max(1, int(0.1 / spec.privacy.delta)) if spec.data.n is None else None
+    settings = with_bought(spec, source, Bought(n, {}))
+    with suppress(BudgetTooSmall):  # it may be enough for another number of records
+        settings.plan()
+    return settings
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Look:
+    """The records as a first pass sees them. Private.
+
+    Args:
+        n: how many records take part.
+        parts: what is to be found something of: numbers (N,), NaN where there is none, or who holds which key.
+        persons: (N,) whose each record is; None where no person has several.
+    """
+
+    n: int
+    parts: dict[str, np.ndarray | KeyOwners]
+    persons: np.ndarray | None
+
+
+def look(spec: RunSpec, source: Source) -> Look:
+    """Read what the first pass is about; nothing is spent yet.
+
+    Raises:
+        MissingData, BadRecords: as the readers of the data.
+    """
+    # All of it is read as it will be, with anything in the place of what is to be found, so that what cannot be read costs
+    # nothing.
+    n = len(source.records(make_schema(spec, source))[0])
+    if not source.open_parts:
+        return Look(n, {}, None)
+    raw, persons = source.raw_parts()
+    parts = {}
+    for name, values in raw.items():
+        if isinstance(values, tuple):
+            parts[name] = KeyOwners.of_sets(*values)
+        else:
+            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, persons)
+    return Look(n, parts, persons)
+
+
+def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
+    """Return what the first pass finds, from one access.
+
+    One record added or removed changes the count by 1; what it changes of the rest, `find_bounds` and `find_keys` say.
+
+    Raises:
+        BudgetTooSmall: if nothing of a part stands out from the noise. What was bought is spent.
+    """
+    opened, found, n = source.open_parts, {}, None
+    with account.open(FIRST_PASS) as access:
+        if spec.data.n is None:
+            total = torch.tensor([seen.n], dtype=torch.float64)
+            n = max(1, round(float(gaussian(access, "n", total, sensitivity=1.0))))
+        for name, part in opened.items():
+            if part.find == BOUNDS:
+                found[name] = find_bounds(
+                    access, bounds_of(name), seen.parts[name], owners=seen.persons, most=part.most, whole=part.whole
+                )
+            else:
+                found[name] = find_keys(access, keys_of(name), seen.parts[name], most=part.most)
+    nothing = [name for name, value in found.items() if not value]
+    if nothing:
+        raise BudgetTooSmall(
+            f"{nothing[0]}: no {opened[nothing[0]].find} stand out from the noise that data.discovery_share="
+            f"{spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share (what this run has "
+            "spent adds to it)"
+        )
+    return Bought(n, {name: list(value) for name, value in found.items()})
+
+
+def with_bought(spec: RunSpec, source: Source, bought: Bought) -> Settings:
+    """Return the settings of a run after its first pass.
+
+    Raises:
+        UsageError: as `settings.fill`.
+    """
+    return fill(spec if bought.n is None else spec.with_n(bought.n), source, bought.parts or None)
+
+
+def settings_of(spec: RunSpec, source: Source, about: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run that goes on, with what its ledger says that it has bought first.
+
+    Raises:
+        UsageError: as `settings.fill`.
+    """
+    return with_bought(spec, source, Bought(about["n"] if spec.data.n is None else None, about.get("found") or {}))

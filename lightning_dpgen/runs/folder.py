@@ -1,0 +1,216 @@
+"""A run's folder: `release/` may be published, `private/` may not."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.chain import heads_file
+from lightning_dpgen.privacy.folders import make_folder, make_private
+from lightning_dpgen.privacy.ledger import FILE_NAME
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.folder import RELEASE
+from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
+
+# In the private folder of a sweep.
+JOBS = "jobs.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps its files.
+
+    Args:
+        root: the run's folder.
+    """
+
+    root: Path
+
+    @property
+    def release(self) -> Path:
+        return self.root / RELEASE
+
+    @property
+    def private(self) -> Path:
+        return self.root / "private"
+
+    @property
+    def public(self) -> Path:
+        """The folder for those who may watch a private run: it holds what the ledger covers."""
+        return self.root / "public"
+
+    @property
+    def ledger(self) -> Path:
+        return self.private / FILE_NAME
+
+    @property
+    def split(self) -> Path:
+        return self.private / "split.pt"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.private / "checkpoint.ckpt"
+
+    @property
+    def measured(self) -> Path:
+        return self.private / "measured.pt"
+
+    @property
+    def bought(self) -> Path:
+        return self.private / "bought.pt"
+
+    @property
+    def fidelity(self) -> Path:
+        return self.private / "fidelity.pt"
+
+    @property
+    def projected(self) -> Path:
+        return self.private / "projected.pt"
+
+    @property
+    def selection(self) -> Path:
+        return self.private / "selection.pt"
+
+    @property
+    def trials(self) -> Path:
+        return self.private / "trials"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.private / "tensorboard"
+
+    @property
+    def states(self) -> tuple[Path, ...]:
+        """The files that a run keeps to go on from."""
+        return (
+            self.split, self.checkpoint, self.measured, self.projected, self.bought, self.fidelity, self.selection
+        )  # fmt: skip
+
+    @property
+    def finished(self) -> bool:
+        """True where there is a release; it may have been moved, and a link left."""
+        return (self.release / CERTIFICATE).is_file()
+
+    @property
+    def unfinished(self) -> bool:
+        """True where a run was begun that has not released; without a ledger, nothing was drawn."""
+        return self.ledger.exists() and not self.release.exists()
+
+    @property
+    def staging(self) -> Path:
+        return self.private / "release-in-progress"
+
+
+def choose(run_dir: str | None) -> RunFolder:
+    """Return the folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
+
+    Raises:
+        UsageError: if it holds a release already or something in its place, or cannot be a folder.
+    """
+    root = Path(run_dir) if run_dir else _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    folder = RunFolder(root)
+    if folder.finished:
+        raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")
+    if os.path.lexists(folder.release):
+        raise UsageError(
+            f"run_dir={root}: {RELEASE} is {_kind(folder.release)} and no finished release, where one is put when it is "
+            "complete: remove it, or choose another run_dir"
+        )
+    there = next((path for path in (root, *root.parents) if os.path.lexists(path)), None)
+    if there is not None and not os.path.isdir(there):
+        which = "" if there == root else f"{there} "
+        raise UsageError(f"run_dir={root}: {which}is {_kind(there)}; expected a folder to be created")
+    return folder
+
+
+def _fresh(root: Path) -> Path:
+    """Return the folder itself, or one beside it where there is one already, from a run of the same second."""
+    beside = (root.with_name(f"{root.name}_{number}") for number in itertools.count(2))
+    return root if not root.exists() else next(path for path in beside if not path.exists())
+
+
+def take(folder: RunFolder) -> None:
+    """Create the folder, of which its owner alone may read the private part. Of two runs that try, one creates the ledger.
+
+    Raises:
+        UsageError: if the place cannot be written, or its private part is a link, or open to others and another user's; if
+            something stands where the run writes later, when it has spent.
+    """
+    try:
+        make_folder(folder.root)
+        make_private(folder.private, FILE_NAME, JOBS)
+    except OSError as error:
+        raise UsageError(f"run_dir={folder.root}: {describe_os_error(error)}") from None
+    _check_free(folder)
+
+
+def _check_free(folder: RunFolder) -> None:
+    """Check that all names which a run gives to its files and folders are free, or its own kind of thing."""
+    parts = (folder.ledger.with_suffix(".part"), *map(durable.partial_path, folder.states))
+    files = (folder.ledger, heads_file(folder.ledger), *folder.states, *parts)
+    for path in (*files, folder.staging, folder.trials, folder.tensorboard):
+        name, what = path.relative_to(folder.root), "file" if path in files else "folder"
+        if path.is_symlink():
+            raise UsageError(
+                f"run_dir={folder.root}: {name} is a symbolic link, and a run follows none: put the {what} itself in its "
+                "place if it is the run's, or choose another run_dir"
+            )
+        if os.path.lexists(path) and not (path.is_file() if what == "file" else path.is_dir()):
+            raise _in_the_way(folder, path, f"where the run makes a {what}")
+    if os.path.lexists(folder.public) and not folder.public.is_dir():
+        raise _in_the_way(folder, folder.public, "where the run makes a folder")
+    # A run that goes on clears it away.
+    if folder.staging.exists() and not folder.ledger.exists():
+        raise _in_the_way(folder, folder.staging, "of a run whose ledger is not there")
+
+
+def _in_the_way(folder: RunFolder, path: Path, why: str) -> UsageError:
+    name = path.relative_to(folder.root)
+    return UsageError(f"run_dir={folder.root}: {name} is {_kind(path)}, {why}: remove it, or choose another run_dir")
+
+
+def _kind(path: Path) -> str:
+    if path.is_symlink():
+        return "a symbolic link"
+    return "a folder" if path.is_dir() else "a file" if path.is_file() else "neither a file nor a folder"
+
+
+def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None = None, *, exact: bool = False) -> Account:
+    """Return the account of a run that did not end, from its ledger; see `Account.resume`.
+
+    Raises:
+        UsageError: as `take`.
+        LedgerError: as `Account.resume`.
+    """
+    take(folder)
+    return Account.resume(folder.ledger, stream, study=study, exact=exact)
+
+
+def open_account(
+    plan: Plan, folder: RunFolder, stream: PrivateStream, about: dict[str, Any], study: Study | None = None
+) -> Account:
+    """Return the account of a new run.
+
+    Raises:
+        UsageError: if another run has taken the folder, or was here and its ledger is gone.
+        LedgerError: if another run is taking it.
+    """
+    for state in (*folder.states, folder.trials):
+        if state.exists() and not folder.ledger.exists():
+            raise UsageError(
+                f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "
+                "known; choose another run_dir, and add what that run may have cost"
+            )
+    try:
+        return Account(plan, folder.ledger, stream, about=about, study=study)
+    except FileExistsError:
+        raise UsageError(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None

@@ -1,0 +1,79 @@
+"""Learning from records, whatever the model: they are read, learned from, and how close the model is may be measured."""
+
+from __future__ import annotations
+
+import torch
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
+from lightning_dpgen.metrics.train_on_synthetic import ROWS
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.synthetic import SyntheticContent
+from lightning_dpgen.runs import resume
+from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.measure import measured_mixture
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.train import trained_mixture
+from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.sources import Source
+
+# A declared number that is so many times the true one, or one in so many, is worth a word.
+_FAR = 1.5
+
+
+def read_records(settings: Settings, source: Source, reporter: Reporter) -> Records:
+    """Return the private records of a run.
+
+    Raises:
+        BadRecords: if they are not what was declared; nothing has been spent.
+    """
+    records, counted = source.records(settings.schema)
+    n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
+    reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
+    if not n / _FAR <= len(records) <= n * _FAR:
+        reporter.warn(
+            f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
+            "less is learned; it must be a public number, not one that is read off the data"
+        )
+    for what, count in counted.items():
+        reporter.say(f"reading (private, stays here): {what}: {count:,}")
+    return records
+
+
+def learn(run: Context, records: Records) -> SyntheticContent:
+    """Learn from the records, or go on with that, in the folder of the run; nothing is released yet."""
+    settings, spec = run.settings, run.settings.spec
+    if spec.trainer.threads is not None:
+        torch.set_num_threads(spec.trainer.threads)
+    if settings.trained:
+        mixture = trained_mixture(run, records)
+    else:
+        if run.ranks.size > 1:
+            run.reporter.warn(
+                f"model={spec.model.name} makes no steps that {run.ranks.size} devices could share: one does it all"
+            )
+        # Nothing to follow for the others.
+        run.ranks.broadcast_object(None)
+        mixture = measured_mixture(run, records)
+    return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records))
+
+
+def _fidelity(run: Context, mixture: Mixture, records: Records) -> dict[str, float] | None:
+    """Return the public figure that a share of the budget buys; None if none was asked for, or it was bought and lost."""
+    settings, account = run.settings, run.account
+    if settings.spec.privacy.fidelity_share is None:
+        return None
+    if not account.remaining(FIDELITY):
+        figure = resume.fidelity(account, run.folder)
+        if figure is None:
+            run.reporter.warn(
+                "the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it"
+            )
+        return figure
+    synthetic = Release(mixture).encoded(min(settings.n, ROWS), settings.spec.seed)
+    figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
+    durable.save(run.folder.fidelity, {"head": account.ledger.head, "figure": figure})
+    account.verify_complete()
+    return figure

@@ -1,0 +1,25 @@
+"""Memory that a machine does not have: told from other errors, and what to do about it."""
+
+from __future__ import annotations
+
+import torch
+
+ADVICE = (
+    "out of memory: lower what is held at a time (model.rate, which says how many records are in a lot; model.hidden, "
+    "split.k, model.components, split.features; split.memory_gib, which a run that goes on may change), or give the "
+    "machine more"
+)
+# As torch's allocators for a CPU and for a GPU's libraries have it, whose errors have no type of their own.
+_SAID = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for an error that says that memory could not be had, in whatever way numpy, Arrow or torch say it.
+
+    Example:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not match"))
+        (True, False)
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)

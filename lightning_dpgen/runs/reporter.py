@@ -1,0 +1,74 @@
+"""Reporters hear what a run has to say: the person at a terminal, or the program that called."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Protocol
+
+
+def warn(text: str | None) -> None:
+    """Print one line on standard error, if there is something to say."""
+    if text:
+        print(f"dpgen: warning: {text}", file=sys.stderr)
+
+
+class Reporter(Protocol):
+    """Hears what a run says.
+
+    Attributes:
+        bar: whether to show a bar of progress on standard error.
+    """
+
+    bar: bool
+
+    def say(self, text: str) -> None:
+        """Say something worth knowing: the plan, what was read."""
+
+    def warn(self, text: str | None) -> None:
+        """Warn of something that may have to change; of nothing where it is None."""
+
+
+class TerminalReporter:
+    """Prints; a bar of progress only where it is seen moving."""
+
+    @property
+    def bar(self) -> bool:
+        return sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def warn(self, text: str | None) -> None:
+        warn(text)
+
+
+class SilentReporter:
+    """The reporter of all ranks but the first: they would say the same."""
+
+    bar = False
+
+    def say(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str | None) -> None:
+        pass
+
+
+class LogReporter:
+    """Logs to ``lightning_dpgen``, and warns as Python does; prints nothing.
+
+    Args:
+        bar: whether to show a bar of progress.
+    """
+
+    def __init__(self, bar: bool) -> None:
+        self.bar = bar
+
+    def say(self, text: str) -> None:
+        logging.getLogger("lightning_dpgen").info(text)
+
+    def warn(self, text: str | None) -> None:
+        if text:
+            warnings.warn(text, stacklevel=2)

@@ -1,0 +1,83 @@
+"""Going on with a run that did not end, from the state that was saved last."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lightning_dpgen.metrics.fidelity import FIDELITY
+from lightning_dpgen.plugins.accountant import LEDGER
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.settings import FIRST_PASS
+
+
+def load_state(path: Path, account: Account, *names: str) -> dict[str, Any]:
+    """Return what a run has saved under these names.
+
+    Raises:
+        LedgerError: if the ledger lacks lines that were there when it was saved.
+        DamagedState: if it cannot be read.
+    """
+    kept = durable.load(path, "head", *names)
+    if not account.ledger.knows(kept["head"]):
+        raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
+    return kept
+
+
+def fidelity(account: Account, folder: RunFolder) -> dict[str, float] | None:
+    """Return the public figure that a run has measured, if it was saved."""
+    if folder.fidelity.is_file():
+        kept = durable.load(folder.fidelity, "head", "figure")
+        if account.ledger.knows(kept["head"]):
+            return kept["figure"]
+    return None
+
+
+def paid_once(account: Account) -> dict[str, int]:
+    """Return the accesses that are not made again, for `Account.go_on`.
+
+    What was bought first stands in the ledger, and a figure that was lost is not bought again: the model would pay for it.
+    """
+    return {name: 1 for name in (FIRST_PASS, FIDELITY) if account.ledger.count(name)}
+
+
+def say_plan(run: Context, after: str = "") -> None:
+    """Say that a run goes on, and by which plan."""
+    run.reporter.say(f"going on with the run in {run.folder.root}{after}; its plan is now:")
+    run.reporter.say(budget_table(run.account.plan))
+
+
+def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) -> Path | None:
+    """Tell the account from which state the run goes on, and say which plan follows.
+
+    Returns:
+        The checkpoint that the fit has to start from, if there is one. The module of a run whose training is complete is
+        restored here, for there is no fit.
+    """
+    account, folder = run.account, run.folder
+    shutil.rmtree(folder.staging, ignore_errors=True)
+    done, path = data.load(), None
+    if folder.checkpoint.is_file():
+        path = folder.checkpoint
+        checkpoint = durable.load(path, LEDGER, "state_dict")
+        if not account.ledger.knows(checkpoint[LEDGER]["head"]):
+            raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
+        done = checkpoint[LEDGER]["done"]
+    account.go_on(paid_once(account) | done)
+    if path is None and not account.remaining("training"):
+        raise BudgetTooSmall(
+            f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "
+            "nothing to release; start a new run, whose cost adds to what this one has spent"
+        )
+    say_plan(run, f" after {done.get('training', 0):,} training steps")
+    if path is not None and not account.remaining("training"):
+        module.load_state_dict(checkpoint["state_dict"])
+    return path

@@ -1,0 +1,204 @@
+"""The way of a record, from settings to a release: plan, discover, learn, release."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.runs import discover, run_identity
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.context import Context, private_stream
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.learn import learn, read_records
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.runs.warnings import doubts, seed_warning
+from lightning_dpgen.specs.model import CustomSpec
+from lightning_dpgen.specs.modules import rehearse
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, read_as
+from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError
+
+
+def train(
+    spec: RunSpec,
+    source: Source,
+    folder: RunFolder,
+    interrupts: Interrupts,
+    reporter: Reporter,
+    ranks: Ranks | None = None,
+) -> dict[str, Any]:
+    """Train or go on with the training of that folder, write its release, and return the certificate.
+
+    Args:
+        spec: the settings; what they say of records is checked here, before anything is spent.
+        source: of the records.
+        folder: of the run.
+        interrupts: what the user has asked for by signals.
+        reporter: hears what there is to say.
+        ranks: those that train together with this one, which leads; None for this process alone.
+
+    Raises:
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+        OSError: from the disk.
+    """
+    return _Run(spec, source, folder, interrupts, reporter, ranks or Ranks()).release()
+
+
+def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]:
+    """Return the settings, checked; where something is bought first, the plan of that alone can be made.
+
+    Raises:
+        UsageError, MissingData: naming what is wrong.
+    """
+    if spec.privacy.selection is not None:
+        raise UsageError(
+            f"privacy.selection={spec.privacy.selection}: goes with dpgen train on the command line, and not with -m, "
+            "whose runs all leave and are all paid for"
+        )
+    source.check()
+    buys = spec.data.n is None or bool(source.open_parts)
+    settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
+    source.files()
+    return settled
+
+
+class _Run:
+    """A run; its account and settings come with its stages."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        source: Source,
+        folder: RunFolder,
+        interrupts: Interrupts,
+        reporter: Reporter,
+        ranks: Ranks,
+    ) -> None:
+        self.spec, self.source, self.folder = spec, source, folder
+        self.interrupts, self.reporter, self.ranks = interrupts, reporter, ranks
+
+    def release(self) -> dict[str, Any]:
+        settings, plan = settle(self.spec, self.source)
+        self.reporter.warn(seed_warning(self.spec.debug.private_seed))
+        self.study = study_of(self.spec.privacy)
+        if self.folder.unfinished:
+            account = run_folder.reopen_account(self.folder, private_stream(self.spec), self.study)
+            with closing(account.ledger):
+                return self._finish(self._go_on(account), account)
+        if plan is None:
+            plan = self._plan(settings)
+        # Read before anything is spent.
+        seen = self._look(settings, plan)
+        account = self._open(settings, plan)
+        with closing(account.ledger):
+            if settings is None:
+                settings = self._discover(seen, account)
+                seen = read_records(settings, self.source, self.reporter)
+            return self._finish(settings, account, seen)
+
+    def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
+        plan = settings.plan(promise)
+        for text in doubts(settings, plan):
+            self.reporter.warn(text)
+        if settings.chosen is not None:
+            self.reporter.say(settings.chosen)
+        self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
+        return plan
+
+    def _look(self, settings: Settings | None, plan: Plan) -> Any:
+        """Return the records, or what a first pass sees of them, once all is known that could be wrong."""
+        if (text := check_study(self.study, plan)) is not None:
+            self.reporter.say(text)
+        if isinstance(self.spec.model, CustomSpec):
+            known = discover.for_any_find(self.spec, self.source) if settings is None else settings
+            rehearse(known.module(Account(plan)), self.spec.model.target)
+        if settings is None:
+            return discover.look(self.spec, self.source)
+        return read_records(settings, self.source, self.reporter)
+
+    def _open(self, settings: Settings | None, plan: Plan) -> Account:
+        self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
+        run_folder.take(self.folder)
+        about = run_identity.about_records(self.source.contents(), read_as(self.spec, self.source))
+        if settings is not None:
+            about |= run_identity.about_settings(settings.asked(), settings.n, None)
+        return run_folder.open_account(plan, self.folder, private_stream(self.spec), about, self.study)
+
+    def _discover(self, seen: discover.Look, account: Account) -> Settings:
+        """Buy what is not declared, keep it before anything else can go wrong, and plan the rest."""
+        try:
+            with self.interrupts.patient():
+                bought = discover.buy(self.spec, self.source, seen, account)
+                kept = {"head": account.ledger.head, "n": bought.n, "parts": bought.parts}
+                durable.save(self.folder.bought, kept)
+            self.interrupts.stop_here()
+        except KeyboardInterrupt:
+            try:
+                discover.load_bought(account, self.folder)
+            except UsageError as lost:
+                # A second signal came before it was kept.
+                raise UsageError(str(lost), INTERRUPTED) from None
+            raise
+        return self._extend(bought, account)
+
+    def _extend(self, bought: discover.Bought, account: Account) -> Settings:
+        """Return the settings that follow from what was bought, with the rest of their plan in the account."""
+        if bought.n is not None:
+            self.reporter.say(f"counted, with noise: {bought.n:,} records")
+        for name, value in self.source.found_in_words(bought.parts).items():
+            self.reporter.say(f"found, with noise: {name}: {value}")
+        try:
+            settings = discover.with_bought(self.spec, self.source, bought)
+            plan = self._plan(settings, account.plan)
+        except (UsageError, BudgetTooSmall) as error:
+            raise UsageError(
+                f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
+                f"run_dir={self.folder.root}; what the budget and the data are can no longer be changed"
+            ) from None
+        account.extend(plan, run_identity.about_settings(settings.asked(), settings.n, bought.parts))
+        return settings
+
+    def _go_on(self, account: Account) -> Settings:
+        about = account.ledger.about
+        run_identity.check_records(about, self.source.contents(), read_as(self.spec, self.source), self.folder)
+        if "settings" not in about:
+            self._check_stages(account, [FIRST_PASS])
+            self._extend(discover.load_bought(account, self.folder), account)
+        run_identity.check_about(account.ledger.about, run_identity.SETTINGS, self.folder)
+        settings = discover.settings_of(self.spec, self.source, account.ledger.about)
+        run_identity.check_settings(account.ledger.about, settings.asked(), self.folder)
+        self._check_stages(account, [stage.stage for stage in settings.specs()])
+        return settings
+
+    def _check_stages(self, account: Account, planned: list[str]) -> None:
+        """Check that the plan in a ledger has the stages of a run with these settings, whatever their noise.
+
+        Raises:
+            LedgerError: if it has others.
+        """
+        if (kept := [stage.name for stage in account.plan.stages]) != planned:
+            raise LedgerError(f"{self.folder.ledger}: holds a plan of the stages {kept}, and these settings have {planned}")
+
+    def _finish(self, settings: Settings, account: Account, records: Any = None) -> dict[str, Any]:
+        if records is None:
+            records = read_records(settings, self.source, self.reporter)
+        run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
+        content = learn(run, records)
+        return write_release(
+            self.folder.release,
+            self.folder.staging,
+            content,
+            account,
+            unit=settings.unit,
+            declared=settings.declared(),
+        )

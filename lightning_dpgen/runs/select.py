@@ -1,0 +1,279 @@
+"""The best of a secret number of trials, charged once, before the number is drawn.
+
+Settings to choose among are said as those of a sweep, ``model.lr=1e-3,3e-3``. Each trial draws one of the combinations,
+independently of all others, and is a run of its own with its own ledger; it keeps its folder as long as it is the best.
+Nothing but the winner leaves: no other trial, no number of trials, no log, no time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.metrics.fidelity import merit
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.folders import make_private
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.mechanisms import number_of_trials
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.synthetic import SyntheticContent
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates
+from lightning_dpgen.runs.context import Context, private_stream
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.learn import learn, read_records
+from lightning_dpgen.runs.memory import is_out_of_memory
+from lightning_dpgen.runs.reporter import Reporter, SilentReporter
+from lightning_dpgen.runs.resume import load_state
+from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.warnings import delta_warning, seed_warning
+from lightning_dpgen.specs.clipping import DPNormSpec
+from lightning_dpgen.specs.custom import said
+from lightning_dpgen.specs.model import VAESpec
+from lightning_dpgen.specs.settings import Settings, fill, read_as
+from lightning_dpgen.specs.split import SplitSpec
+from lightning_dpgen.specs.usage_error import UsageError
+
+# The score of a trial that failed, or whose score is no number.
+_WORST = -math.inf
+
+
+def select(
+    candidates: Candidates, words: Sequence[str], folder: RunFolder, interrupts: Interrupts, reporter: Reporter
+) -> dict[str, Any]:
+    """Make the trials, write the release of the best, and return its certificate.
+
+    Args:
+        words: that asked for the selection, less the folder.
+
+    Raises:
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+    """
+    first, source = candidates.settings[0], candidates.source
+    spec = first.spec
+    for text in (seed_warning(spec.debug.private_seed), delta_warning(spec)):
+        reporter.warn(text)
+    source.files()
+    default, plain = _untrained(candidates)
+    score = _scoring(candidates, default)
+    stream, study = private_stream(spec), study_of(spec.privacy)
+    # Whatever is asked for, the budget and the space among it.
+    asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": spec.debug.private_seed}}
+    if folder.unfinished:
+        account = run_folder.reopen_account(folder, stream, study)
+    else:
+        reporter.say(candidates.table())
+        if (text := check_study(study, candidates.plan)) is not None:
+            reporter.say(text)
+        records = read_records(first, source, reporter)
+        reporter.warn(mark(study, spec.privacy, source.contents()))
+        run_folder.take(folder)
+        about = run_identity.about_records(source.contents(), _read_as(candidates))
+        about |= run_identity.about_settings(asked, first.n, None) | {"began": time.time()}
+        account = run_folder.open_account(candidates.plan, folder, stream, about, study)
+    with closing(account.ledger):
+        if account.resumed:
+            run_identity.check_settings(account.ledger.about, asked, folder)
+            run_identity.check_records(account.ledger.about, source.contents(), _read_as(candidates), folder)
+            if account.ledger.promise != candidates.plan.as_json():
+                raise UsageError(
+                    f"run_dir={folder.root}: was begun when these settings meant another plan; go on with the version of "
+                    "this software that began it"
+                )
+            account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
+            records = read_records(first, source, SilentReporter())
+        trials = _Trials(candidates, records, account, folder, interrupts, score)
+        reporter.say("selecting: trials are made, and nothing is said of them")
+        content, winner = trials.best(default)
+        account.verify_complete()
+        settings = plain if winner is None else candidates.settings[winner]
+        # Left by a writing that was killed.
+        shutil.rmtree(folder.staging, ignore_errors=True)
+        release = write_release(
+            folder.release, folder.staging, content, account,
+            unit=settings.unit, declared=settings.declared(), selection=candidates.described(winner),
+        )  # fmt: skip
+        _forget(folder, account.ledger.about["began"])
+        return release
+
+
+class _Trials:
+    """The trials of a selection, one after the other; what is kept of them is the best one and where to go on.
+
+    Args:
+        candidates, records, account, folder, interrupts: of the selection.
+        score: of what a trial has learned; nothing but what is paid for, or follows from what is released.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        records: Records,
+        account: Account,
+        folder: RunFolder,
+        interrupts: Interrupts,
+        score: Callable[[SyntheticContent], float],
+    ) -> None:
+        self._candidates, self._records, self._account = candidates, records, account
+        self._folder, self._interrupts, self._score = folder, interrupts, score
+        self._kept = self._drawn() if account.remaining(STAGE) else self._load()
+        # The run that the trials belong to.
+        self._run = account.ledger.run
+
+    def best(self, default: SyntheticContent) -> tuple[SyntheticContent, int | None]:
+        """Return what is released, and which candidate it is; the default and None where no trial was drawn.
+
+        Raises:
+            UsageError: if all trials failed.
+        """
+        content = None
+        for position in range(self._kept["done"], len(self._kept["drawn"])):
+            made, score, error = self._tried(position)
+            kept = self._kept | {"done": position + 1, "error": error or self._kept["error"]}
+            lost = position
+            if made is not None and score > kept["score"]:
+                lost, content = kept["best"], made
+                kept |= {"best": position, "score": score}
+            self._save(kept)
+            if lost is not None:
+                shutil.rmtree(self._trial(lost).root, ignore_errors=True)
+            self._interrupts.stop_here()
+        kept = self._kept
+        if not kept["drawn"]:
+            return default, None
+        if kept["best"] is None:
+            raise UsageError(
+                "all trials of the selection failed, and nothing can be released; one of them (private, stays here): "
+                f"{kept['error']}"
+            )
+        winner = kept["drawn"][kept["best"]]
+        return content or self._learn(kept["best"]), winner
+
+    def _drawn(self) -> dict[str, Any]:
+        with self._interrupts.patient():
+            with self._account.open(STAGE) as access:
+                number = number_of_trials(access, NUMBER)
+                # With replacement, each from all.
+                drawn = access.stream.integers(number, len(self._candidates.settings)).tolist()
+            self._save({"drawn": drawn, "begun": 0, "done": 0, "best": None, "score": _WORST, "error": ""})
+        self._interrupts.stop_here()
+        return self._kept
+
+    def _load(self) -> dict[str, Any]:
+        if not self._folder.selection.is_file():
+            raise BudgetTooSmall(
+                f"run_dir={self._folder.root}: the number of trials had been drawn and was lost before it was saved; start "
+                "a new run, whose cost adds to what this one has spent"
+            )
+        return load_state(self._folder.selection, self._account, "kept")["kept"]
+
+    def _save(self, kept: dict[str, Any]) -> None:
+        durable.save(self._folder.selection, {"head": self._account.ledger.head, "kept": kept})
+        self._kept = kept
+
+    def _tried(self, position: int) -> tuple[SyntheticContent | None, float, str]:
+        """Return what a trial has learned, its score, and why it has none; one that fails is the worst."""
+        try:
+            content = self._learn(position)
+        except Exception as error:
+            if _of_the_machine(error):
+                raise
+            return None, _WORST, said(error)
+        try:
+            return content, self._score(content), "its score is no number, or the worst there is"
+        except Exception as error:
+            return None, _WORST, said(error)
+
+    def _learn(self, position: int) -> SyntheticContent:
+        settings, folder = self._candidates.settings[self._kept["drawn"][position]], self._trial(position)
+        stream, plan, about = self._account.stream, settings.plan(), {"selection": self._run, "trial": position}
+        if position < self._kept["begun"]:
+            # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
+            if not folder.unfinished:
+                raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is made once")
+            account = run_folder.reopen_account(folder, stream, exact=True)
+        else:
+            make_private(self._folder.trials)
+            make_private(folder.root)
+            run_folder.take(folder)
+            account = run_folder.open_account(plan, folder, stream, about)
+            self._save(self._kept | {"begun": position + 1})
+        with closing(account.ledger):
+            if account.ledger.about != about or account.ledger.promise != plan.as_json():
+                raise LedgerError(f"{folder.ledger}: is of another selection or another trial")
+            return learn(Context(settings, account, folder, self._interrupts), self._records)
+
+    def _trial(self, position: int) -> RunFolder:
+        return RunFolder(self._folder.trials / str(position))
+
+
+def _read_as(candidates: Candidates) -> dict[str, Any]:
+    """Return `read_as` with the budget of a trial left out: it follows from that of the whole."""
+    described = read_as(candidates.settings[0].spec, candidates.source)
+    return described | {"privacy": {name: value for name, value in described["privacy"].items() if name != "epsilon"}}
+
+
+def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
+    """Return a network that has seen nothing: released where no trial is drawn, and what a score is tried out on."""
+    plain = {"model": VAESpec(), "clipping": DPNormSpec(), "split": SplitSpec()}
+    made = fill(candidates.settings[0].spec.changed(**plain), candidates.source)
+    module = made.module(Account(made.plan()))
+    mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
+    return SyntheticContent(mixture, made.rows, made.spec.seed), made
+
+
+def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[SyntheticContent], float]:
+    """Return the score, a number or the worst there is; a function is tried out on the example.
+
+    Raises:
+        UsageError: if it fails there.
+    """
+    scorer = candidates.scorer
+    if scorer is None:
+        return lambda content: _WORST if content.figure is None else merit(content.figure)
+    try:
+        float(scorer(Release(example.mixture)))
+    except Exception as error:
+        raise UsageError(
+            f"privacy.selection_score={candidates.score}: fails on the release of an untrained network ({said(error)}); "
+            "expected a function of a Release that gives a number, larger for better ones"
+        ) from None
+
+    def score(content: SyntheticContent) -> float:
+        found = float(scorer(Release(content.mixture)))
+        return _WORST if math.isnan(found) else found
+
+    return score
+
+
+def _of_the_machine(error: Exception) -> bool:
+    """Return True where the machine is at fault and not the trial: then the selection stops, and can go on."""
+    return isinstance(error, OSError) or is_out_of_memory(error)
+
+
+def forget_what_is_left(folder: RunFolder) -> None:
+    """Remove what is left of a selection that was killed when its release was there."""
+    if folder.finished and folder.selection.exists():
+        _forget(folder, Ledger.read(folder.ledger).about["began"])
+
+
+def _forget(folder: RunFolder, began: float) -> None:
+    """Leave nothing by which the number of trials could be found: times of files are that of the beginning."""
+    shutil.rmtree(folder.trials, ignore_errors=True)
+    folder.selection.unlink(missing_ok=True)
+    for path in (*folder.release.iterdir(), folder.release, *folder.private.iterdir(), folder.private, folder.root):
+        os.utime(path, (began, began))

@@ -1,0 +1,111 @@
+"""The study that a run belongs to: `privacy.study=NAME`, one file for each in a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from lightning_dpgen.privacy.account import study_entry
+from lightning_dpgen.privacy.accountant import round_up
+from lightning_dpgen.privacy.folders import make_private
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key, known_key, recorded
+from lightning_dpgen.runs.run_identity import fingerprint
+from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Where studies are kept, unless privacy.study_folder says otherwise.
+_FOLDER = "studies"
+
+
+def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, *, begin: bool = True) -> Study | None:
+    """Return the study that was asked for, begun with its total if it is new and `begin`; None where there is none.
+
+    Raises:
+        UsageError: for a name or a total that is none, or a total where there is no study.
+        LedgerError: if the study is damaged, has another total, or is new and has none.
+    """
+    given = {name: getattr(privacy, f"study_{name}") for name in ("folder", "epsilon", "delta")}
+    if privacy.study is None:
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"privacy.study_{name}={value}: of no study; give its name, as in privacy.study=census")
+        return None
+    if not re.fullmatch(r"[\w-]{1,80}", privacy.study):
+        raise UsageError(f"privacy.study={privacy.study}: expected a name of letters, digits, - and _")
+    folder = Path(given["folder"] or _FOLDER)
+    path = folder / f"{privacy.study}.jsonl"
+    if not begin and not path.exists():
+        return None
+    if not path.exists() and None in (given["epsilon"], given["delta"]):
+        raise UsageError(
+            f"privacy.study={privacy.study}: {path} is not there yet; begin it with the total of all its runs, as in "
+            "privacy.study_epsilon=10 privacy.study_delta=1e-6"
+        )
+    try:
+        make_private(folder, path.name, KEY)
+        return Study(path, epsilon=given["epsilon"], delta=given["delta"])
+    except ValueError as error:
+        raise UsageError(
+            f"privacy.study_epsilon={given['epsilon']}, privacy.study_delta={given['delta']}: {error}"
+        ) from None
+
+
+def mark(
+    study: Study | None, privacy: PrivacySpec | OffSpec | PurePrivacySpec, records: Iterable[np.ndarray]
+) -> str | None:
+    """Note in the study whose records these are, and say which other studies they belong to; None where there is none.
+
+    A run of no study only reads, and passes over what is no study: the folder may be another program's.
+
+    Args:
+        study: of the run, if it has one.
+        privacy: says where studies are kept.
+        records: as bytes, all of them; of none nothing is noted.
+    """
+    folder, arrays = Path(privacy.study_folder or _FOLDER), list(records)
+    if folder.is_symlink() or not folder.is_dir() or not arrays:
+        return None
+    key = known_key(folder) if study is None else fingerprint_key(folder)
+    if key is None:
+        return None
+    found = fingerprint(arrays, key)
+    # A damaged study says so to its own runs.
+    others = [
+        path.stem
+        for path in sorted(folder.glob("*.jsonl"))
+        if path.stem != getattr(study, "name", None) and found in recorded(path)
+    ]
+    if study is not None:
+        study.records = found
+    if not others:
+        return None
+    ours = "and is not entered in it" if study is None else f"and this run adds to study {study.name} alone"
+    return (
+        f"privacy.study={'null' if study is None else study.name}: this file belongs to study {', '.join(others)}, {ours}; "
+        "what both tell about its people adds up, and no certificate will say so"
+    )
+
+
+def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
+    """Return what the study would have spent with this plan, in words; None without one.
+
+    Raises:
+        BudgetTooSmall: if that passes its total; nothing has been entered.
+    """
+    if study is None:
+        return None
+    if not plan.private:
+        raise UsageError(f"privacy.study={study.name}: privacy=off costs more than any total; leave the study out")
+    return f"study {study.name}: with this run {said(study.check(plan.event, run=run, **study_entry(plan)), study)}"
+
+
+def said(total: Total, study: Study) -> str:
+    """Return a total in words."""
+    how = "replaced" if total.relation == REPLACE_ONE else "added or removed"
+    runs = f"{total.runs} run{'s' if total.runs != 1 else ''}"
+    return f"epsilon {round_up(total.epsilon):g} of {study.epsilon:g} at delta {study.delta:g}, one record {how} ({runs})"

@@ -1,0 +1,55 @@
+"""The budget table that is printed before a record is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.accountant import REPLACE_ONE, round_up, spent
+from lightning_dpgen.privacy.plan import Plan
+
+_KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace", PURE: "pure"}
+_METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}
+_HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon alone")
+
+
+def budget_table(plan: Plan, *, of_person: bool = False) -> str:
+    """Return the plan as text: a line a stage, and the total at delta under the named relation.
+
+    Args:
+        plan: of a run.
+        of_person: whether the unit is a person, even where a person has one record.
+
+    A share is that of mu^2 (Gaussian differential privacy), at delta 0 of epsilon; the last stage takes what is left.
+    """
+    rows = [_HEADER]
+    events = dict(plan.stage_events)
+    for stage in plan.stages:
+        access = stage.access
+        noises = ", ".join(f"{name} {m:.3g}" for name, m in access.multipliers.items())
+        kinds = "/".join(dict.fromkeys(_KINDS[access.kind(name)] for name in access.multipliers))
+        sampled = f"{kinds}, Poisson q = {access.sample_rate:.3g}" if access.sample_rate < 1 else f"{kinds}, full pass"
+        epsilon = spent(events[stage.name], plan.delta, relation=plan.relation).epsilon if plan.private else 0.0
+        alone = f"{round_up(epsilon, 4):g}" if plan.private else "none"
+        rows.append(
+            (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", f"{stage.share:.0%}", alone)
+        )
+    return "\n".join([aligned(rows), "", _total(plan, of_person)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as text, a line under the first."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(lines)
+
+
+def _total(plan: Plan, of_person: bool) -> str:
+    if not plan.private or math.isinf(plan.epsilon):
+        return "total: NOT PRIVATE (privacy=off): no noise, no bound; do not publish what this makes"
+    unit = "person" if of_person or plan.max_rows > 1 else "record"
+    how = f"one {unit} replaced" if plan.relation == REPLACE_ONE else f"one {unit} added or removed"
+    by = _METHODS[plan.spent.method] if plan.delta else "a sum"
+    return f"total: epsilon {round_up(plan.epsilon):g} of {plan.target_epsilon:g} at delta {plan.delta:g}, {how} ({by})"

@@ -1,0 +1,121 @@
+"""The training of a network: the split and the fit, on one device or several."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import Logger
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.plugins.previews import Previews
+from lightning_dpgen.plugins.private_events import PrivateEvents
+from lightning_dpgen.plugins.progress import PrivateProgress
+from lightning_dpgen.plugins.public_events import PublicEvents
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.privacy.ranks import all_needed
+from lightning_dpgen.runs import resume
+from lightning_dpgen.runs.context import Context
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The facts that other ranks have to know of a run that rank 0 has begun.
+
+    Args:
+        promise: the plan of the run, as it was promised.
+        about: what its ledger says about settings and records.
+    """
+
+    promise: Mapping[str, Any]
+    about: Mapping[str, Any]
+
+
+def trained_mixture(run: Context, records: Records) -> Mixture:
+    """Return the mixture of networks that DP-SGD has trained; by all ranks, of which this one leads."""
+    account = run.account
+    data = run.split_module(records)
+    module = run.settings.module(account)
+    checkpoint = resume.restore(run, data, module) if account.resumed else None
+    if account.remaining("training"):
+        run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about))
+        with run.interrupts.patient(), quiet_lightning():
+            fit(run, module, data, checkpoint)
+        run.interrupts.stop_here()
+    else:
+        run.ranks.broadcast_object(None)
+        if account.finished:
+            account.verify_complete()
+    return module.mixture()
+
+
+def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, checkpoint: Path | None = None) -> None:
+    """Train a module; all ranks come here, and start from the checkpoint of rank 0."""
+    checkpoint = run.ranks.broadcast_object(checkpoint)
+    account, folder, options = run.account, run.folder, run.settings.spec.trainer
+    accountant, steps = MomentsAccountant(account), account.plan.stage("training").count
+    every = options.checkpoint_every or max(1, steps // 50)
+    callbacks = [
+        accountant,
+        *([PrivateProgress(accountant)] if run.reporter.bar else []),
+        Checkpoints(folder.checkpoint, every, asked_to_stop=lambda: run.interrupts.asked),
+    ]
+    if options.previews_every != 0:
+        callbacks.append(Previews(options.previews_every or _between_previews(steps)))
+    loggers: list[Logger] = [PrivateEvents(folder.private, name="", version=folder.tensorboard.name)]
+    if account.private:
+        loggers.append(PublicEvents(folder.public))
+    trainer = pl.Trainer(
+        accelerator=options.accelerator,
+        devices=options.devices,
+        num_nodes=options.num_nodes,
+        strategy="ddp" if run.ranks.size > 1 else "auto",
+        precision=options.precision,
+        max_epochs=1,
+        logger=loggers,
+        callbacks=callbacks,
+        plugins=[DurableCheckpointIO()],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=run.reporter.bar,
+    )
+    try:
+        with all_needed():
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+    except SystemExit:
+        # Lightning turns an interrupt into an exit of its own.
+        raise KeyboardInterrupt from None
+
+
+def _between_previews(steps: int) -> int:
+    """Return the steps between two sheets: ten in a long training, two in a short one; one takes some twenty steps."""
+    return max(1, min(max(steps // 10, 1000), -(-steps // 2)))
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence Lightning's banner and its advice on dataloaders and logging, none of which concerns this program."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="pytorch_lightning")
+            warnings.filterwarnings("ignore", module="lightning_fabric")
+            # Said before anything was spent.
+            warnings.filterwarnings("ignore", message="split.k=")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,32 @@
+"""Warnings of what is allowed and rarely meant, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import Settings
+
+
+def seed_warning(seed: int | None) -> str | None:
+    """Return a warning of noise that is repeatable."""
+    if seed is None:
+        return None
+    return f"debug.private_seed={seed}: NOT PRIVATE, since who has the seed can remove the noise"
+
+
+def delta_warning(spec: RunSpec) -> str | None:
+    """Return a warning of a delta that is large."""
+    delta, n = spec.privacy.delta, spec.data.n
+    if not spec.privacy.private or delta <= 0.1 / n:
+        return None
+    return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is the custom"
+
+
+def doubts(settings: Settings, plan: Plan) -> Iterator[str | None]:
+    """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
+    yield delta_warning(settings.spec)
+    yield settings.split.doubt(plan, settings.n)
+    if not settings.trained:
+        yield settings.recipe.doubt(plan)

@@ -1,0 +1,1 @@
+"""Settings: one declaration each, with its range, its default and its meaning."""

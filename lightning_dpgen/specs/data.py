@@ -1,0 +1,203 @@
+"""`data`: which records are learned from, how they are written, and what is publicly declared of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.usage_error import UsageError
+
+_MOST_RECORDS = 10**9
+
+
+class DataSpec(Spec):
+    """The settings of all kinds of data."""
+
+    # The kind of the schema; None where it may be any.
+    kind: ClassVar[str | None]
+
+    n: int | None = setting("the declared number of records; public", ge=1, le=_MOST_RECORDS)
+    n_share: float | None = setting("with n=null: the share of the budget for a noisy count of the records")
+
+    @property
+    def column_of_persons(self) -> str | None:
+        """The column that says whose a record is; None where no person has several."""
+        return getattr(self, "person", None)
+
+    @property
+    def most_rows(self) -> int:
+        """The number of records of a person that take part at most."""
+        return getattr(self, "max_rows", None) or 1
+
+    @property
+    def share_of_discovery(self) -> float | None:
+        """The share of the budget for what is found privately."""
+        return getattr(self, "discovery_share", None)
+
+    def model_post_init(self, _: Any) -> None:
+        if self.n is not None and self.n_share is not None:
+            raise UsageError(
+                f"data.n={self.n} and data.n_share={self.n_share:g}: declare the number of records, or buy it with "
+                "data.n=null"
+            )
+
+
+class _OfPersons(DataSpec):
+    person: Text | None = setting("the column that says whose a record is, where a person has several")
+    max_rows: int | None = setting("how many records of a person take part at most", ge=1, le=10_000)
+    outside: Literal["refuse", "clamp"] | None = setting(
+        "what becomes of values that are not declared: refuse them, or clamp (and count them, privately)",
+        by_default="refuse",
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if (self.person is None) != (self.max_rows is None):
+            raise UsageError(
+                f"data.person={self.person} with data.max_rows={self.max_rows}: expected both, the column that says whose "
+                "a record is and how many records of a person take part at most, or neither"
+            )
+
+
+class _InFile(DataSpec):
+    path: Text | None = setting("the file, or folder", needed=True)
+
+
+class PublicPicturesSpec(DataSpec):
+    """A public set of pictures."""
+
+    kind = "images"
+    source: Literal["digits", "mnist", "fashion_mnist"]
+    classes: Any = setting("10, or 0 to leave the label out")
+    threshold: int | None = setting("pixels above it become 1, all others 0")
+
+
+class PublicTableSpec(DataSpec):
+    """A public table, by the package's own schema."""
+
+    kind = "table"
+    source: Literal["adult", "mushroom"]
+    bins: int | None = setting(
+        "bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
+    )
+
+
+class PublicBasketsSpec(DataSpec):
+    """A public set of baskets."""
+
+    kind = "baskets"
+    source: Literal["retail", "bms_webview1"]
+
+
+class PublicSeriesSpec(DataSpec):
+    """A public set of series."""
+
+    kind = "series"
+    source: Literal["uk_demand", "powercons", "ausgrid"]
+
+
+class PicturesSpec(_InFile):
+    """Anybody's pictures: a folder (in sub-folders by class), or an .npz with `images` and, with classes, `labels`."""
+
+    kind = "images"
+    source: Literal["images"]
+    height: int | None = setting("all pictures are brought to this height", needed=True)
+    width: int | None = setting("all pictures are brought to this width", needed=True)
+    channels: int | None = setting("1 grey, 3 colour", by_default="1")
+    classes: Any = setting("how many labels there are, or their names, which are the names of the sub-folders")
+    fit: Text | None = setting("how another size becomes this one: stretch, pad or crop")
+    high: Any = setting("the largest value of arrays that are not of bytes")
+    threshold: int | None = setting("pixels above it become 1, all others 0")
+
+
+class TableSpec(_InFile, _OfPersons):
+    """Anybody's table: .csv, .tsv (also .gz) or .parquet, described by a public schema (`dpgen schema FILE` drafts one)."""
+
+    kind = "table"
+    source: Literal["table"]
+    schema_: Any = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
+    discovery_share: float | None = setting("the share of the budget for what is `private` in the schema")
+    bins: int | None = setting(
+        "bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
+    )
+
+
+class _OfFiles(_InFile, _OfPersons):
+    form: Text | None = setting("how the file is written; null goes with its ending")
+    separator: Text | None = setting("what stands between columns or items")
+    columns: Any = setting("the columns that are read")
+    label: bool | Text | None = setting("the column of the label, or whether there is one")
+    classes: Any = setting("what the label may be, where there is one")
+
+
+class BasketsSpec(_OfFiles):
+    """Anybody's baskets over a public universe of items: lines, rows (basket, item), or a CSR matrix in an .npz file."""
+
+    kind = "baskets"
+    source: Literal["baskets"]
+    items: Any = setting("the universe: a file with one item a line, whole numbers as in 1..16470, a list, or private")
+    max_items: int | None = setting("how many items of a basket count at most", needed=True)
+    discovery_share: float | None = setting("the share of the budget for items=private")
+
+
+class SeriesSpec(_OfFiles):
+    """Anybody's series of one length within public bounds: one a row (wide), or one reading a row (long)."""
+
+    kind = "series"
+    source: Literal["series"]
+    length: int | None = setting("readings of a series", needed=True)
+    low: Any = setting("the least reading, one for all channels or one each", needed=True)
+    high: Any = setting("the largest reading, one for all channels or one each", needed=True)
+    channels: Any = setting("names of the channels, where there are several")
+    decimals: int | None = setting("decimals of synthetic readings")
+    header: bool | None = setting("whether the first line is names; null: it is, and numbers are refused there")
+    by: Text | None = setting("long: the column that tells series apart")
+    day: Text | None = setting("long: the column of time stamps, of which each day is a series")
+
+
+class CustomDataSpec(_OfPersons):
+    """Records of a function of your own: it gives (schema, Encoded or Records), or (frame, TableSchema)."""
+
+    kind = None
+    source: Literal["own"]
+    target: Text | None = setting("package.function", needed=True)
+    options: dict[str, Any] | None = setting(
+        "its keyword arguments, plain values; PUBLISHED as given: no password, and no path that tells something"
+    )
+    bins: int | None = setting(
+        "of a frame: bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
+    )
+
+
+AnyData = Annotated[
+    PublicPicturesSpec | PublicTableSpec | PublicBasketsSpec | PublicSeriesSpec | PicturesSpec | TableSpec | BasketsSpec
+    | SeriesSpec | CustomDataSpec,
+    Field(discriminator="source"),
+]  # fmt: skip
+
+
+class RowsSpec(Spec):
+    """Rows of numbers for a projection."""
+
+    n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
+    d: int | None = setting("the number of columns", ge=1, le=2**20)
+
+
+class BlobsSpec(RowsSpec):
+    """Two round clusters of unit variance whose centres are 4 apart: simulated from the public seed."""
+
+    source: Literal["blobs"]
+    n: int = setting("the number of rows", 2000, ge=1, le=_MOST_RECORDS)
+    d: int = setting("the number of columns", 50, ge=1, le=2**20)
+
+
+class ArraySpec(RowsSpec):
+    """Anybody's rows of numbers: .npy (n, d), .npz of scipy (sparse), .parquet with numeric columns only."""
+
+    source: Literal["array"]
+    path: Text | None = setting("the file", needed=True)
+
+
+AnyRows = Annotated[BlobsSpec | ArraySpec, Field(discriminator="source")]

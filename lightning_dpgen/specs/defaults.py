@@ -1,0 +1,220 @@
+"""Defaults: public functions of the declared number of records, the budget and the schema (docs/DEFAULTS.md)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from lightning_dpgen.clustering.settings import default_radius
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.privacy.accountant import gaussian_mu
+
+# Numbers that a lot holds when it is written out.
+_NUMBERS = 5e7
+# Steps that a default has.
+MOST_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The defaults of settings that are left open, for records of a layout at a budget.
+
+    All scale with the strength ``s = n mu``, the size of the data in units of the noise that the budget buys: means have
+    error 1/s, so little data spends more of its budget on them and less on networks that it cannot train.
+
+    Args:
+        n: the declared number of records.
+        layout: of the records.
+        epsilon, delta: the budget; an epsilon of None is none at all.
+        max_rows: how many records a person has at most.
+        clusters: the number of clusters, where it is given.
+        label_weight: the weight of labels in the split.
+
+    Example:
+        >>> Defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
+        64
+    """
+
+    n: int
+    layout: Layout
+    epsilon: float | None
+    delta: float
+    max_rows: int = 1
+    clusters: int | None = None
+    label_weight: float = 2.0
+
+    @cached_property
+    def strength(self) -> float:
+        """Return the declared number of records in units of the noise that the budget buys."""
+        return strength_of(self.n, self.epsilon, self.delta, self.max_rows)
+
+    @cached_property
+    def strength_of_means(self) -> float:
+        """The strength for means: their noise in all, beside what a record holds, is measured against that of pictures."""
+        reach = default_radius(self.layout) / (0.45 * math.sqrt(self.layout.width))
+        return self.strength * min(1.0, reach)
+
+    @property
+    def _rare(self) -> bool:
+        """True for baskets: means of many rare items carry nearly all, and each of a network's parameters learns little."""
+        return self.layout.most is not None
+
+    @property
+    def k(self) -> int:
+        """s / 75, 1 to 10; of baskets 1."""
+        if self.clusters is not None:
+            return self.clusters
+        # The means of k clusters have as much noise each as those of all records have together.
+        return 1 if self._rare else round(_between(self.strength / 75, 1, 10))
+
+    @property
+    def hidden(self) -> int:
+        """A power of two that grows with the root of the strength."""
+        # A component learns from its own records alone; sizes were chosen with ten.
+        return default_hidden(10 * self.strength / max(self.k, 1), self.layout)
+
+    @property
+    def latent(self) -> int:
+        """4 below s = 5000, else 8."""
+        return 4 if self.strength < 5000 else 8
+
+    @property
+    def lr(self) -> float:
+        """0.003."""
+        return 3e-3
+
+    @property
+    def rate(self) -> float:
+        """3000 / n, at most 0.5; less for wide records."""
+        return min(0.5, _between(_NUMBERS / self.layout.width, 500, 3000) / self.n)
+
+    @property
+    def steps(self) -> int:
+        """60 sqrt(s / 1400), 40 to 2000."""
+        strength = self.strength_of_means if self._rare else self.strength
+        return round(_between(60 * math.sqrt(strength / 1400), 40, MOST_STEPS))
+
+    @property
+    def features(self) -> int:
+        """s / 12, even, 64 to 400."""
+        return 2 * round(_between(self.strength / 12, 64, 400) / 2)
+
+    @property
+    def iterations(self) -> int:
+        """log2(s) - 5, 3 to 10."""
+        return round(_between(math.log2(self.strength) - 5, 3, 10))
+
+    @property
+    def _share(self) -> float:
+        return _between(0.3 * math.sqrt(1400 / self.strength), 0.05, 0.3) + 0.02
+
+    @property
+    def moments_share(self) -> float:
+        """35 % of 0.02 + 0.3 sqrt(1400 / s), the latter within 0.05 to 0.3."""
+        return 0.35 * self._share
+
+    @property
+    def lloyd_share(self) -> float:
+        """65 % of 0.02 + 0.3 sqrt(1400 / s), the latter within 0.05 to 0.3."""
+        return 0.65 * self._share
+
+    @property
+    def means_share(self) -> float:
+        """0.3 sqrt(1400 / s'), within 0.05 to 0.3; of baskets 0.6 sqrt(1400 / s'), to 0.5."""
+        most, root = (0.5, 0.6) if self._rare else (0.3, 0.3)
+        return _between(root * math.sqrt(1400 / self.strength_of_means), 0.05, most)
+
+    @property
+    def c_max(self) -> float:
+        """2 sqrt(units + 2 groups); of records of a known norm, 2 sqrt 2 times it."""
+        return 2.0 * _output_norm(self.layout)
+
+    @property
+    def waves(self) -> int:
+        """3 sqrt(s / components), 16 to 200, at most the numbers of a record."""
+        # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
+        found = round(_between(3.0 * math.sqrt(self.strength / _components(self.layout, self.k)), 16, 200))
+        return min(max(self.layout.units, 1), found)
+
+    @property
+    def components(self) -> int:
+        """s / 25, 10 to 100."""
+        # Tables with more noise tell fewer apart.
+        return round(_between(self.strength / 25, 10, 100))
+
+    @property
+    def label_share(self) -> float:
+        """0.3 where s is at least 200 and at least the number of all choices, else 0."""
+        # A gradient of more numbers than that is nothing but noise.
+        return 0.3 if self.strength >= max(200, self.layout.width) else 0.0
+
+
+def strength_of(n: int, epsilon: float | None, delta: float, max_rows: int = 1) -> float:
+    """Return the declared number of records in units of the noise that the budget buys, ``n mu``.
+
+    Example:
+        >>> round(strength_of(60_000, 1.74, 1e-5) / 1000)
+        27
+    """
+    # Noise is that of all records of a person.
+    return n * _mu(epsilon, delta) / max_rows
+
+
+def default_hidden(strength: float, layout: Layout) -> int:
+    """Return the units of a hidden layer: noise grows with the number of parameters, two for each number of a record.
+
+    The second bound is for wide records: a component's weights at most so many times the strength.
+
+    Example:
+        >>> default_hidden(30_000, Layout(units=784)), default_hidden(67_000, Layout(units=16_470))
+        (64, 8)
+    """
+    narrow = _between(math.sqrt(strength) / 2.6, 16, 256)
+    return 2 ** round(math.log2(max(4.0, min(narrow, 1.7 * strength / layout.width))))
+
+
+def default_bins(n: int, epsilon: float | None, delta: float) -> int:
+    """Return how many bins a column of numbers is cut into, where its schema does not say.
+
+    About the cube root of the strength: with b bins the shares of a column have error sqrt(b) / strength together from
+    noise and b / n from chance, and 1 / b from the width of a bin; the last is what a reader of the table sees.
+
+    Example:
+        >>> default_bins(1_000, 1.0, 1e-5), default_bins(32_561, 4.0, 1e-6), default_bins(10**6, 4.0, 1e-7)
+        (6, 30, 50)
+    """
+    return round(_between((n * _mu(epsilon, delta)) ** (1 / 3), 5, 50))
+
+
+def _mu(epsilon: float | None, delta: float) -> float:
+    # Without noise, as with the most generous budget.
+    return gaussian_mu(100.0 if epsilon is None else epsilon, delta)
+
+
+def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:
+    """Return the number of clusters of measured pictures and series, of which each label has its own Gaussians.
+
+    More shapes of a label are told apart, until second moments of each are lost in noise.
+
+    Example:
+        >>> mnist = Layout(units=784, levels=255, groups=(10,), label=0)
+        >>> [clusters_of_labels(60_000, mnist, epsilon, 1e-5) for epsilon in (0.5, 1.74, 10.0)]
+        [1, 1, 5]
+    """
+    strength = strength_of(n, epsilon, delta, max_rows)
+    return round(_between(strength / _components(layout, 1) / 2400, 1, 5))
+
+
+def _components(layout: Layout, k: int) -> int:
+    """Return the number of components of measured moments: one for each label and cluster."""
+    return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
+
+
+def _output_norm(layout: Layout) -> float:
+    """Return how long the gradient of a record's loss in its logits can be, about: a choice moves by at most sqrt 2."""
+    return math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
+
+
+def _between(value: float, low: float, high: float) -> float:
+    return max(low, min(high, value))

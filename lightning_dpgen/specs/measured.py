@@ -1,0 +1,152 @@
+"""`model=measured`: what there is to set for each kind of records, its defaults, and the recipe that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lightning_dpgen.clustering.settings import SplitSettings, default_radius
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.measure.basket_mixture import BasketRecipe
+from lightning_dpgen.measure.gaussians import GaussianRecipe
+from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, what_to_leave_out
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.models.symmetries import SETS, Symmetries
+from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.specs.defaults import Defaults
+from lightning_dpgen.specs.model import MeasuredSpec
+from lightning_dpgen.specs.spec import shown
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
+_MOST_CELLS = 1 << 26
+
+
+def needs_clusters(schema: Schema) -> bool:
+    """Return True where the private split tells records apart: pictures and series without labels."""
+    return schema.layout.label is None and isinstance(schema, ImageSchema | SeriesSchema)
+
+
+def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
+    """Return the settings with what is left out filled in; refuse what records of this kind have no use for.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    layout = schema.layout
+    if isinstance(schema, ImageSchema | SeriesSchema):
+        radius = default_radius(layout) if spec.radius is None else spec.radius
+        has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
+    elif isinstance(schema, TableSchema):
+        has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
+        has["label_share"] = defaults.label_share if tells_of_labels(layout) else 0.0
+        if spec.label_share or (spec.label_share is None and has["label_share"]):
+            has["label_sharpness"] = 1.0
+        _check_tables(spec, schema, has)
+    else:
+        has = {"components": defaults.components, "pairs_share": 0.7}
+    if isinstance(schema, BasketSchema) and layout.units < 2:
+        raise UsageError("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
+    for name, value in spec.given().items():
+        if name not in (*has, "name", "symmetries"):
+            raise UsageError(
+                f"model.{name}={shown(value)}: model=measured has no such setting for records of kind {schema.kind}"
+            )
+    spec = spec.changed(**has | spec.given(*has), symmetries=_symmetries(spec.symmetries, schema))
+    if spec.waves is not None:
+        if spec.waves > layout.units:
+            raise UsageError(f"model.waves={spec.waves}: expected a whole number from 1 to {layout.units:,}")
+        components = components_of(schema, defaults.k)
+        if (numbers := components * spec.waves**2) > _MOST_CELLS:
+            raise UsageError(
+                f"split.k={defaults.k}, model.waves={spec.waves}: the second moments of {components:,} "
+                f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
+            )
+    return spec
+
+
+def _check_tables(spec: MeasuredSpec, schema: TableSchema, has: dict[str, Any]) -> None:
+    layout = schema.layout
+    cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
+    if cells > _MOST_CELLS:
+        raise UsageError(
+            f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
+            f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
+        )
+    if spec.label_sharpness is not None and "label_sharpness" not in has:
+        raise UsageError(
+            f"model.label_sharpness={spec.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
+            "0 here; give it a share, as in model.label_share=0.3, or leave this out"
+        )
+    if spec.label_share and not tells_of_labels(layout):
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: expected 0 where there is no label, or nothing besides it"
+        )
+
+
+def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
+    """Return what was declared by name or by numbers as all of its numbers; None for none."""
+    expected = f"{', '.join(SETS)}, null for none, or numbers, as in model.symmetries={{turn: 5, shear: 0.1}}"
+    if asked is None:
+        return None
+    if asked == {}:
+        raise UsageError(f"model.symmetries={{}}: expected {expected}")
+    if not isinstance(schema, ImageSchema):
+        raise UsageError(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
+    try:
+        found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
+    except (KeyError, TypeError):  # no such name, or no such number
+        raise UsageError(f"model.symmetries={asked}: expected {expected}") from None
+    except ValueError as error:
+        raise UsageError(f"model.symmetries: {error}") from None
+    return asdict(found)
+
+
+def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int) -> Recipe:
+    """Return what is measured, and what is fitted to it.
+
+    Args:
+        spec: complete.
+        n: the declared number of records.
+        k: the number of clusters.
+    """
+    if isinstance(schema, TableSchema):
+        sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness
+        return ProductRecipe(
+            schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed, label_share=spec.label_share,
+            label_sharpness=sharpness,
+        )  # fmt: skip
+    if isinstance(schema, BasketSchema):
+        return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
+    symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
+    components = components_of(schema, k)
+    return GaussianRecipe(schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries)
+
+
+def components_of(schema: Schema, k: int) -> int:
+    """Return the number of components of pictures and series: one for each label and cluster."""
+    layout = schema.layout
+    return k * (1 if layout.label is None else layout.groups[layout.label])
+
+
+def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) -> list[StageSpec]:
+    """Return the stages of the split, where there are several clusters, and of what is measured.
+
+    Args:
+        left: share of the budget that other accesses leave.
+
+    Raises:
+        UsageError: if nothing is left to measure with.
+    """
+    specs = [] if split.k == 1 else split.specs(n, means=False)
+    rest = left - sum(spec.share for spec in specs)
+    if rest <= 0.0:
+        raise UsageError(
+            f"the shares of the budget that are given leave {rest:.2g} to measure with: set smaller ones (data.n_share, "
+            "privacy.fidelity_share, split.moments_share, split.lloyd_share)"
+        )
+    return specs + recipe.specs(rest)

@@ -1,0 +1,172 @@
+"""`model`: what is learned, and how large it is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from lightning_dpgen.specs.spec import Spec, Text, setting, shown
+from lightning_dpgen.specs.usage_error import UsageError
+
+_DIVERGENCE = {"group": ("groups", "group_c"), "embedding": ("features", "divergence_share")}
+_Network = Literal["dense", "conv"]
+_WIDTH = {"ge": 1, "le": 2**16}
+
+
+class TrainedSpec(Spec):
+    """The settings of every network."""
+
+    title: ClassVar[str]
+    # Settings that the module is made with (`specs/modules.py`).
+    own: ClassVar[tuple[str, ...]]
+
+    bias: Literal["means", "learned", "zero"] = setting(
+        "the output's bias: kept at noisy cluster means, learned from them, or learned from zero", "means"
+    )
+    lr: float | None = setting("learning rate of Adam", gt=0, le=1e3, rule="lr")
+    rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
+    steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
+    noise: float | None = setting(
+        "noise multiplier of a lot: of privacy.epsilon, noise and steps any two give the third", gt=0, le=1e9,
+        by_default="solved for",
+    )  # fmt: skip
+
+
+class VAESpec(TrainedSpec):
+    """A variational autoencoder for each cluster, all trained together."""
+
+    title = "mixture of variational autoencoders"
+    own = ("network", "hidden", "layers", "trunk", "latent")
+
+    name: Literal["vae"] = "vae"
+    network: _Network = setting("dense layers, or two convolutions (height and width multiples of 4)", "dense")
+    hidden: int | None = setting("units of a hidden layer of a dense network", **_WIDTH, rule="hidden")
+    layers: int = setting("hidden layers on each side of a dense network", 1, ge=1, le=8)
+    trunk: bool = setting("the layers beside the records are shared by the components (dense networks)", False)
+    latent: int | None = setting("dimensions of the code", **_WIDTH, rule="latent")
+    divergence: Literal["group", "embedding"] | None = setting(
+        "a divergence of the codes of many records, besides (PriVAE): of random groups, or a noisy mean"
+    )
+    divergence_weight: float | None = setting(
+        "of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
+    )
+    groups: int | None = setting("group: into how many groups a lot is divided", **_WIDTH, by_default="16")
+    group_c: float | None = setting(
+        "group: the bound of a group's gradient", ge=1e-6, le=1e6, by_default="a fifth of the cost of the records' term"
+    )
+    features: int | None = setting("embedding: how many numbers, an even one", **_WIDTH, by_default="64")
+    divergence_share: float | None = setting(
+        "embedding: its share of a lot's inverse squared noise", gt=0, lt=0.9, by_default="0.05"
+    )
+
+    def model_post_init(self, _: Any) -> None:
+        if self.network == "conv" and (self.layers != 1 or self.trunk):
+            raise UsageError(
+                f"model.network=conv with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of dense "
+                "networks; leave them out"
+            )
+        has = {"divergence_weight", *_DIVERGENCE[self.divergence]} if self.divergence else set()
+        for name in ("divergence_weight", *(name for names in _DIVERGENCE.values() for name in names)):
+            value = getattr(self, name)
+            if value is not None and name not in has:
+                raise UsageError(
+                    f"model.{name}={shown(value)}: model=vae with model.divergence={shown(self.divergence)} has no such "
+                    "setting"
+                )
+        if self.features is not None and self.features % 2:
+            raise UsageError(f"model.features={self.features}: expected an even number, pairs of a cosine and a sine")
+
+    def with_divergence(self, c_max: float, lot: float) -> VAESpec:
+        """Return the settings with those of its divergence filled in.
+
+        Args:
+            c_max: the default largest bound of a record.
+            lot: the expected size of a lot.
+        """
+        if self.divergence is None:
+            return self
+        # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
+        groups = self.groups or 16
+        values = {
+            "divergence_weight": 10.0, "groups": groups, "group_c": 0.1 * c_max * groups / lot, "features": 64,
+            "divergence_share": 0.05,
+        }  # fmt: skip
+        has = ("divergence_weight", *_DIVERGENCE[self.divergence])
+        return self.changed(**{name: values[name] for name in has if getattr(self, name) is None})
+
+
+class RBMSpec(TrainedSpec):
+    """A restricted Boltzmann machine for each cluster, all trained together by persistent contrastive divergence."""
+
+    title = "mixture of restricted Boltzmann machines"
+    own = ("hidden", "chains")
+
+    name: Literal["rbm"] = "rbm"
+    hidden: int | None = setting("hidden units", **_WIDTH, rule="hidden")
+    chains: int = setting("persistent chains of each component", 20, **_WIDTH)
+    lr: float | None = setting("learning rate of Adam", gt=0, le=1e3, rule=lambda d: 1e-2, by_default="0.01")
+
+
+class WGANSpec(TrainedSpec):
+    """A Wasserstein GAN with gradient penalty for each cluster, all trained together; the bound decays (dp-GAN)."""
+
+    title = "mixture of Wasserstein generative adversarial networks"
+    own = ("network", "hidden", "latent", "penalty", "critic_steps")
+
+    name: Literal["wgan"] = "wgan"
+    network: _Network = setting("two dense layers, or two convolutions (height and width multiples of 4)", "dense")
+    hidden: int | None = setting("units of a hidden layer of generators and critics", **_WIDTH, rule="hidden")
+    latent: int | None = setting(
+        "dimensions of the generators' code", **_WIDTH, rule=lambda d: 2 * d.latent, by_default="twice that of a VAE"
+    )
+    penalty: float = setting("weight of the gradient penalty", 10.0, ge=1e-6, le=1e6)
+    critic_steps: int = setting("private steps of the critics for one of the generators", 2, **_WIDTH)
+    lr: float | None = setting("learning rate of both Adams", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
+
+
+class CustomSpec(TrainedSpec):
+    """A LightningModule of your own that derives from lightning_dpgen.PrivateMixture, made as VAE is."""
+
+    title = "a model of the user's own"
+    own = ("target", "options")
+
+    name: Literal["own"] = "own"
+    target: Text | None = setting("package.Class", needed=True)
+    options: dict[str, Any] | None = setting("further keyword arguments, plain values; PUBLISHED as given")
+
+
+class MeasuredSpec(Spec):
+    """Noisy statistics, measured once, and a model fitted to them: no network, no training steps."""
+
+    title: ClassVar[str] = "noisy statistics, measured once"
+
+    name: Literal["measured"] = "measured"
+    waves: int | None = setting("pictures and series: in how many of the slowest waves a record is described", ge=1)
+    radius: float | None = setting("pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6)
+    spread: float | None = setting(
+        "pictures and series: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6
+    )
+    means_share: float | None = setting(
+        "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1
+    )
+    symmetries: Any = setting("pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}")
+    components: int | None = setting("tables and baskets: components of the mixture that is fitted", ge=1, le=10_000)
+    pairs_share: float | None = setting(
+        "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1
+    )
+    label_share: float | None = setting(
+        "tables: the share for drawing the label given all other columns; 0 leaves it to the mixture", ge=0, lt=1
+    )
+    label_sharpness: float | None = setting(
+        "tables: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers", ge=0.1, le=100
+    )
+
+
+class AutoSpec(Spec):
+    """The model that was best on records of this kind, of about this number and budget (experiments/choice.py)."""
+
+    name: Literal["auto"] = "auto"
+
+
+ModelSpec = Annotated[VAESpec | RBMSpec | WGANSpec | CustomSpec | MeasuredSpec | AutoSpec, Field(discriminator="name")]

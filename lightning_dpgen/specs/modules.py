@@ -1,0 +1,158 @@
+"""From settings of a model to the module that is trained, and to the stage that its training is."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
+from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.plugins.rbm import RBM
+from lightning_dpgen.plugins.vae import VAE, Divergence
+from lightning_dpgen.plugins.wgan import WGAN
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.release.bounds import check_numbers
+from lightning_dpgen.release.sampler import rebuilt
+from lightning_dpgen.specs.custom import named, options_of, said
+from lightning_dpgen.specs.model import CustomSpec, RBMSpec, TrainedSpec, VAESpec, WGANSpec
+from lightning_dpgen.specs.usage_error import UsageError
+
+_CLASSES = {VAESpec: VAE, RBMSpec: RBM, WGANSpec: WGAN}
+# Keywords that every module is made with.
+_KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
+
+
+def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
+    """Refuse settings of a model that do not fit the records.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    if getattr(spec, "network", None) == "conv":
+        if not isinstance(schema, ImageSchema):
+            raise UsageError(f"model.network=conv: is for pictures, and data={source} is none; use model.network=dense")
+        if schema.height % 4 or schema.width % 4:
+            raise UsageError(
+                f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
+                "multiples of 4; model.network=dense takes any"
+            )
+    if spec.rate * n < 1.0:
+        raise UsageError(f"model.rate={spec.rate:g}: expected 1/n = {1.0 / n:.3g} or more, or no lot holds a record")
+
+
+def rules_of(spec: TrainedSpec, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
+    """Return the clipping rules of a model's terms."""
+    grouped = isinstance(spec, VAESpec) and spec.divergence == "group"
+    return (clipping, Fixed(spec.group_c)) if grouped else (clipping,)
+
+
+def stage_of_training(spec: TrainedSpec, clipping: ClippingRule, n: int) -> StageSpec:
+    """Return the stage that the training of a model is.
+
+    Raises:
+        ValueError: if the shares of its noises leave nothing for the gradient.
+    """
+    embedded = isinstance(spec, VAESpec) and spec.divergence == "embedding"
+    return training_stage(
+        rules_of(spec, clipping),
+        n=n,
+        sample_rate=spec.rate,
+        steps=spec.steps,
+        noise=spec.noise,
+        embeddings={"embedding": spec.divergence_share} if embedded else None,
+    )
+
+
+def make_module(
+    spec: TrainedSpec,
+    schema: Schema,
+    clipping: ClippingRule,
+    account: Account,
+    *,
+    n: int,
+    k: int,
+    seed: int,
+    log_every: int,
+) -> PrivateMixture:
+    """Return the module that is trained; before anything is spent on it.
+
+    Raises:
+        UsageError: if it cannot be made, or is larger than a release may be.
+    """
+    own = {name: getattr(spec, name) for name in spec.own}
+    if isinstance(spec, VAESpec) and spec.divergence is not None:
+        own["divergence"] = Divergence(spec.divergence, weight=spec.divergence_weight, **spec.given("groups", "features"))
+    rules = rules_of(spec, clipping)
+    keywords = {"n": n, "k": k, "bias": spec.bias, "lr": spec.lr, "seed": seed, "log_every": log_every}
+    given = schema, account, rules[0] if len(rules) == 1 else rules
+    if isinstance(spec, CustomSpec):
+        module = _make_custom(spec, given, keywords)
+    else:
+        module = _CLASSES[type(spec)](*given, **keywords, **own)
+    try:
+        check_numbers(module.network)
+    except ValueError as error:
+        raise UsageError(f"model={spec.name}: {error}; take fewer or narrower layers, or fewer components") from None
+    return module
+
+
+def check_custom(spec: CustomSpec) -> None:
+    """Refuse a target that makes no module, or does not take the options.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    made, where = named("model.target", spec.target), f"model.target={spec.target}"
+    if not isinstance(made, type) or not issubclass(made, PrivateMixture):
+        raise UsageError(f"{where}: expected a class that derives from lightning_dpgen.PrivateMixture, as VAE does")
+    options = options_of("model.options", spec.options)
+    for name in options:
+        if name in (*_KEYWORDS, "rate", "steps", "noise", "target", "name"):
+            raise UsageError(f"model.options.{name}: has a setting of its own, {'' if name == 'n' else 'model.'}{name}")
+    try:
+        inspect.signature(made).bind(None, None, None, **dict.fromkeys([*_KEYWORDS, *options]))
+    except TypeError as error:
+        raise UsageError(
+            f"{where}: cannot be made from schema, account, clipping, {', '.join(_KEYWORDS)} and model.options ({error})"
+        ) from None
+
+
+def _make_custom(spec: CustomSpec, given: tuple[Any, ...], keywords: dict[str, Any]) -> PrivateMixture:
+    try:
+        return named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
+    except Exception as error:
+        raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
+
+
+def rehearse(module: PrivateMixture, target: str) -> None:
+    """Refuse a module whose release no one could read, or sample from, before anything is spent on it.
+
+    Args:
+        module: made on an account without a ledger.
+        target: its name, for messages.
+
+    Raises:
+        UsageError: saying what its network lacks.
+    """
+    network, where = module.network, f"model.target={target}: its network"
+    kind = f"{type(network).__module__}:{type(network).__qualname__}"
+    if getattr(network, "kind", None) != kind:
+        raise UsageError(
+            f"{where} has kind={getattr(network, 'kind', None)!r}: expected {kind!r}, by which it is found again"
+        )
+    try:
+        again = rebuilt(network)
+        offsets = [min(2, i) for i in range(network.k + 1)]
+        made = again.generate(offsets, torch.Generator().manual_seed(0)).detach()
+    except Exception as error:
+        raise UsageError(f"{where} cannot be released, read again and sampled from ({said(error)})") from None
+    width = module.network.schema.layout.width
+    if made.shape != (offsets[-1], width) or not torch.isfinite(made).all() or (made < 0).any() or (made > 1).any():
+        shape = f"({offsets[-1]}, {width})"
+        raise UsageError(f"{where} generates numbers of shape {tuple(made.shape)}: expected {shape}, all in [0, 1]")

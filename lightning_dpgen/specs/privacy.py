@@ -1,0 +1,121 @@
+"""`privacy`: the budget, whose presence is protected, where noise comes from, and what is bought besides the model."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Below it nothing can be computed soundly.
+SMALLEST_DELTA = 1e-30
+
+
+class _Privacy(Spec):
+    epsilon: float | None = setting(
+        "the budget: the epsilon that the whole run may cost, or null where noise and steps are given"
+    )
+    delta: float | None = setting(
+        "the probability that epsilon does not hold",
+        ge=0,
+        lt=1,
+        by_default="the power of ten at or below 1 / (10 n), at most 1e-5",
+    )
+    unit: Text | None = setting("whose presence is protected, in words", by_default="a record, or a person (data.person)")
+    study: Text | None = setting("the name of a study: runs on the same population, which add up")
+    study_folder: Text | None = setting("where studies are kept", by_default="the folder studies")
+    study_epsilon: float | None = setting("the total of a study, declared when it begins")
+    study_delta: float | None = setting("the delta of that total")
+
+    @property
+    def private(self) -> bool:
+        """True where noise is drawn."""
+        return self.noise != "off"
+
+    @property
+    def target(self) -> float:
+        """The epsilon that a plan is made for; infinite without privacy."""
+        return self.epsilon if self.private else float("inf")
+
+    def model_post_init(self, _: Any) -> None:
+        if self.unit is not None and not self.unit.strip():
+            raise UsageError("privacy.unit is empty: expected words that say whose presence is protected")
+
+
+class PrivacySpec(_Privacy):
+    """One record added or removed."""
+
+    noise: Literal["standard", "secure"] = setting(
+        "where noise comes from; secure: sampling (and a GPU's noise) from the cipher, too", "standard"
+    )
+    fidelity_share: float | None = setting(
+        "the share of the budget for a public figure of how close the synthetic records are", gt=0, lt=0.5
+    )
+    selection: Text | None = setting("the law of a secret number of trials, of which the best is released")
+    selection_mean: float | None = setting("the mean number of trials", by_default="10")
+    selection_score: Text | None = setting("by which a trial is best: fidelity, or package.function of a release")
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        for name in ("selection_mean", "selection_score"):
+            value = getattr(self, name)
+            if value is not None and self.selection is None:
+                raise UsageError(
+                    f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic"
+                )
+
+
+class OffSpec(_Privacy):
+    """The non-private twin: the same path without noise and bound. Its release is labelled, and verify refuses it."""
+
+    noise: Literal["off"] = setting("no noise", "off")
+    fidelity_share: None = None
+    selection: None = None
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.epsilon is not None:
+            raise UsageError(f"privacy.epsilon={self.epsilon:g}: privacy=off draws no noise, so it takes no epsilon")
+
+
+class PurePrivacySpec(_Privacy):
+    """Pure epsilon (delta = 0), one row or element replaced: for projections."""
+
+    delta: float | None = setting("the probability that epsilon does not hold; above 0 for Gaussian noise", 0.0, ge=0, lt=1)
+    noise: Literal["standard", "secure"] = setting(
+        "where noise comes from; secure: sampling (and a GPU's noise) from the cipher, too", "standard"
+    )
+
+
+class PureOffSpec(OffSpec):
+    """The non-private twin of a projection."""
+
+
+AnyPrivacy = Annotated[PrivacySpec | OffSpec, Field(discriminator="noise")]
+
+
+def check_budget(epsilon: float | None) -> None:
+    """Refuse an epsilon that no run can be planned for.
+
+    Raises:
+        UsageError: saying the least and the largest.
+    """
+    from lightning_dpgen.privacy.accountant import check_epsilon
+
+    try:
+        check_epsilon(epsilon)
+    except ValueError as error:
+        raise UsageError(f"privacy.{error}, or privacy=off") from None
+
+
+def default_delta(n: int | None) -> float:
+    """Return the power of ten at or below 1 / (10 n), at most 1e-5; 1e-8, for ten million, where n is still to be bought.
+
+    Example:
+        >>> default_delta(1_500), default_delta(32_561), default_delta(None)
+        (1e-05, 1e-06, 1e-08)
+    """
+    return 1e-8 if n is None else float(f"1e{min(-5, math.floor(-math.log10(10 * max(n, 1))))}")

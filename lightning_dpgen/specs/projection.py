@@ -1,0 +1,63 @@
+"""`project`: how rows are projected and perturbed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from lightning_dpgen.specs.data import AnyRows
+from lightning_dpgen.specs.privacy import SMALLEST_DELTA, PureOffSpec, PurePrivacySpec, check_budget
+from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.trainer import DebugSpec
+from lightning_dpgen.specs.usage_error import UsageError
+
+
+class ProjectionSpec(Spec):
+    """Every row, projected and perturbed. One of radius and distance must be given."""
+
+    unit: Literal["row", "element"] = setting("what is protected: a row, or one number of one row", "row")
+    radius: float | None = setting("rows farther than this from the centre are pulled back; any replacement is covered")
+    distance: float | None = setting("the paper's: replacements within it are covered, and nothing enforces it")
+    k: int | None = setting("columns released", ge=1, by_default="chosen by the expected error of distances")
+    matrix: Literal["gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity"] | None = setting(
+        "the projection", by_default="chosen"
+    )
+    noise: Literal["laplace", "spherical", "gaussian"] | None = setting(
+        "the noise; gaussian with a delta above 0", by_default="chosen"
+    )
+    centre: Any = setting("public: a number, or a list of one a column", by_default="0")
+    typical: float | None = setting(
+        "public: the distance between two rows for which the error is weighed", gt=0, lt=1e12,
+        by_default="follows from the rest",
+    )  # fmt: skip
+    count_share: float = setting("the share of the budget for the noisy number of rows that were pulled back", 0.01)
+
+
+class ProjectSpec(Spec):
+    """The settings of a projection."""
+
+    data: AnyRows
+    project: ProjectionSpec = ProjectionSpec()
+    privacy: Annotated[PurePrivacySpec | PureOffSpec, Field(discriminator="noise")]
+    debug: DebugSpec = DebugSpec()
+    run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
+    seed: int = setting("public: the matrix, and the simulated rows", 0, ge=0, lt=2**62)
+
+    def check(self) -> None:
+        """Check what can be checked before the number of columns is known.
+
+        Raises:
+            UsageError: naming the argument, its value and what was expected.
+        """
+        privacy = self.privacy
+        if privacy.private:
+            if privacy.unit is not None:
+                raise UsageError("privacy.unit: the unit of a projection follows from project.unit; leave it out")
+            check_budget(privacy.epsilon)
+            if privacy.delta != 0.0 and not SMALLEST_DELTA <= privacy.delta < 1.0:
+                raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
+        if privacy.noise == "secure" and self.debug.private_seed is not None:
+            raise UsageError(
+                f"debug.private_seed={self.debug.private_seed}: secure noise takes no seed; leave out one of the two"
+            )

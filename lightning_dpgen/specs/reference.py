@@ -1,0 +1,99 @@
+"""The reference of all settings, generated from their declarations: for `--help`, and docs/SETTINGS.md.
+
+python -m lightning_dpgen.specs.reference > docs/SETTINGS.md
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from pydantic.fields import FieldInfo
+
+from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.run import AuditSpec, RunSpec
+from lightning_dpgen.specs.spec import Spec, about, names_of, range_of, shown, variants
+
+_HEAD = """# Settings
+
+Every setting of `dpgen train`, `budget` and `audit`, and of `dpgen project`: NAME=VALUE, as in `privacy.epsilon=2`. A
+group, as in `data=mnist`, picks a file of `conf/`. What is left open follows from the declared number of records, epsilon
+and the schema (docs/DEFAULTS.md says how each default was found). This page is made from the declarations in
+`lightning_dpgen/specs/`: `python -m lightning_dpgen.specs.reference`.
+"""
+
+
+def listed(kind: type[Spec]) -> str:
+    """Return the groups of settings, and the files that each may pick, for `--help`."""
+    lines = []
+    for group in kind.model_fields:
+        if _plain(kind, group):
+            continue
+        found = variants(kind, group)
+        known = [path.stem for path in sorted((conf_dir() / group).glob("*.yaml"))]
+        picks = [name for name in known if name in found or (group == "privacy" and name in ("default", "off"))]
+        own = {name for spec in found.values() for name in names_of(spec)} - {"source", "name", "rule"}
+        words = ([f"{group}={'|'.join(picks)}"] if picks else []) + [f"{group}.{name}" for name in sorted(own)]
+        lines += textwrap.wrap(" ".join(words), 110, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def reference() -> str:
+    """Return the page of all settings."""
+    parts = [
+        _HEAD,
+        "## dpgen train",
+        _table({name: f for name, f in names_of(RunSpec).items() if _plain(RunSpec, name)}, ""),
+    ]
+    for kind, groups in (
+        (RunSpec, ("data", "model", "clipping", "privacy", "split", "trainer", "debug")),
+        (AuditSpec, ("audit",)),
+        (ProjectSpec, ("data", "project", "privacy")),
+    ):
+        for group in groups:
+            parts += _group(kind, group)
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _group(kind: type[Spec], group: str) -> Iterator[str]:
+    found = variants(kind, group)
+    command = " (dpgen project)" if kind is ProjectSpec and group != "project" else ""
+    yield f"## {group}{command}"
+    for spec in dict.fromkeys(found.values()):
+        picked = [value for value, own in found.items() if own is spec and value]
+        title = f"### {', '.join(f'`{group}={value}`' for value in picked)}\n\n" if picked else ""
+        fields = {name: f for name, f in names_of(spec).items() if name not in ("source", "name", "rule") and f.description}
+        text = (spec.__doc__ or "").strip()
+        yield f"{title}{text}" + (f"\n\n{_table(fields, f'{group}.')}" if fields else "")
+
+
+def _plain(kind: type[Spec], name: str) -> bool:
+    found = next(iter(variants(kind, name).values()))
+    return not (isinstance(found, type) and issubclass(found, Spec))
+
+
+def _table(fields: dict[str, FieldInfo], prefix: str) -> str:
+    rows = ["| setting | meaning | values | default |", "| --- | --- | --- | --- |"]
+    for name, field in fields.items():
+        cells = f"`{prefix}{name}`", field.description or "", range_of(field), _default(field)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _default(field: FieldInfo) -> str:
+    """Return the default of a setting in words."""
+    from lightning_dpgen.specs.defaults import Defaults
+
+    rule = about(field, "rule")
+    if (said := about(field, "by_default")) is not None:
+        return str(said)
+    if isinstance(rule, str):
+        return (getattr(Defaults, rule).__doc__ or "").strip().rstrip(".")
+    if about(field, "needed"):
+        return "must be given"
+    return "" if field.default is None or field.is_required() else shown(field.default)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,166 @@
+"""The settings of a command: groups of settings, and what belongs to none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_dpgen.specs.clipping import ClippingSpec
+from lightning_dpgen.specs.compose import compose_settings
+from lightning_dpgen.specs.data import AnyData, DataSpec
+from lightning_dpgen.specs.model import ModelSpec
+from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.spec import Spec, Text, check_needed, parse, setting, shown
+from lightning_dpgen.specs.split import SplitSpec
+from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Sources of records that a network learns, and of rows that a projection releases.
+RECORDS = (
+    "digits", "mnist", "fashion_mnist", "images", "adult", "mushroom", "table", "retail", "bms_webview1", "baskets",
+    "uk_demand", "powercons", "ausgrid", "series", "own",
+)  # fmt: skip
+ROWS = ("blobs", "array")
+
+
+class RunSpec(Spec):
+    """The settings of a training."""
+
+    data: AnyData
+    model: ModelSpec
+    clipping: ClippingSpec
+    privacy: AnyPrivacy
+    split: SplitSpec
+    trainer: TrainerSpec
+    debug: DebugSpec = DebugSpec()
+    run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
+    seed: int = setting("public: initial weights, features, the synthetic records", 0, ge=0, lt=2**62)
+    rows: int | None = setting("synthetic records to release", ge=0, le=10**9, by_default="the declared number of records")
+
+    def with_privacy(self, **values: Any) -> RunSpec:
+        """Return the settings with another budget."""
+        return self.changed(privacy=self.privacy.changed(**values))
+
+    def with_n(self, n: int) -> RunSpec:
+        """Return the settings for a number of records that was bought."""
+        return self.changed(data=self.data.changed(n=n))
+
+
+class AuditOptions(Spec):
+    """The settings of an audit of a training, on made-up records."""
+
+    canaries: int = setting("made-up records, each of which takes part by a coin", 1000, ge=20, le=10**5)
+    draws: int = setting("draws of each mechanism, with a record and without it", 2000, ge=100, le=10**7)
+    confidence: float = setting("the confidence of all bounds together", 0.99, ge=0.5, lt=1)
+    spend: bool = setting("whether the records take part, too: they must be public, or such that no one minds", False)
+
+
+class AuditSpec(RunSpec):
+    """The settings of an audit."""
+
+    audit: AuditOptions = AuditOptions()
+
+
+def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
+    """Return the settings that the words of a command line ask for; each value is within its range.
+
+    Args:
+        words: as in ``["data=mnist", "privacy.epsilon=2"]``.
+        kind: the settings of the command.
+        given: values by name that are no words.
+
+    Raises:
+        UsageError: naming the argument, its value and what was expected.
+    """
+    values = compose_settings(words, "config", RECORDS, "dpgen project", ROWS)
+    for name, value in (given or {}).items():
+        group, _, last = name.partition(".")
+        values[group][last] = value
+    spec = parse(kind, values)
+    check_needed(spec.data, "data")
+    check_needed(spec.model, "model")
+    if isinstance(spec, AuditSpec) and not spec.audit.spend:
+        # Half of the canaries is the number of records, unless the records take part.
+        spec = spec.changed(data=spec.data.changed(n=max(spec.audit.canaries // 2, 1), n_share=None))
+    if spec.data.n is None and "n" not in spec.data.model_fields_set and spec.data.n_share is None:
+        raise UsageError("data.n: must be given, as in data.n=...")
+    if spec.privacy.delta is None:
+        spec = spec.with_privacy(delta=default_delta(spec.data.n))
+    if spec.privacy.noise == "secure" and spec.debug.private_seed is not None:
+        raise UsageError(
+            f"debug.private_seed={spec.debug.private_seed}: secure noise takes no seed; leave out one of the two"
+        )
+    return spec
+
+
+def read_data(words: Sequence[str]) -> DataSpec:
+    """Return the settings of records alone, for a release whose schema is known.
+
+    Raises:
+        UsageError: as `read_run`, and for any setting that is not of the data.
+    """
+    for word in words:
+        name = word.partition("=")[0].lstrip("+~")
+        if name != "data" and not name.startswith("data.") and "=" in word:
+            raise UsageError(f"{word}: expected settings of the data alone, as in data=table data.path=FILE")
+    return parse(RunSpec, compose_settings(words, "config", RECORDS, "dpgen project", ROWS)).data
+
+
+def read_projection(words: Sequence[str]) -> ProjectSpec:
+    """Return the settings of a projection; see `read_run`."""
+    spec = parse(ProjectSpec, compose_settings(words, "project", ROWS, "dpgen train", RECORDS))
+    check_needed(spec.data, "data")
+    if spec.privacy.delta is None:
+        spec = spec.changed(privacy=spec.privacy.changed(delta=default_delta(spec.data.n)))
+    spec.check()
+    return spec
+
+
+def check_privacy(spec: RunSpec) -> None:
+    """Check the budget, for a declared number of records or before one is bought.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    privacy, data = spec.privacy, spec.data
+    if privacy.unit is not None and data.column_of_persons is not None:
+        raise UsageError(
+            f"privacy.unit={privacy.unit}: data.person={data.column_of_persons} says whose presence is protected; "
+            "leave out one of the two"
+        )
+    if isinstance(privacy, OffSpec):
+        pass
+    elif privacy.epsilon is None:
+        if getattr(spec.model, "noise", None) is None or spec.model.steps is None:
+            raise UsageError(
+                "privacy.epsilon=null: expected a positive number, or both model.noise and model.steps, from which epsilon "
+                "follows, or privacy=off"
+            )
+    else:
+        check_budget(privacy.epsilon)
+    if not SMALLEST_DELTA <= privacy.delta < 1:
+        raise UsageError(f"privacy.delta={privacy.delta}: expected a number between {SMALLEST_DELTA:g} and 1")
+    if privacy.private and data.n and privacy.delta >= 1.0 / data.n:
+        raise UsageError(
+            f"privacy.delta={privacy.delta:g}: expected less than 1/n = {1.0 / data.n:.3g} for data.n={data.n}, "
+            "since publishing one record at random would satisfy a delta of 1/n"
+        )
+
+
+def check_two_of_three(spec: RunSpec) -> None:
+    """Refuse noise of a step beside epsilon and steps, or without privacy.
+
+    Raises:
+        UsageError: naming the settings.
+    """
+    noise = getattr(spec.model, "noise", None)
+    if noise is None:
+        return
+    if not spec.privacy.private:
+        raise UsageError(f"model.noise={noise:g}: privacy=off draws no noise")
+    if spec.privacy.epsilon is not None and spec.model.steps is not None:
+        raise UsageError(
+            f"privacy.epsilon={shown(spec.privacy.epsilon)}, model.noise={noise:g}, model.steps={spec.model.steps}: give "
+            "two of them, and the third is solved for (privacy.epsilon=null leaves it open)"
+        )

@@ -1,0 +1,409 @@
+"""From settings to a checked run: every default filled in, every value checked against the records' description."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
+from lightning_dpgen.data.layout import smallest_integer
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.metrics.fidelity import fidelity_stage
+from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
+from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
+from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
+from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec
+from lightning_dpgen.specs.model_choice import ranked
+from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
+from lightning_dpgen.specs.public_centres import ENDING, read_centres
+from lightning_dpgen.specs.run import RunSpec, check_privacy, check_two_of_three, read_run
+from lightning_dpgen.specs.sources import Part, Source, source_of
+from lightning_dpgen.specs.spec import completed, variants
+from lightning_dpgen.specs.usage_error import UsageError
+
+# The stage that buys the number of records and what else is not declared.
+FIRST_PASS = "first pass"
+# Kinds of records to which a mixture is fitted, where pictures and series are split.
+_MIXTURES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
+# For choosing sizes where epsilon is what follows from noise and steps.
+_ASSUMED_EPSILON = 4.0
+# Settings of the data that a certificate does not show: places, and what its schema says.
+_NOT_SHOWN = {"source", "n", "path", "schema_", "bins", "items"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A checked run: the settings with every default filled in, and the typed parts made from them. Public.
+
+    Args:
+        spec: the settings.
+        schema, split, clipping: of the records, the private split and the clipped gradients; no clipping where nothing is
+            trained.
+        unit: whose presence is protected, in words.
+        parts: what of the description is found in the records, with noise, by name.
+        centres: public records where the split starts, if it does.
+        chosen: why the model was chosen, where it was.
+    """
+
+    spec: RunSpec
+    schema: Schema
+    split: SplitSettings
+    clipping: ClippingRule | None
+    unit: str
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    centres: torch.Tensor | None = None
+    chosen: str | None = None
+
+    @property
+    def n(self) -> int:
+        """The number of records, declared or bought."""
+        return self.spec.data.n
+
+    @property
+    def rows(self) -> int:
+        """The number of synthetic records."""
+        return self.n if self.spec.rows is None else self.spec.rows
+
+    @property
+    def trained(self) -> bool:
+        """True for a network; False where statistics are measured and nothing is trained."""
+        return isinstance(self.spec.model, TrainedSpec)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The statistics that are measured, where nothing is trained."""
+        return make_recipe(self.spec.model, self.schema, n=self.n, k=self.split.k, seed=self.spec.seed)
+
+    def module(self, account: Account, clipping: ClippingRule | None = None) -> PrivateMixture:
+        """Return the module that is trained on an account, by the settings' clipping rule or another one.
+
+        Raises:
+            UsageError: if it is larger than a release may be.
+        """
+        return make_module(
+            self.spec.model, self.schema, clipping or self.clipping, account,
+            n=self.n, k=self.split.k, seed=self.spec.seed, log_every=self.spec.trainer.log_every,
+        )  # fmt: skip
+
+    def plan(self, promise: Plan | None = None) -> Plan:
+        """Return the plan of the run; reads no data.
+
+        Args:
+            promise: what was promised before the first pass, if there was one (`discover.first_plan`).
+
+        Raises:
+            BudgetTooSmall: if the budget does not buy what is asked for.
+        """
+        try:
+            specs = self.specs()
+            if promise is not None:
+                return make_rest(promise, specs)
+            privacy = self.spec.privacy
+            return make_plan(specs, epsilon=privacy.target, delta=privacy.delta, max_rows=self.spec.data.most_rows)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    def specs(self) -> list[StageSpec]:
+        """Return the stages of the run as they are asked for, in their order.
+
+        Raises:
+            UsageError: if their shares leave nothing.
+        """
+        first = [first_stage(self.spec, self.parts)] if has_first_pass(self.spec) else []
+        share = self.spec.privacy.fidelity_share
+        last = [] if share is None else [fidelity_stage(self.schema.layout, self.n, share)]
+        left = 1.0 - sum(spec.share for spec in [*first, *last])
+        try:
+            if self.clipping is None:
+                learning = measured_specs(self.recipe, self.split, self.n, left)
+            else:
+                model = self.spec.model
+                split = self.split.specs(self.n, means=model.bias != "zero")
+                learning = [*split, stage_of_training(model, self.clipping, self.n)]
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return [*first, *learning, *last]
+
+    def declared(self) -> dict[str, Any]:
+        """Return everything that the certificate assumes to be public."""
+        spec, split = self.spec, dataclasses.asdict(self.split)
+        model = spec.model.model_dump(exclude={"name", "options"})
+        model |= getattr(spec.model, "options", None) or {}
+        # The number of steps may be open, where it is solved for.
+        always = ("steps", "noise") if self.trained else ()
+        model = {name: value for name, value in model.items() if value is not None or name in always}
+        chosen = {} if self.chosen is None else {"chosen": self.chosen}
+        declared = {"data": spec.data.source, "n": self.n}
+        declared |= {name: value for name, value in spec.data.given().items() if name not in _NOT_SHOWN}
+        if self.parts:
+            declared["discovered"] = list(names_of(self.parts).values())
+        if spec.privacy.fidelity_share is not None:
+            declared["fidelity_share"] = spec.privacy.fidelity_share
+        declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
+        if self.trained or self.split.k > 1:
+            declared["split"] = split
+        if self.trained:
+            declared["clipping"] = {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)}
+        return declared | {"seed": spec.seed, "rows": self.rows}
+
+    def asked(self) -> dict[str, Any]:
+        """Return what a run must be asked for again when it goes on."""
+        privacy = self.spec.privacy
+        return self.declared() | {
+            "privacy": {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit},
+            "debug": {"private_seed": self.spec.debug.private_seed},
+        }
+
+
+def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
+    """Return all that decides what a record is, and what is bought before the rest can be planned."""
+    data, privacy = spec.data.given(), spec.privacy
+    return {
+        "data": {name: value for name, value in data.items() if name not in ("path", "schema_", "items")},
+        "schema": source.description,
+        "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit", "study")},
+    }
+
+
+def read_settings(words: Sequence[str]) -> Settings:
+    """Compose and check the settings of a run with a declared number of records.
+
+    Raises:
+        UsageError: naming the argument, its value and what was expected.
+    """
+    spec = read_run(words)
+    if spec.data.n is None:
+        raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
+    return fill(spec, source_of(spec.data))
+
+
+def has_first_pass(spec: RunSpec) -> bool:
+    """Return True where something is bought before the rest is planned."""
+    return spec.data.n_share is not None or spec.data.share_of_discovery is not None
+
+
+def names_of(parts: Mapping[str, Part]) -> dict[str, str]:
+    """Return the names of the noises that parts are found with."""
+    return {name: bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in parts.items()}
+
+
+def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
+    """Return the access that buys what is not declared: one pass, with its share of the budget's mu^2.
+
+    Raises:
+        UsageError: if it cannot be bought.
+    """
+    data, privacy = spec.data, spec.privacy
+    shares = {
+        "n_share": (data.n_share, data.n is None, "a noisy count of the records"),
+        "discovery_share": (data.share_of_discovery, bool(parts), "what is found privately"),
+    }
+    for name, (share, needed, use) in shares.items():
+        if needed and share is None:
+            missing = "data.n=null" if name == "n_share" else "not all is declared"
+            raise UsageError(
+                f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01"
+            )
+        if share is not None and not 0.0 < share < 0.5:
+            raise UsageError(
+                f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"
+            )
+    if privacy.private and privacy.epsilon is None:
+        raise UsageError(
+            "privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then"
+        )
+    stage = discovery_stage(
+        epsilon=privacy.target,
+        delta=privacy.delta,
+        share=data.share_of_discovery or 0.0,
+        count_share=data.n_share or 0.0,
+        bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
+        keys={name: part.most for name, part in parts.items() if part.find == KEYS},
+    )
+    return dataclasses.replace(stage, stage=FIRST_PASS)
+
+
+def make_schema(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Schema:
+    """Return the description of a record, as it is declared and as a first pass has found it.
+
+    Raises:
+        UsageError: if it describes none.
+    """
+    source.check()
+    try:
+        schema = source.declare(dict(found) if found else None)
+    except (BadSchema, BadRecords) as error:
+        raise UsageError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"data.{error}") from None
+    if not isinstance(schema, TableSchema):
+        return schema
+    bins, n = spec.data.bins, spec.data.n
+    if bins is None:
+        # Where n is still to be bought, records are only counted.
+        bins = 1 if n is None else default_bins(n, _epsilon(spec), spec.privacy.delta)
+    return schema.completed(bins)
+
+
+def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Settings:
+    """Return the run that settings ask for: open ones filled in, and all checked against what is declared of the records.
+
+    Args:
+        found: what a first pass has found, by name.
+
+    Raises:
+        UsageError: naming the setting, its value and what was expected.
+    """
+    check_privacy(spec)
+    schema = make_schema(spec, source, found)
+    if isinstance(spec.model, AutoSpec):
+        return _choose(spec, source, schema, found)
+    check_two_of_three(spec)
+    spec, defaults = _complete(spec, schema)
+    model, data = spec.model, spec.data
+    if isinstance(model, TrainedSpec):
+        check_model(model, schema, data.n, data.source)
+    elif spec.clipping != DPNormSpec():
+        raise UsageError(
+            f"clipping={spec.clipping.rule}: model={model.name} clips no gradient; leave settings of clipping out"
+        )
+    _check_trainer(spec)
+    split, centres = _split(spec, schema)
+    clipping = None
+    if isinstance(model, TrainedSpec):
+        clipping = make_rule(completed(spec.clipping, defaults), model.rate * data.n)
+    unit = spec.privacy.unit or f"one {source.record} of the data set"
+    if data.column_of_persons is not None:
+        unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
+    settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres)
+    try:
+        check_declared(settings.declared())
+    except ValueError as error:
+        raise UsageError(f"data: {error}") from None
+    try:
+        if isinstance(schema, ImageSchema):
+            check_columns(schema.layout.units)
+        check_rows(settings.rows, _bytes_of_record(schema))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return settings
+
+
+def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
+    """Return the settings with what was left open filled in, and the defaults that this was done by."""
+    data, model, split = spec.data, spec.model, spec.split
+    measured = isinstance(model, MeasuredSpec)
+    budget = (_epsilon(spec), spec.privacy.delta, data.most_rows)
+    if measured and schema.kind in _MIXTURES and split.k not in (None, 1):
+        raise UsageError(
+            f"split.k={split.k}: model=measured does not split {_MIXTURES[schema.kind]}; model.components says how "
+            "many components are fitted to what is measured"
+        )
+    if measured and split.k is None and not needs_clusters(schema):
+        gaussians = isinstance(schema, ImageSchema | SeriesSchema)
+        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1)
+    defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
+    if measured:
+        # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
+        defaults = dataclasses.replace(defaults, label_weight=0.0)
+    given = split
+    split = completed(split, defaults)
+    # Default shares are those of what is left when other things are bought.
+    left = 1.0 - sum(share or 0.0 for share in (data.n_share, data.share_of_discovery, spec.privacy.fidelity_share))
+    for name in ("moments_share", "lloyd_share", "means_share"):
+        own = getattr(given, name)
+        if measured and defaults.k == 1:
+            if own is not None:
+                raise UsageError(f"split.{name}={own:g}: there is one cluster, and nothing to split; leave it out")
+            split = split.changed(**{name: None})
+        elif own is None:
+            split = split.changed(**{name: getattr(split, name) * left})
+    if measured:
+        model = complete_measured(model, schema, defaults)
+    else:
+        if isinstance(model, CustomSpec):
+            check_custom(model)
+        solved = ("steps",) if model.noise is not None and spec.privacy.epsilon is not None else ()
+        model = completed(model, defaults, leave=solved)
+        if isinstance(model, VAESpec):
+            model = model.with_divergence(defaults.c_max, max(model.rate * data.n, 1.0))
+    return spec.changed(model=model, split=split), defaults
+
+
+def _split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor | None]:
+    """Return the settings of the split, and the public records that it starts from, if it does."""
+    asked = spec.split.model_dump(exclude={"memory_gib"})
+    if is_file := asked["start"].endswith(ENDING):
+        asked["start"] = "public"
+    elif asked["start"] not in ("mean", "random"):
+        raise UsageError(f"split.start={asked['start']}: expected mean, random, or a FILE{ENDING} of public records")
+    try:
+        asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
+        split = SplitSettings(**asked).fitted(schema.layout)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return split, read_centres(spec.split.start, split.k, schema.layout.width) if is_file else None
+
+
+def _check_trainer(spec: RunSpec) -> None:
+    trainer, gpu = spec.trainer, torch.cuda.is_available()
+    mps = torch.backends.mps.is_available()
+    available = {"auto": True, "cpu": True, "gpu": gpu or mps, "cuda": gpu, "mps": mps}
+    if not available.get(trainer.accelerator):
+        usable = ", ".join(name for name, there in available.items() if there)
+        raise UsageError(f"trainer.accelerator={trainer.accelerator}: expected one that this machine has ({usable})")
+    ranks, groups = trainer.devices * trainer.num_nodes, getattr(spec.model, "groups", None) or 0
+    if ranks > 0 and groups % ranks:
+        raise UsageError(f"model.groups={groups}: {ranks} devices share them; expected a multiple of {ranks}")
+
+
+def _bytes_of_record(schema: Schema) -> int:
+    """Return the bytes that a synthetic record takes in a file at most, but for long texts."""
+    if isinstance(schema, BasketSchema):
+        return 8 * (schema.max_items + 1)
+    layout = schema.layout
+    pixel = smallest_integer(layout.levels).itemsize if isinstance(schema, ImageSchema) else 8
+    return pixel * layout.units + 8 * len(layout.groups)
+
+
+def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, Any] | None) -> Settings:
+    """Return the run of the best model that records and settings allow."""
+    said, mistakes = "", set()
+    strength = strength_of(spec.data.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
+    for choice in ranked(schema, strength):
+        model = variants(RunSpec, "model")[choice.name]()
+        try:
+            settings = fill(spec.changed(model=model), source, found)
+            return dataclasses.replace(settings, chosen=choice.why + said)
+        except UsageError as mistake:
+            said += f"; {choice.name} was passed over: {mistake}"
+            mistakes.add(str(mistake))
+    if len(mistakes) == 1:
+        # It has nothing to do with the model.
+        raise UsageError(mistakes.pop())
+    raise UsageError(f"model=auto: no model is left{said}")
+
+
+def _epsilon(spec: RunSpec) -> float | None:
+    """Return the budget from which sizes are chosen; None for none."""
+    return spec.privacy.epsilon or _ASSUMED_EPSILON if spec.privacy.private else None

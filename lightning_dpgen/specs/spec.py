@@ -1,0 +1,239 @@
+"""A setting is declared once: its name, type, range, default and meaning; a mistake in one is told in one line."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from lightning_dpgen.specs.usage_error import UsageError
+
+T = TypeVar("T", bound="Spec")
+# Hydra reads 12 as a number, also where a name is expected.
+Text = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and type(v) is not bool else v)]
+_TYPES = {
+    "int_type": "a whole number", "float_type": "a number", "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text", "dict_type": "names and values, as in '{width: 3}'", "list_type": "a list, as in [a,b]",
+}  # fmt: skip
+_LISTED = 20
+
+
+class Spec(BaseModel):
+    """A group of settings: frozen, and without a record in it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return the settings that are not null, by name: these, or all."""
+        return {name: value for name in names or type(self).model_fields if (value := getattr(self, name)) is not None}
+
+    def changed(self: T, **values: Any) -> T:
+        """Return the group with other values in place of some."""
+        return self.model_copy(update=values)
+
+
+def setting(
+    meaning: str,
+    default: Any = None,
+    *,
+    rule: str | Callable[[Any], Any] | None = None,
+    by_default: str | None = None,
+    needed: bool = False,
+    **limits: Any,
+) -> Any:
+    """Declare a setting of a `Spec`.
+
+    Args:
+        meaning: what it is, in a phrase.
+        default: its value where it is left out.
+        rule: the default where null is left open: the name of a property of `Defaults`, or a function of it.
+        by_default: the same in words; without it, what the property says of itself.
+        needed: null is refused.
+        limits: ``ge``, ``gt``, ``le`` and ``lt``.
+    """
+    about = {"rule": rule, "by_default": by_default, "needed": needed}
+    return Field(default, description=meaning, json_schema_extra=about, **limits)
+
+
+def about(field: FieldInfo, what: str) -> Any:
+    """Return what `setting` was told of a field beside its type and limits."""
+    extra = field.json_schema_extra
+    return extra.get(what) if isinstance(extra, Mapping) else None
+
+
+def completed(spec: T, defaults: Any, *, leave: Sequence[str] = ()) -> T:
+    """Return the group with each open setting at its default.
+
+    Args:
+        defaults: the `Defaults` of the run.
+        leave: names of settings that stay open.
+    """
+    values = {}
+    for name, field in type(spec).model_fields.items():
+        rule = about(field, "rule")
+        if rule is not None and getattr(spec, name) is None and name not in leave:
+            values[name] = getattr(defaults, rule) if isinstance(rule, str) else rule(defaults)
+    return spec.changed(**values)
+
+
+def check_needed(spec: Spec, group: str) -> None:
+    """Refuse null where a value must be given.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    for name, field in type(spec).model_fields.items():
+        if about(field, "needed") and getattr(spec, name) is None:
+            raise UsageError(f"{group}.{name}: must be given, as in {group}.{name}=...")
+
+
+def parse(kind: type[T], values: Mapping[str, Any], *, within: str = "") -> T:
+    """Return the settings that a dictionary of Hydra's holds.
+
+    Args:
+        within: the name of the group, for messages; none for the root of a configuration.
+
+    Raises:
+        UsageError: naming the argument, its value and what was expected.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(explain(kind, error, within)) from None
+
+
+def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
+    """Return the first mistake as one line."""
+    # A name that does not exist explains best what else is wrong.
+    mistakes = sorted(error.errors(include_url=False), key=lambda mistake: mistake["type"] != "extra_forbidden")
+    mistake = mistakes[0]
+    names, spec, field, chosen = [within] if within else [], kind, None, ""
+    for part in mistake["loc"]:
+        options = {} if field is None else _variants(field)
+        if part in options:
+            spec, field, chosen = options[part], None, part
+        elif isinstance(part, str) and (found := _field(spec, part)) is not None:
+            field = found
+            names.append(part)
+            if isinstance(field.annotation, type) and issubclass(field.annotation, Spec):
+                spec = field.annotation
+        elif mistake["type"] == "extra_forbidden":
+            names.append(str(part))
+    name, value = ".".join(names), mistake["input"]
+    told, context = mistake["type"], mistake.get("ctx", {})
+    if told == "extra_forbidden":
+        return _no_setting(name, spec, chosen)
+    if told == "union_tag_invalid":
+        tag = context["discriminator"].strip("'")
+        return f"{name}.{tag}={context['tag']}: there is none; expected one of {', '.join(_variants(field))}"
+    if told == "union_tag_not_found":
+        return f"{name}: must be given, as in {name}={next(iter(_variants(field)))}"
+    if told == "missing":
+        return f"{name}: must be given, as in {name}=..."
+    expected = _expected(field) if field is not None else _TYPES.get(told, mistake["msg"])
+    return f"{name}={shown(value)}: expected {expected}"
+
+
+def _field(spec: type[Spec], name: str) -> FieldInfo | None:
+    return next((field for own, field in spec.model_fields.items() if name in (own, field.alias)), None)
+
+
+def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
+    """Return the settings of a group by the names that a configuration has for them."""
+    return {field.alias or own: field for own, field in spec.model_fields.items()}
+
+
+def _no_setting(name: str, spec: type[Spec], chosen: str) -> str:
+    """Return the line about a name that no setting has, with the nearest that one has."""
+    group, _, last = name.rpartition(".")
+    of = f" of {group}={chosen}" if chosen else ""
+    near = difflib.get_close_matches(last, names_of(spec), 1, cutoff=0.7)
+    hint = f"; did you mean {group + '.' if group else ''}{near[0]}?" if near else "; all are listed by dpgen train --help"
+    return f"there is no setting {name!r}{of}{hint}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a person would have written it, not too long."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _variants(field: FieldInfo) -> dict[str, type[Spec]]:
+    """Return the groups among which one setting chooses, by the value that chooses each."""
+    found: dict[str, type[Spec]] = {}
+    for kind in _members(field.annotation):
+        if isinstance(kind, type) and issubclass(kind, Spec) and field.discriminator:
+            found |= dict.fromkeys(get_args(kind.model_fields[str(field.discriminator)].annotation), kind)
+    return found
+
+
+def variants(spec: type[Spec], group: str) -> dict[str, type[Spec]]:
+    """Return the groups that may stand under a name of a configuration, by the value that chooses each."""
+    field = spec.model_fields[group]
+    return _variants(field) or {"": field.annotation}
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        for member in get_args(annotation):
+            yield from _members(member)
+    elif get_origin(annotation) is Annotated:
+        yield from _members(get_args(annotation)[0])
+    else:
+        yield annotation
+
+
+def _expected(field: FieldInfo) -> str:
+    """Return the values that a setting may have, in words."""
+    words = range_of(field)
+    return f"{words} ({field.description})" if field.description else words
+
+
+def range_of(field: FieldInfo) -> str:
+    """Return the type and the limits of a setting in words.
+
+    Example:
+        >>> range_of(setting("a share", gt=0, lt=1))
+        'a number above 0, below 1'
+    """
+    limits = {name: getattr(m, name) for m in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
+    said = []
+    for member in _members(field.annotation):
+        if get_origin(member) is Literal:
+            said.append(_any_of(get_args(member)))
+        elif member is bool:
+            said.append("true or false")
+        elif member is str:
+            said.append("text")
+        elif member in (dict, list, tuple) or get_origin(member) in (dict, list, tuple):
+            said.append("a list" if (get_origin(member) or member) is not dict else "names and values")
+        elif member in (int, float):
+            said.append(("a whole number" if member is int else "a number") + _limits(limits))
+    if not said and limits:
+        said.append("a number" + _limits(limits))
+    if type(None) in _members(field.annotation) and not about(field, "needed"):
+        said.append("null")
+    return " or ".join(dict.fromkeys(said)) or "a value"
+
+
+def _any_of(values: Sequence[Any]) -> str:
+    names = [shown(value) for value in values]
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    number = lambda value: f"{value:,}" if isinstance(value, int) else f"{value:g}"  # noqa: E731
+    low = f" from {number(limits['ge'])}" if "ge" in limits else f" above {number(limits['gt'])}" if "gt" in limits else ""
+    if "ge" in limits and "le" in limits:
+        return f"{low} to {number(limits['le'])}"
+    high = (
+        f"at most {number(limits['le'])}" if "le" in limits else f"below {number(limits['lt'])}" if "lt" in limits else ""
+    )
+    return f"{low}{',' if low and high else ''}{' ' + high if high else ''}"

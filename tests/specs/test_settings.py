@@ -1,0 +1,58 @@
+"""Each setting is declared once, told in one place, and no settings hold a record."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lightning_dpgen import api
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.reference import reference
+from lightning_dpgen.specs.run import AuditSpec, RunSpec
+from lightning_dpgen.specs.spec import Spec, variants
+
+PAGE = Path(__file__).parents[2] / "docs" / "SETTINGS.md"
+
+
+def test_the_page_of_settings_is_that_of_their_declarations():
+    """Else: python -m lightning_dpgen.specs.reference > docs/SETTINGS.md"""
+    assert PAGE.read_text(encoding="utf-8") == reference()
+
+
+@pytest.mark.parametrize("kind", [RunSpec, AuditSpec, ProjectSpec])
+def test_every_setting_has_a_meaning(kind):
+    for group in kind.model_fields:
+        for picked, spec in variants(kind, group).items():
+            if isinstance(spec, type) and issubclass(spec, Spec):
+                bare = [name for name, field in spec.model_fields.items() if not field.description]
+                assert set(bare) <= {"source", "name", "rule", "fidelity_share", "selection"}, (group, picked)
+
+
+def test_no_settings_hold_a_record(monkeypatch, tmp_path):
+    """Records are arguments: `fit` hands them over beside the settings."""
+    seen = []
+    monkeypatch.setattr(api, "train", lambda spec, source, *_: seen.append((spec, source)))
+    frame = pd.DataFrame({"age": [77, 78], "town": ["Thule", "Ys"]})
+    schema = {
+        "columns": {
+            "age": {"type": "integer", "low": 0, "high": 99},
+            "town": {"type": "category", "values": ["Thule", "Ys"]},
+        }
+    }
+    api.fit(frame, schema, epsilon=1.0, n=2000, run_dir=tmp_path / "run")
+    ((spec, source),) = seen
+    assert "77" not in (text := json.dumps(spec.model_dump())) and "Thule" not in text
+    assert "77" not in repr(spec) + repr(source) and "Thule" not in repr(spec) + repr(source)
+
+
+@pytest.mark.parametrize("word", ["data.n=x", "model.hiden=3", "model.rate=2", "clipping=fixd"])
+def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported(word):
+    code = (
+        "import sys; from lightning_dpgen.cli.main import main; status = main(['train', sys.argv[1]]); "
+        "print(status, [name for name in ('torch', 'pytorch_lightning', 'scipy', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n" and word.partition("=")[0] in done.stderr, done
