@@ -16,8 +16,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import draw_trial_count
 

@@ -29,10 +29,12 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import account, chain, coins, mechanisms, study
+from lightning_dpgen.privacy import chain, coins, mechanisms, settlement, study, study_entry
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import Account, OpenAccess
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.issued_lots import IssuedLots
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.project import Projection
@@ -318,7 +320,9 @@ BROKEN = {
         (laws.a_step_is_one_access,),
     ),
     "lot taken again by a second step": Broken(
-        Account.open, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (laws.a_lot_is_spent_once,)
+        IssuedLots.spend,
+        {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"},
+        (laws.a_lot_is_spent_once,),
     ),
     "access of a step opened without its lot": Broken(
         PrivateOptimizer.pre_step,
@@ -326,12 +330,12 @@ BROKEN = {
         (laws.a_lot_is_spent_once, laws.a_lot_that_was_not_drawn_is_refused),
     ),
     "lot that was not drawn believed": Broken(
-        Account.check_draw,
+        IssuedLots.check,
         {"draw in self._issued and draw.stage == stage": "True"},
         (laws.a_lot_that_was_not_drawn_is_refused,),
     ),
     "lot of another stage believed": Broken(
-        Account.check_draw,
+        IssuedLots.check,
         {"draw in self._issued and draw.stage == stage": "draw in self._issued"},
         (laws.a_lot_that_was_not_drawn_is_refused,),
     ),
@@ -535,13 +539,13 @@ BROKEN = {
         study._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
     ),
     "replace-one run entered in a study by its moments": Broken(
-        account.study_entry,
+        study_entry.study_entry,
         {"moments = plan.relation == ADD_OR_REMOVE_ONE and": "moments =",
          '= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
     "replace-one run entered in a study as its pair for a record added": Broken(
-        account.study_entry,
+        study_entry.study_entry,
         {'= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
@@ -592,7 +596,7 @@ BROKEN = {
         (functools.partial(laws.a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
     ),
     "reference for records added charged in a study of records replaced": Broken(
-        account.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
+        study_entry.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
         (references.a_study_of_records_replaced_charges_its_pair,),
     ),
     "reference for records added stated for a record replaced": Broken(
@@ -600,7 +604,7 @@ BROKEN = {
         (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(
-        Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
+        settlement.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
     ),
     "certificate asks the ledger alone": Broken(
         certificate.make_certificate,

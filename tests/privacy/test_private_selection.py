@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import Account, study_entry
+from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import RDP_ORDERS, _moments, hashable, spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.private_selection import (
     probability_of_none,
 )
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.study_entry import study_entry
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)

@@ -14,13 +14,13 @@ from contracts import laws
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from lightning_dpgen.privacy.account import study_entry
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, pure_moments
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.study import Study, _shares, fingerprint_key
+from lightning_dpgen.privacy.study_entry import study_entry
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN = dp_accounting.GaussianDpEvent
