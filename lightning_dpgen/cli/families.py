@@ -19,7 +19,7 @@ from lightning_dpgen.plugins.rbm import RBM
 from lightning_dpgen.plugins.vae import VAE, Divergence
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
 
 # What every family has that is trained.

@@ -20,7 +20,7 @@ from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.models.symmetries import SETS, Symmetries
-from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 # What one kind of records has and another has not.
 _OF_KINDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
 def training_stage(

@@ -69,19 +69,21 @@ from lightning_dpgen.privacy import coins, mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon, round_up, spent
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
-from lightning_dpgen.sampling.stores import Store, store_of
+from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.stores import Store
 
 
 def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1, kinds=MappingProxyType({})):

@@ -11,8 +11,9 @@ from scipy.special import ndtr
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import gaussian_mu, spent, spent_by_rdp
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.plan import Curve, Plan, Stage
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
 def _delta_of_gaussian(mu, epsilon):

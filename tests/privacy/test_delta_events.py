@@ -17,13 +17,14 @@ from scipy import integrate, stats
 from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import REPLACE_ONE, gaussian_history, gaussian_mu, spent, spent_by_rdp
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import Unaccountable, loss_distribution
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
 DISCOVERY = StageSpec("discovery", {"n": 0.2, "keys": 0.8}, 1, max_noise=1e4, share=0.05, deltas={"keys": 2e-6})

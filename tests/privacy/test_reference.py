@@ -12,7 +12,7 @@ from scipy.stats import norm
 from lightning_dpgen.privacy import reference
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import Spent, gaussian_mu, spent
-from lightning_dpgen.privacy.calibration import StageSpec, make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -26,6 +26,7 @@ from lightning_dpgen.privacy.pld import (
     replacement_profile,
 )
 from lightning_dpgen.privacy.reference import Reference, dominating_shift, read_reference
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 GAUSSIAN, LAPLACE = dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent
 EPSILON, DELTA = 4.0, 1e-5

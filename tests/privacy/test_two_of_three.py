@@ -7,8 +7,9 @@ import pytest
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, spent
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
 SPLIT = StageSpec("split", {"counts": 0.2, "sums": 0.8}, 3, max_noise=1e4, share=0.25)
