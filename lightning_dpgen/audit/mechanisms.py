@@ -13,7 +13,7 @@ import torch
 from lightning_dpgen.audit.bound import Finding, gaussian_shift, pure_epsilon
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.mechanisms import (
     discrete_laplace,
     gaussian,

@@ -21,10 +21,10 @@ from lightning_dpgen.cli.table import budget_table
 from lightning_dpgen.cli.target import named
 from lightning_dpgen.cli.usage_error import UsageError
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
+from lightning_dpgen.privacy.rounding import round_up
 
 STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"

@@ -31,8 +31,8 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 from lightning_dpgen.metrics.fidelity import fidelity_stage
 from lightning_dpgen.plugins.trainer_checks import PRECISIONS
-from lightning_dpgen.privacy.accountant import check_epsilon
 from lightning_dpgen.privacy.calibration import make_plan, make_rest
+from lightning_dpgen.privacy.gaussian_cost import check_epsilon
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows

@@ -11,10 +11,10 @@ import numpy as np
 from lightning_dpgen.cli.configuration import PrivacyConf, PurePrivacyConf
 from lightning_dpgen.cli.run_identity import fingerprint
 from lightning_dpgen.cli.usage_error import UsageError
-from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key, known_key, recorded
 from lightning_dpgen.privacy.study_entry import study_entry
 

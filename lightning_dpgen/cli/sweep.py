@@ -36,9 +36,10 @@ from lightning_dpgen.cli.run_folder import JOBS, RunFolder
 from lightning_dpgen.cli.table import aligned
 from lightning_dpgen.cli.usage_error import FAULT, INTERRUPTED, OK, UsageError
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.events import composed, decode
 from lightning_dpgen.privacy.folders import restrict
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CERTIFICATE
 
 _SUMMARY = "summary.csv"

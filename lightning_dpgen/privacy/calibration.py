@@ -9,20 +9,15 @@ from dataclasses import replace
 import dp_accounting
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.accountant import (
-    check_delta,
-    gaussian_mu,
-    gaussian_shift,
-    round_down,
-    round_up,
-    without_failures,
-)
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.limits import EpsilonLimit, ReferenceLimit
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.rounding import round_down, round_up
 from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, within
 from lightning_dpgen.privacy.stage_spec import StageSpec, check_specs, records_of, shares_of
 

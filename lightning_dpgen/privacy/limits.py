@@ -9,9 +9,11 @@ from typing import Protocol
 
 import dp_accounting
 
-from lightning_dpgen.privacy.accountant import INTERVALS, LARGEST_EPSILON, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.renyi import spent_by_rdp
 
 # Noise so small protects nothing, and a search need not go there.
 _SMALLEST_MULTIPLIER = 0.2

@@ -12,20 +12,15 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import (
-    ADD_OR_REMOVE_ONE,
-    INTERVALS,
-    LARGEST_EPSILON,
-    Spent,
-    round_down,
-    spent,
-    spent_by_rdp,
-)
+from lightning_dpgen.privacy.accountant import INTERVALS, Spent, spent
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
-from lightning_dpgen.privacy.pld import RELATIONS
+from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Far more than rounding moves a number in a calibration, and far less than anybody would call other noise.

@@ -18,9 +18,11 @@ import dp_accounting
 import numpy as np
 from scipy.special import log_ndtr
 
-from lightning_dpgen.privacy.accountant import gaussian_shift, hashable, intervals_for, profile, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import intervals_for, profile, spent
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.event_parts import gaussian_shift, hashable
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.renyi import spent_by_rdp
 
 # Pieces of a profile. Tangents and chords of so many differ by a part in 1e4 at most.
 _PIECES = 160

@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import dp_accounting
 
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, round_down, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import composed, stage_events
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.limits import Limit, root
 from lightning_dpgen.privacy.plan import Stage
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 _MOST_STEPS = 10**7

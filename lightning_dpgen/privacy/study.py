@@ -18,19 +18,14 @@ import filelock
 import numpy as np
 
 from lightning_dpgen.privacy import chain, durable
-from lightning_dpgen.privacy.accountant import (
-    RDP_ORDERS,
-    check_delta,
-    converted,
-    failure_probability,
-    pure_moments,
-    renyi_moments,
-    round_up,
-)
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.event_parts import failure_probability
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.folders import read_plain
+from lightning_dpgen.privacy.gaussian_cost import check_delta
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.renyi import RDP_ORDERS, converted, pure_moments, renyi_moments
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 FORMAT_VERSION = 2

@@ -13,10 +13,11 @@ from lightning_dpgen.cli import first_pass, train
 from lightning_dpgen.cli.configuration import read_conf
 from lightning_dpgen.cli.interrupts import Interrupts
 from lightning_dpgen.cli.usage_error import UsageError
-from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,7 +8,7 @@ import torch
 
 from lightning_dpgen import load_release
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accountant import gaussian_mu
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,7 +13,7 @@ from lightning_dpgen.cli import measured_run
 from lightning_dpgen.cli.settings import read_settings
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.release.report import _BOUGHT
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -16,14 +16,17 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import REPLACE_ONE, gaussian_history, gaussian_mu, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.event_parts import gaussian_history
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import Unaccountable, loss_distribution
+from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable, loss_distribution
+from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5

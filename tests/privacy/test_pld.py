@@ -11,7 +11,8 @@ from dp_accounting.pld import PLDAccountant
 from scipy import integrate, stats
 from scipy.special import ndtr
 
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, spent
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,

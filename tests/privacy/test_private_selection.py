@@ -14,8 +14,9 @@ from scipy import stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import RDP_ORDERS, _moments, hashable, spent
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.event_parts import hashable
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -30,6 +31,7 @@ from lightning_dpgen.privacy.private_selection import (
     one_of,
     probability_of_none,
 )
+from lightning_dpgen.privacy.renyi import RDP_ORDERS, moments_of
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import study_entry
 
@@ -153,9 +155,9 @@ def test_the_moments_of_one_of_several_are_the_largest_at_each_order():
     mixed = hashable(dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(8.0), dp_event.LaplaceDpEvent(2.0)]))
     many = dp_event.SelfComposedDpEvent(steps, 500)
     events = [dp_event.GaussianDpEvent(50.0), dp_event.GaussianDpEvent(0.5), steps, many, mixed]
-    alone = {event: _moments(event, tuple(RDP_ORDERS)) for event in events}
+    alone = {event: moments_of(event, tuple(RDP_ORDERS)) for event in events}
     for some in [*itertools.permutations(events, 2), *itertools.combinations(events, 3), events]:
-        assert (_moments(OneOfDpEvent(some), tuple(RDP_ORDERS)) == np.max([alone[one] for one in some], axis=0)).all()
+        assert (moments_of(OneOfDpEvent(some), tuple(RDP_ORDERS)) == np.max([alone[one] for one in some], axis=0)).all()
     over = alone[many] > alone[mixed]
     assert over.any() and not over.all(), "neither is the dearest at every order"
 

@@ -11,10 +11,11 @@ from scipy.stats import norm
 
 from lightning_dpgen.privacy import reference
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import Spent, gaussian_mu, spent
+from lightning_dpgen.privacy.accountant import Spent, spent
 from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import (

@@ -14,11 +14,12 @@ from contracts import laws
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, pure_moments
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.renyi import pure_moments
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study, _shares, fingerprint_key
 from lightning_dpgen.privacy.study_entry import study_entry

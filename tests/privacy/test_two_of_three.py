@@ -6,9 +6,10 @@ import pytest
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, spent
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
