@@ -11,12 +11,14 @@ import numpy as np
 from lightning_dpgen.cli.configuration import PrivacyConf, PurePrivacyConf
 from lightning_dpgen.cli.run_identity import fingerprint
 from lightning_dpgen.cli.usage_error import UsageError
+from lightning_dpgen.privacy.fingerprint_key import KEY, fingerprint_key, known_key
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.study import KEY, Study, Total, fingerprint_key, known_key, recorded
+from lightning_dpgen.privacy.study import Study, recorded
 from lightning_dpgen.privacy.study_entry import study_entry
+from lightning_dpgen.privacy.study_total import Total
 
 # Where studies are kept, unless privacy.study_folder says otherwise.
 _FOLDER = "studies"

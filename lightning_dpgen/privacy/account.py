@@ -29,8 +29,9 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
-from lightning_dpgen.privacy.study import Study, Total
+from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import StudyEntry
+from lightning_dpgen.privacy.study_total import Total
 
 T = TypeVar("T")
 # Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.

@@ -5,38 +5,26 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dp_accounting
 import filelock
-import numpy as np
 
-from lightning_dpgen.privacy import chain, durable
+from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.event_parts import failure_probability
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.folders import read_plain
 from lightning_dpgen.privacy.gaussian_cost import check_delta
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.renyi import RDP_ORDERS, converted, pure_moments, renyi_moments
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, Unaccountable
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strict_json import check_shape, shape
+from lightning_dpgen.privacy.study_total import Total, composed
 
 FORMAT_VERSION = 2
 # Seconds that a run waits for others to write their line.
 _PATIENCE = 60.0
-# The part of delta from which failures and pairs are paid where runs are composed by moments; the orders have the rest.
-_PAIRS = 0.5
-# Beyond it there is no delta left, and exp would overflow.
-_LARGEST_EXPONENT = 700.0
-KEY = "fingerprint.key"
-_KEY_BYTES = 16
 # For a file that is read only to see whether it is a study.
 _LARGEST_FILE = 2**26
 _TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
@@ -52,22 +40,6 @@ _ENTRY = shape(
     replaced=_PAIR,
     records_=_TEXT,
 )
-
-
-@dataclass(frozen=True)
-class Total:
-    """What the runs of a study tell together.
-
-    Args:
-        epsilon, delta: upper bounds.
-        relation: under which: that of the first run.
-        runs: how many.
-    """
-
-    epsilon: float
-    delta: float
-    relation: str
-    runs: int
 
 
 class Study:
@@ -253,40 +225,7 @@ class Study:
         return f"{spent}, and with this one no epsilon holds at that delta"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
-        last = {entry["run"]: entry for entry in entries}
-        # How runs are composed is fixed before any of them has a result.
-        relation, moments = (entries[0]["relation"], entries[0]["moments"]) if entries else (ADD_OR_REMOVE_ONE, True)
-        if relation == ADD_OR_REMOVE_ONE and any(entry["relation"] != relation for entry in last.values()):
-            raise Unaccountable(
-                f"it is about a record replaced ({REPLACE_ONE}), and the first run of this study about one added or "
-                "removed, for which that has no account; begin another study with a run about a record replaced"
-            )
-        compose = self._by_moments if moments else self._by_pairs
-        return Total(compose(list(last.values()), relation), self.delta, relation, len(last))
-
-    def _by_pairs(self, entries: Sequence[Mapping[str, Any]], relation: str) -> float:
-        pairs = [_pair(entry, relation) for entry in entries]
-        within = math.fsum(delta for _, delta in pairs) <= self.delta
-        return math.fsum(epsilon for epsilon, _ in pairs) if within else math.inf
-
-    def _by_moments(self, entries: Sequence[Mapping[str, Any]], relation: str) -> float:
-        moments, failures = np.zeros(len(RDP_ORDERS)), []
-        for entry in entries:
-            if entry["moments"]:
-                event = decode(entry["event"])
-                moments += renyi_moments(event, RDP_ORDERS)
-                failures.append(failure_probability(event))
-            else:
-                epsilon, delta = _pair(entry, relation)
-                moments += pure_moments(epsilon, RDP_ORDERS)
-                failures.append(delta)
-        if math.fsum(failures) > _PAIRS * self.delta:
-            return math.inf
-        if not entries:
-            return 0.0
-        shares = _shares(self.epsilon, self.delta)
-        found = zip(RDP_ORDERS, moments, strict=True)
-        return max(0.0, min(float(moment) + converted(a, self.delta * shares[a]) for a, moment in found))
+        return composed(entries, self.epsilon, self.delta)
 
     def _held(self) -> filelock.BaseFileLock:
         if not self.path.parent.is_dir():
@@ -312,36 +251,6 @@ class Study:
             lines = chain.Lines(self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study")
         read = _checked(lines)
         return read[0], read[1:], lines
-
-
-def fingerprint_key(folder: Path) -> str:
-    """The key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine.
-
-    Raises:
-        LedgerError: if it is damaged.
-        OSError: if it is no plain file, or cannot be read.
-    """
-    path = folder / KEY
-    with chain.hold(path, _PATIENCE):
-        if not os.path.lexists(path):
-            durable.write(path, secrets.token_hex(_KEY_BYTES).encode())
-        key = _read_key(path)
-    if key is None:
-        raise LedgerError(f"{path}: is not a key of fingerprints, or only a part of one; delete it, and another is made")
-    return key
-
-
-def known_key(folder: Path) -> str | None:
-    """The same key, where a study has made one; nothing in the folder is made, locked or changed."""
-    try:
-        return _read_key(folder / KEY)
-    except OSError:
-        return None
-
-
-def _read_key(path: Path) -> str | None:
-    key = read_plain(path, _LARGEST_FILE)
-    return key.decode() if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * _KEY_BYTES), key) else None
 
 
 def recorded(path: Path) -> frozenset[str]:
@@ -375,31 +284,6 @@ def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
             raise lines.damaged(number, str(error)) from None
         read.append(line)
     return read
-
-
-def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
-    """What a run costs as (epsilon, delta) under a relation.
-
-    Raises:
-        Unaccountable: if it has entered with no pair.
-    """
-    if entry["relation"] != relation and entry["replaced"] is not None:
-        return tuple(entry["replaced"])
-    if entry["pair"] is None:
-        raise Unaccountable("runs of this study enter with their (epsilon, delta), as its first one did; expected a pair")
-    epsilon, delta = entry["pair"]
-    if entry["relation"] == relation:
-        return epsilon, delta
-    # A record replaced is one removed and one added.
-    return 2.0 * epsilon, delta * (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT)))
-
-
-def _shares(epsilon: float, delta: float) -> dict[int, float]:
-    """Of delta, by order, fixed with the total: to the order at which a Gaussian would use it up as much as to all."""
-    of_all = (1.0 - _PAIRS) / 2.0
-    first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
-    rest = of_all / (len(RDP_ORDERS) - 1)
-    return {order: of_all if order == first else rest for order in RDP_ORDERS}
 
 
 def _now() -> str:

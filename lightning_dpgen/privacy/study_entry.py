@@ -9,7 +9,8 @@ from typing import Any
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.study import Study, Total
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.study_total import Total
 
 
 def study_entry(plan: Plan) -> dict[str, Any]:

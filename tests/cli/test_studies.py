@@ -13,7 +13,8 @@ from lightning_dpgen.cli.configuration import PrivacyConf
 from lightning_dpgen.cli.run_identity import fingerprint
 from lightning_dpgen.cli.studies import mark
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.study import Study, fingerprint_key
+from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
+from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.verify import verify
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]

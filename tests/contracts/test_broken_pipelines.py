@@ -29,7 +29,7 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import chain, coins, mechanisms, settlement, study, study_entry
+from lightning_dpgen.privacy import chain, coins, mechanisms, settlement, study_entry, study_total
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.issued_lots import IssuedLots
@@ -533,10 +533,10 @@ BROKEN = {
         (killed_trial,),
     ),
     "orders of a study with more than its delta": Broken(
-        study._shares, {"of_all if order == first": "4.0 * of_all if order == first"}, (orders_fail,)
+        study_total._shares, {"of_all if order == first": "4.0 * of_all if order == first"}, (orders_fail,)
     ),
     "other orders of a study with more than its delta": Broken(
-        study._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
+        study_total._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
     ),
     "replace-one run entered in a study by its moments": Broken(
         study_entry.study_entry,
