@@ -146,12 +146,12 @@ class Account:
 
     @property
     def resumed(self) -> bool:
-        """Whether the account goes on with an earlier run."""
+        """True if the account goes on with an earlier run."""
         return self._progress.resumed
 
     @property
     def done(self) -> dict[str, int]:
-        """How many accesses of each stage have left their mark on the state of the run; a checkpoint remembers it."""
+        """The number of accesses of each stage that have left their mark on the state of the run, for checkpoints."""
         return self._placed_ledger.done(self.plan, self._progress.done)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -386,7 +386,7 @@ class Account:
 
     @property
     def finished(self) -> bool:
-        """Whether the plan holds no access that is still to be made."""
+        """True if the plan holds no access that is still to be made."""
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
     def _next(self, stage: str) -> tuple[Access, int]:
@@ -403,7 +403,7 @@ class Account:
 
     @property
     def private(self) -> bool:
-        """Whether this run protects its records: its plan draws noise, and no known seed can remove it."""
+        """True if this run protects its records: its plan draws noise, and no known seed can remove it."""
         return self.plan.private and not self.stream.seeded
 
     @property

@@ -52,20 +52,19 @@ def spent(
     interval: float | None = None,
     beside: dp_accounting.DpEvent | None = None,
 ) -> Spent:
-    """Epsilon of `event` at `delta`, by privacy loss distributions.
+    """Compute epsilon of `event` at `delta`, by privacy loss distributions.
 
-    The interval starts at 1e-3 and is halved while the answer moves by more than 0.1 %, never below 5e-6.
-    Every answer on the way is an upper bound (pessimistic rounding of losses), but for rounding in the FFT, which is small
-    where delta is not; so the smallest is kept. One Gaussian, and any number
-    of them, has a closed form. Failures (`EpsilonDeltaDpEvent`) are taken off delta, exactly. At delta = 0 epsilon is the
-    sum of the inverse multipliers, exactly. Where delta is so small that rounding of the numerical composition could hide
-    it, Renyi moments answer instead.
+    The interval starts at 1e-3 and is halved while the answer moves by more than 0.1 %, never below 5e-6. Every answer on
+    the way is an upper bound (pessimistic rounding of losses), but for rounding in the FFT, which is small where delta is
+    not; so the smallest is kept. Gaussians, one or any number, have a closed form. Failures (`EpsilonDeltaDpEvent`) are
+    taken off delta, exactly. At delta = 0 epsilon is the sum of the inverse multipliers, exactly. Where delta is so small
+    that rounding of the numerical composition could hide it, Renyi moments answer instead.
 
     Args:
         event: an event tree. Multipliers of Gaussians are those of add-or-remove-one, for either relation.
         delta: in (0, 1); or 0, for a tree of Laplace events alone, whose multipliers are those of `relation`.
         relation: ``add_or_remove_one`` or ``replace_one``.
-        interval: use this discretisation alone (quick looks); None applies the rule.
+        interval: the only discretisation interval to use, for quick looks; None applies the rule.
         beside: the composition of which `event` is a stage, if accounts of all stages are made: the rule takes no interval
             at which these are too dear together.
 
@@ -99,7 +98,7 @@ def spent(
             raise Unaccountable("the best of several trials has Renyi moments alone, of a record added or removed")
         epsilon = by_rdp(leaves, delta, quick=False)
         return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "rdp")
-    # Replacing is a removal and an addition, so what is too dear under one relation is so under both.
+    # Replacing is a removal and an addition, so an event that is too dear under one relation is so under both.
     bound = by_rdp(leaves, delta)
     if bound > LARGEST_EPSILON:
         return Spent(math.inf, 0.0)
@@ -122,13 +121,13 @@ def spent(
 
 
 def intervals_for(event: dp_accounting.DpEvent, bound: float) -> Iterator[float]:
-    """The intervals that an account may take, coarsest first.
+    """Yield the intervals that an account may take, coarsest first.
 
     Where a finer one would be too dear to verify, the coarser one answers: it gives an upper bound, too.
 
     Args:
-        event: of whose parts accounts are made.
-        bound: of an epsilon, by Renyi moments.
+        event: the event of whose parts accounts are made.
+        bound: an upper bound of epsilon, by Renyi moments.
 
     Example:
         >>> lot = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))
@@ -145,15 +144,15 @@ def intervals_for(event: dp_accounting.DpEvent, bound: float) -> Iterator[float]
 def profile(
     event: dp_accounting.DpEvent, epsilons: np.ndarray, least: float, interval: float, relation: str = ADD_OR_REMOVE_ONE
 ) -> np.ndarray:
-    """Upper bounds of delta at each of some epsilons: the privacy profile, in both directions.
+    """Compute upper bounds of delta at each of some epsilons: the privacy profile, in both directions.
 
     Args:
         event: an event tree without failures.
         epsilons: (n,) from 0, ascending.
         least: the smallest delta that has to be told from 0. Where rounding of the numerical composition could hide it,
             room for rounding is added, and Renyi moments bound the tail.
-        interval: of the discretisation.
-        relation: under which.
+        interval: the discretisation interval.
+        relation: ``add_or_remove_one`` or ``replace_one``.
 
     Returns:
         (n,) each at most 1.
@@ -170,7 +169,7 @@ def profile(
         return np.ones(len(epsilons))
     leaves = tuple(leaves_of(flat, 1))
     composition = _composition(leaves, interval, relation)
-    # One by one: for a list of them dp-accounting goes over all losses in Python.
+    # Asked one by one, since for a list of epsilons dp-accounting goes over all losses in Python.
     deltas = np.array([composition.get_delta_for_epsilon(epsilon) for epsilon in epsilons.tolist()])
     rounding = _ROUNDING * sum(count for _, count in leaves)
     if least < rounding:

@@ -35,7 +35,7 @@ def make_plan(
     relation: str = ADD_OR_REMOVE_ONE,
     max_rows: int = 1,
 ) -> Plan:
-    """Noise and steps for every stage, so that the whole run is (epsilon, delta)-private under `relation`.
+    """Make the plan with noise and steps for every stage, such that the whole run is (epsilon, delta)-private.
 
     A share is a fraction of ``mu^2``, where ``mu`` is the Gaussian-DP parameter of the budget: of full passes with Gaussian
     noise, the sum of the inverse squared multipliers; of any other stage, that of the Gaussian which has its epsilon alone.
@@ -53,7 +53,7 @@ def make_plan(
         epsilon: the budget.
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
         relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
-        max_rows: how many records the unit of privacy has at most: 1, or as many as a person has; see `Plan`.
+        max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
 
     Raises:
         ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, stages
@@ -74,7 +74,7 @@ def make_plan(
         return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
     if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
-    # Noise is that of so many records, which are fewer against it.
+    # Noise is that of max_rows records at once, so it outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
     return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest, n=n)
@@ -83,16 +83,16 @@ def make_plan(
 def make_first_plan(
     spec: StageSpec, *, epsilon: float, delta: float, max_rows: int = 1, sampled: int | None = None, pure: bool = False
 ) -> Plan:
-    """The plan of one access, and of a reference for all that is planned from what it releases (`make_rest`).
+    """Make the plan of one access, and of a reference for all that is planned from what it releases (`make_rest`).
 
     The reference follows from these arguments alone. With it the whole costs epsilon at delta, whatever is planned later.
 
     Args:
-        spec: of the access, with its noise.
+        spec: the spec of the access, with its noise.
         epsilon, delta: the budget of the whole run.
         max_rows: as for `make_plan`.
-        sampled: how many sampled accesses may follow, at most; None if that is not known. Only if so many are known is
-            the plan also stated for a record replaced.
+        sampled: the most sampled accesses that may follow; None if that is not known. Only a plan that knows it is also
+            stated for a record replaced.
         pure: whether noise that is not Gaussian may follow. Where neither sampled accesses nor such noise can, the
             reference costs nothing; otherwise a twentieth of delta is set aside.
 
@@ -117,25 +117,25 @@ def make_first_plan(
     set_aside = Reference(1.0, failure, after=1).event
     noises, left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
     target = round_down(epsilon)
-    # Of the reference, whose own shift is 1 so far.
+    # The squared shift that is left for the reference, whose own shift is 1 so far.
     squared = gaussian_mu(target, left) ** 2 - (gaussian_shift(noises) ** 2 - 1.0) if left else 0.0
     if squared <= 0.0:
         raise BudgetTooSmall(f"stage {spec.stage!r} uses up epsilon={target:g} at delta={delta:g}: give it a smaller share")
     replaceable = not pure and sampled is not None and failure >= _REPLACEABLE * sampled
-    # The last digits of a root finder.
+    # The factor makes up for the last digits of a root finder.
     reference = Reference((1.0 + 1e-9) / math.sqrt(squared), failure, after=1, replaceable=replaceable)
     return Plan((stage,), float(epsilon), delta, max_rows=max_rows, reference=reference, n=spec.n)
 
 
 def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
-    """The plan of a whole run, of which the first stages were promised, and have been made.
+    """Make the plan of a whole run whose first stages were promised, and have been made.
 
     Where a reference stands for the rest, its noise is solved for such that the reference dominates it. Where all stages
     were promised, they stay as they are. Without privacy there is nothing to be solved.
 
     Args:
-        promise: of `make_first_plan` or `make_plan`.
-        specs: of all stages, those that were made among them; shares are of the whole budget.
+        promise: the plan of `make_first_plan` or `make_plan`.
+        specs: the specs of all stages, those that were made among them; shares are of the whole budget.
 
     Raises:
         ValueError: as `make_plan`; or if the specs are not those of what was promised.
@@ -169,7 +169,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
 
 
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
-    """Whether a stage is one of this spec, whatever its noise."""
+    """Return whether a stage is one of this spec, whatever its noise."""
     ours, own = stage.access, spec.access(stage.access.multiplier)
     same = (ours.stage, ours.sample_rate, ours.kinds, ours.deltas) == (own.stage, own.sample_rate, own.kinds, own.deltas)
     counted = spec.count is None or stage.count == spec.count
@@ -196,7 +196,7 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
     check_specs(specs, epsilon)
     if not any(spec.deltas for spec in specs):
         return _solved(specs, shares, epsilon, delta)
-    # What the deltas of stages leave is the delta of all the noise, exactly.
+    # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
     plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left)
     stages = zip(plan.stages, specs, strict=True)
@@ -205,12 +205,12 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
 
 
 def _left(specs: Sequence[StageSpec], delta: float) -> float:
-    """The delta that is left of a plan's when those of its stages are taken off."""
+    """Return the delta that is left of a plan's when those of its stages are taken off."""
     spending = [spec for spec in specs if spec.deltas]
     for spec in spending:
         if spec.count is None:
             raise ValueError(f"stage {spec.stage!r}: deltas={dict(spec.deltas)} need a count: each access spends them")
-    # Of any noise: only the deltas matter here.
+    # The noise may be any: only the deltas matter here.
     left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not left:
         named = {spec.stage: dict(spec.deltas) for spec in spending}
@@ -239,10 +239,10 @@ def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:
 
 
 def _replacing(plan: Plan) -> Plan:
-    """The plan that costs under replace-one what this one costs under add-or-remove-one.
+    """Return the plan that costs under replace-one what this one costs under add-or-remove-one.
 
-    Pure multipliers are those of whatever relation the plan is about. The accountant doubles the shift of a Gaussian when
-    a record is replaced, so twice the multiplier costs the same.
+    Pure multipliers are those of the relation of the plan, whichever it is. The accountant doubles the shift of a Gaussian
+    when a record is replaced, so twice the multiplier costs the same.
     """
 
     def doubled(access: Access) -> Access:

@@ -29,7 +29,7 @@ def leaves_of(event: dp_accounting.DpEvent, count: int):
 
 
 def join_gaussians(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent | None:
-    """The same event with its unsampled Gaussians joined into one, and equal ones counted; None if it is not private."""
+    """Join the unsampled Gaussians of an event into one, and count equal parts; None if the event is not private."""
     inverse_squares = 0.0
     rest: dict[dp_accounting.DpEvent, int] = {}
     for leaf, count in leaves_of(event, 1):
@@ -48,7 +48,7 @@ def join_gaussians(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent | None
 def without_failures(
     event: dp_accounting.DpEvent, delta: float, relation: str = ADD_OR_REMOVE_ONE
 ) -> tuple[dp_accounting.DpEvent, float]:
-    """The same event without its failures, and the delta at which it has the epsilon of the whole (`failures.left_of`).
+    """Return an event without its failures, and the delta at which it has the epsilon of the whole (`left_of`).
 
     The delta is 0 where failures use up all of it: no epsilon is finite then.
 
@@ -70,7 +70,7 @@ def without_failures(
 
 
 def failure_probability(event: dp_accounting.DpEvent) -> float:
-    """The probability that an event fails (`EpsilonDeltaDpEvent`), at most: the sum over all of its failures.
+    """Return an upper bound of the probability that an event fails (`EpsilonDeltaDpEvent`): the sum over its failures.
 
     Example:
         >>> failure_probability(dp_accounting.SelfComposedDpEvent(EpsilonDeltaDpEvent(0.0, 1e-7), 3))
@@ -80,7 +80,7 @@ def failure_probability(event: dp_accounting.DpEvent) -> float:
 
 
 def gaussian_shift(event: dp_accounting.DpEvent) -> float | None:
-    """The shift of the one Gaussian that unsampled Gaussians are together; None if the event holds anything else.
+    """Return the shift of the one Gaussian that unsampled Gaussians are together; None if the event holds anything else.
 
     Example:
         >>> gaussian_shift(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 4))
@@ -95,9 +95,9 @@ def gaussian_shift(event: dp_accounting.DpEvent) -> float | None:
 
 
 def gaussian_history(event: dp_accounting.DpEvent) -> list[tuple[float, float, int]] | None:
-    """The event as (noise multiplier, sampling rate, count): what an Opacus accountant takes as its history.
+    """Return the event as (noise multiplier, sampling rate, count), the history of an Opacus accountant.
 
-    None if it holds anything but Gaussians.
+    It is None for an event that holds anything but Gaussians.
     """
     history = []
     for leaf, count in leaves_of(event, 1):
@@ -110,7 +110,7 @@ def gaussian_history(event: dp_accounting.DpEvent) -> list[tuple[float, float, i
 
 
 def hashable(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The same with tuples where there are lists, for a cache."""
+    """Return the event with tuples in place of lists, for a cache."""
     if isinstance(event, dp_accounting.ComposedDpEvent | OneOfDpEvent):
         return attrs.evolve(event, events=tuple(map(hashable, event.events)))
     if isinstance(event, dp_accounting.SelfComposedDpEvent):

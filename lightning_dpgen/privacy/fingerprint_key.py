@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 
 
 def fingerprint_key(folder: Path) -> str:
-    """The key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine.
+    """Return the key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine.
 
     Raises:
         LedgerError: if it is damaged.
@@ -37,7 +37,7 @@ def fingerprint_key(folder: Path) -> str:
 
 
 def known_key(folder: Path) -> str | None:
-    """The same key, where a study has made one; nothing in the folder is made, locked or changed."""
+    """Return the same key, where a study has made one; nothing in the folder is made, locked or changed."""
     try:
         return _read_key(folder / KEY)
     except OSError:

@@ -14,7 +14,7 @@ SMALLEST_EPSILON = 1e-6
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The shift ``mu`` (1 over the multiplier) of the one Gaussian that is exactly (epsilon, delta)-private.
+    """Return the shift ``mu`` (1 over the multiplier) of the one Gaussian that is exactly (epsilon, delta)-private.
 
     Balle and Wang 2018, Theorem 8: ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
 
@@ -33,7 +33,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon for which one Gaussian of shift ``mu`` is (epsilon, delta)-private; see `gaussian_mu`.
+    """Return the smallest epsilon for which one Gaussian of shift ``mu`` is (epsilon, delta)-private; see `gaussian_mu`.
 
     Example:
         >>> round(gaussian_epsilon(1.0, 1e-5), 2)
@@ -48,7 +48,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    """log delta of a Gaussian shift; all in logarithms, so that e^eps does not overflow."""
+    """Return log delta of a Gaussian shift; all in logarithms, so that e^eps does not overflow."""
     first = log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return first + math.log(-math.expm1(min(second - first, -1e-300)))

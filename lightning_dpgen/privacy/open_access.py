@@ -1,4 +1,4 @@
-"""An access that is open: what a mechanism takes the multiplier of its noise from."""
+"""An access that is open, from which mechanisms take the multipliers of their noise."""
 
 from __future__ import annotations
 

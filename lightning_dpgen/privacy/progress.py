@@ -25,7 +25,7 @@ class Progress:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing may be drawn before `go_on` is called."""
+        """True if nothing may be drawn before `go_on` is called."""
         return self.resumed and self.start is None
 
     def go_on(self, done: Mapping[str, int]) -> None:
@@ -39,5 +39,5 @@ class Progress:
         return {"from": self.start, "resumed": self.resumed, "done": dict(self.done)}
 
     def follow(self, state: Mapping[str, Any]) -> None:
-        """Come as far as rank 0 has."""
+        """Take over the progress of rank 0."""
         self.start, self.resumed, self.done = state["from"], state["resumed"], Counter(state["done"])

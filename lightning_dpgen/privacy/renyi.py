@@ -14,19 +14,19 @@ from lightning_dpgen.privacy.event_parts import Leaves, join_gaussians, leaves_o
 from lightning_dpgen.privacy.private_selection import OneOfDpEvent, selected_moments
 
 RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
-# For a search a few do, of which the largest take longest.
+# A search needs only a few; the largest orders take longest.
 _FEW_ORDERS = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64]
 
 
 def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
-    """Epsilon by Renyi moments: looser and far quicker, for brackets and searches."""
+    """Return epsilon by Renyi moments: looser and far quicker, for brackets and searches."""
     event, delta = without_failures(event, delta)
     flat = join_gaussians(event)
     return math.inf if flat is None or delta == 0.0 else by_rdp(tuple(leaves_of(flat, 1)), delta)
 
 
 def renyi_moments(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarray:
-    """(orders,) Renyi moments of an event under add-or-remove-one, its failures left out; infinite if it is not private.
+    """Return the (orders,) Renyi moments of an event under add-or-remove-one, without failures; infinite if not private.
 
     Example:
         >>> renyi_moments(dp_accounting.GaussianDpEvent(1.0), [2, 4]).tolist()
@@ -39,7 +39,7 @@ def renyi_moments(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.nda
 
 
 def pure_moments(epsilon: float, orders: Sequence[int]) -> np.ndarray:
-    """(orders,) the largest Renyi moments of an `epsilon`-private mechanism: those of randomised response.
+    """Return the (orders,) largest Renyi moments of an `epsilon`-private mechanism: those of randomised response.
 
     Example:
         >>> pure_moments(1.0, [2, 1024]).round(3).tolist()
@@ -50,13 +50,14 @@ def pure_moments(epsilon: float, orders: Sequence[int]) -> np.ndarray:
 
 
 def converted(order: int, delta: float) -> float:
-    """What a Renyi moment of this order lacks to be an epsilon (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    """Return what turns a Renyi moment into an epsilon, as a sum (Canonne, Kamath and Steinke 2020, Proposition 12)."""
     return math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1)
 
 
 # Plan, certificate and verification ask for the same numbers, and so does the next run with these settings.
 @functools.lru_cache(maxsize=4096)
 def by_rdp(leaves: Leaves, delta: float, quick: bool = True) -> float:
+    """Return epsilon by the best of the orders; a quick answer tries few of them."""
     # Whole orders only: the fractional ones fail to converge for large lots and add nothing to a bracket.
     orders = _FEW_ORDERS if quick else RDP_ORDERS
     moments = sum((count * moments_of(leaf, tuple(orders)) for leaf, count in leaves), np.zeros(len(orders)))
@@ -66,7 +67,7 @@ def by_rdp(leaves: Leaves, delta: float, quick: bool = True) -> float:
 
 
 def profile_by_rdp(leaves: Leaves, epsilons: np.ndarray) -> np.ndarray:
-    """(n,) delta at each epsilon by the best of the orders (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    """Return the (n,) delta at each epsilon by the best order (Canonne, Kamath and Steinke 2020, Proposition 12)."""
     orders = np.array(RDP_ORDERS, dtype=float)
     moments = sum((count * moments_of(leaf, tuple(RDP_ORDERS)) for leaf, count in leaves), np.zeros(len(orders)))
     logs = (orders - 1.0) * (moments + np.log1p(-1.0 / orders) - epsilons[:, None]) - np.log(orders)
@@ -75,7 +76,7 @@ def profile_by_rdp(leaves: Leaves, epsilons: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def moments_of(event: dp_accounting.DpEvent, orders: tuple[int, ...]) -> np.ndarray:
-    """(orders,) Renyi moments of an event."""
+    """Return the (orders,) Renyi moments of an event."""
     if isinstance(event, OneOfDpEvent):
         return np.max([moments_of(one, orders) for one in event.events], axis=0)
     if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):

@@ -6,12 +6,12 @@ import math
 
 
 def round_up(epsilon: float, digits: int = 6) -> float:
-    """`epsilon` rounded up to `digits` significant digits, so that a printed number is never too small."""
+    """Round epsilon up to `digits` significant digits, so that a printed number is never too small."""
     return _round(epsilon, digits, math.ceil)
 
 
 def round_down(epsilon: float, digits: int = 6) -> float:
-    """`epsilon` rounded down to `digits` significant digits: the target that a rounded-up answer must meet."""
+    """Round epsilon down to `digits` significant digits: the target that a rounded-up answer must meet."""
     return _round(epsilon, digits, math.floor)
 
 

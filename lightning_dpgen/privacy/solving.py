@@ -24,7 +24,7 @@ _MOST_STEPS = 10**7
 def within(
     specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float, delta: float, limit: Limit
 ) -> tuple[Stage, ...]:
-    """The stages of some specs, which together are within a limit; each share is of epsilon at delta."""
+    """Solve for the stages of some specs, which together are within a limit; each share is of epsilon at delta."""
     target = round_down(epsilon)
     for spec, share in zip(specs, shares, strict=True):
         if not _worthwhile(spec, share, target, delta):
@@ -38,7 +38,7 @@ def within(
 
 
 def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: float) -> list[float]:
-    """Multipliers where noise is given and epsilon is not: shares are relative to what the given stages use."""
+    """Solve for multipliers where noise is given and epsilon is not: shares are relative to what the given stages use."""
     given = [(d, share) for d, share in zip(specs, shares, strict=True) if d.noise is not None]
     event = event_of([d for d, _ in given], [d.noise for d, _ in given], delta)
     cost, share = spent(event, delta).epsilon, math.fsum(share for _, share in given)
@@ -52,17 +52,19 @@ def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: flo
 
 
 def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
+    """Return the stages of specs with these multipliers."""
     stages = zip(specs, shares, multipliers, strict=True)
     return tuple(Stage(spec.access(m), spec.count, share) for spec, share, m in stages)
 
 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
+    """Return the composition of the accesses of specs with these multipliers."""
     runs = [(d.access(m), d.count) for d, m in zip(specs, multipliers, strict=True)]
     return composed([event for _, event in stage_events(runs, pure=delta == 0.0)])
 
 
 def _alone(spec: StageSpec, share: float, epsilon: float, delta: float) -> float:
-    """The multiplier with which a stage uses its share of the budget, seen alone."""
+    """Return the multiplier with which a stage uses its share of the budget, seen alone."""
     if spec.noise is not None:
         return spec.noise
     if delta == 0.0:
@@ -84,7 +86,7 @@ def _alone(spec: StageSpec, share: float, epsilon: float, delta: float) -> float
 
 
 def _scaled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, delta: float) -> list[float]:
-    """All solved multipliers times the one factor that brings the whole to its limit, from within."""
+    """Multiply all solved multipliers by the one factor that brings the whole to its limit, from within."""
 
     def scaled(factor: float) -> list[float]:
         return [m if d.noise is not None else m * factor for d, m in zip(specs, multipliers, strict=True)]
@@ -111,7 +113,7 @@ def _scaled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, 
 
 
 def _filled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, delta: float) -> list[StageSpec]:
-    """The specs with as many accesses of the stage without a count as fit."""
+    """Return the specs with as many accesses as fit of the stage without a count."""
 
     def counted(count: int) -> list[StageSpec]:
         return [replace(d, count=count) if d.count is None else d for d in specs]
@@ -119,7 +121,7 @@ def _filled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, 
     def fits(count: int, *, quick: bool) -> bool:
         return limit.holds(event_of(counted(count), multipliers, delta), quick=quick)
 
-    # What fits by a quick look fits; from there on the limit itself.
+    # A count that fits by a quick look fits; from there on the limit itself decides.
     low = _most(lambda count: fits(count, quick=True), 0)
     low = _most(lambda count: fits(count, quick=False), low)
     if low == 0:
@@ -130,7 +132,7 @@ def _filled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, 
 
 
 def _most(fits: Callable[[int], bool], low: int) -> int:
-    """The largest count that fits, where `low` is known to fit (0 always does)."""
+    """Return the largest count that fits, where `low` is known to fit (0 always does)."""
     step = max(1, low // 8)
     while low + step <= _MOST_STEPS and fits(low + step):
         low, step = low + step, 2 * step
@@ -142,7 +144,7 @@ def _most(fits: Callable[[int], bool], low: int) -> int:
 
 
 def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> bool:
-    """Whether a stage can use its share with noise that its records outweigh."""
+    """Return whether a stage can use its share with noise that its records outweigh."""
     if spec.noise is not None:
         return True
     if (spec.sample_rate == 1.0 and not spec.kinds) or delta == 0.0:
@@ -155,7 +157,7 @@ def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> 
 
 
 def _too_small(spec: StageSpec, specs, shares, target: float, delta: float) -> BudgetTooSmall:
-    """What to say of a stage that would need more noise than makes sense, and what would do."""
+    """Return the error about a stage that would need more noise than makes sense; it says what would be enough."""
     needed = target
     while not all(_worthwhile(d, share, needed, delta) for d, share in zip(specs, shares, strict=True)):
         needed *= 1.1

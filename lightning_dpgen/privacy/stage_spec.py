@@ -17,17 +17,17 @@ class StageSpec:
 
     Args:
         stage: its name.
-        noise_shares: how the inverse squared noise of one access is divided among the noises drawn from it.
-        count: how many accesses; None for as many as the budget buys at the given noise.
-        sample_rate: Poisson rate of an access; 1 is a full pass.
-        share: share of the whole budget's mu^2 (Gaussian-DP) that the stage may use, at delta = 0 of epsilon; None for the
-            one stage that takes what is left. Without such a stage, shares are divided by their sum.
+        noise_shares: the parts of the inverse squared noise of one access, one for each noise drawn from it.
+        count: the number of accesses; None for as many as the budget buys at the given noise.
+        sample_rate: the Poisson rate of an access; 1 is a full pass.
+        share: the share of the whole budget's mu^2 (Gaussian-DP) that the stage may use, at delta = 0 of epsilon; None for
+            the one stage that takes what is left. Without such a stage, shares are divided by their sum.
         noise: the multiplier of one access (of the one Gaussian that costs as much), if it is given and not solved for.
         max_noise: the noise multiplier beyond which a single noisy number outweighs all that the records of an access
             can add up to; a plan that needs more is refused.
-        kinds: of the noises that are not Gaussian; see `Access`.
-        deltas: of the noises that stand before a threshold, for one access; see `Access`. They are taken off the plan's
-            delta before anything is shared out.
+        kinds: the kinds of the noises that are not Gaussian; see `Access`.
+        deltas: the deltas of the noises that stand before a threshold, for one access; see `Access`. They are taken off the
+            plan's delta before anything is shared out.
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
     """
@@ -47,7 +47,7 @@ class StageSpec:
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
 
     def access(self, multiplier: float) -> Access:
-        """The access whose noises together cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
+        """Return the access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
         total = sum(self.noise_shares.values())
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
         return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas)
@@ -92,7 +92,7 @@ def shares_of(specs: Sequence[StageSpec]) -> list[float]:
     if rest:
         return [left if spec.share is None else spec.share for spec in specs]
     if abs(left) <= 1e-9:
-        # The whole, but for rounding: a stage has the same share in every plan that it stands in.
+        # Shares add up to the whole but for rounding, so they stay: a stage has the same share in every plan.
         return given
     return [share / math.fsum(given) for share in given]
 

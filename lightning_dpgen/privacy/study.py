@@ -46,9 +46,9 @@ _ENTRY = shape(
 class Study:
     """Runs on one population under one name, in an append-only file, against a total.
 
-    Whoever asks several times pays several times: before a run draws anything, its event is entered, and a run that would
-    pass the total is refused. Budgets of later runs may follow from the results of earlier ones. The first run says how
-    they are composed (docs/PRIVACY.md, "Studies"):
+    Each run is paid for: before a run draws anything, its event is entered, and a run that would pass the total is
+    refused. Budgets of later runs may follow from the results of earlier ones. The first run decides how they are composed
+    (docs/PRIVACY.md, "Studies"):
 
     * by Renyi moments, where it has them and is under add-or-remove-one. A pair (epsilon, delta) has the moments of
       randomised response, but for a failure of probability delta. Each order has a part of the total's delta, and failures
@@ -60,14 +60,14 @@ class Study:
 
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
     time lose nothing. A second file beside it (``.heads``) names the last line, so that lines lost at the end are noticed.
-    Of records it holds a keyed fingerprint at most; its owner alone may read it.
+    The file holds at most a keyed fingerprint of records; its owner alone may read it.
 
     Args:
-        path: of the file; it is made with its total, or must have been made with the same.
+        path: the file; it is made with its total, or must have been made with the same.
         epsilon, delta: the total; None takes that of the file.
 
     Attributes:
-        records: a keyed fingerprint of the records of this run, which stands beside its entry, if it is known; private.
+        records: a keyed fingerprint of the records of this run, which is written beside its entry, if known; private.
 
     Raises:
         LedgerError: if the file is damaged, of another version, or has another total; if there is none and no total.
@@ -111,12 +111,12 @@ class Study:
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """The name of its file."""
         return self.path.stem
 
     @property
     def total(self) -> Total:
-        """What has been entered, composed.
+        """The cost of all entered runs together.
 
         Raises:
             LedgerError: if the file is damaged.
@@ -137,25 +137,25 @@ class Study:
         moments: bool | None = None,
         replaced: tuple[float, float] | None = None,
     ) -> Total:
-        """Charge a run, before it draws; of a run that enters again (resumed, extended) the last event counts.
+        """Charge a run before it draws; where a run enters again (resumed, extended), its last event counts.
 
         Args:
             run: its identity, that of its ledger.
-            event: all that it will draw.
-            relation: under which.
+            event: the event of all that it will draw.
+            relation: the relation of the event.
             pair: its (epsilon, delta), by which it enters a study of pairs.
             moments: whether the Renyi moments of its event bound it, under add-or-remove-one and at a delta above 0; None
-                for whether no pair is given.
-            replaced: what a run under add-or-remove-one costs as a pair under replace-one, if that is known.
+                is True where no pair is given.
+            replaced: the cost of a run under add-or-remove-one as a pair under replace-one, if that is known.
 
         Returns:
-            What the study has spent with it.
+            The total of the study with this run.
 
         Raises:
             BudgetTooSmall: if that passes the total; nothing has been written then.
             LedgerError: if the file is damaged, no pair is given where one is needed, or a run under replace-one would
                 enter a study that began under add-or-remove-one.
-            ValueError: for a pair or a relation that is none, or moments under replace-one.
+            ValueError: for a pair or a relation out of range, or moments under replace-one.
         """
         return self._with(run, event, relation, pair, moments, replaced, write=True)
 
@@ -169,11 +169,11 @@ class Study:
         moments: bool | None = None,
         replaced: tuple[float, float] | None = None,
     ) -> Total:
-        """As `enter`, but nothing is written; without an identity, of a run that is not begun."""
+        """Compute what `enter` would return, and write nothing; without an identity, for a run that is not begun."""
         return self._with(run, event, relation, pair, moments, replaced, write=False)
 
     def knows(self, records: str) -> bool:
-        """Whether a run on these records was entered, by their fingerprint."""
+        """Return whether a run on the records of this fingerprint was entered."""
         with self._held():
             return any(entry.get("records") == records for entry in self._read()[1])
 
@@ -218,7 +218,7 @@ class Study:
         return total
 
     def _compared(self, before: Total, after: Total) -> str:
-        """What had been spent, and why a run does not fit, in words."""
+        """Return in words what had been spent, and why a run does not fit."""
         runs = f"{before.runs} run{'s have' if before.runs != 1 else ' has'} spent epsilon {round_up(before.epsilon):g}"
         spent = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
         if math.isfinite(after.epsilon):
@@ -246,7 +246,7 @@ class Study:
             chain.append(file, known, lines.ending + text, heads[-1])
 
     def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]], chain.Lines]:
-        """The first line, the entries, and where they end."""
+        """Return the first line, the entries, and all lines with their end."""
         file, known = chain.reopen(self._file)
         with file, known:
             lines = chain.Lines(self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study")
@@ -255,7 +255,7 @@ class Study:
 
 
 def recorded(path: Path) -> frozenset[str]:
-    """The fingerprints of all records of which a study knows; none where a file is no sound study.
+    """Return the fingerprints of all records that a study knows; none where a file is no sound study.
 
     The file may be anybody's: nothing is made, locked or changed.
     """
@@ -270,7 +270,7 @@ def recorded(path: Path) -> frozenset[str]:
 
 
 def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
-    """The first line and the entries.
+    """Return the first line and the entries.
 
     Raises:
         LedgerError: if one of them is damaged.

@@ -31,8 +31,8 @@ class StudyEntry:
     """The entry of one run, which is made once for each plan that the run has.
 
     Attributes:
-        study: that the run belongs to; None for a run outside of studies.
-        total: what the study has spent with this run; None before it is entered.
+        study: the study that the run belongs to; None for a run outside of studies.
+        total: the total of the study with this run; None before it is entered.
     """
 
     def __init__(self, study: Study | None) -> None:
@@ -44,7 +44,7 @@ class StudyEntry:
 
         Args:
             run: the identity of its ledger.
-            plan: what it will draw.
+            plan: the plan of all that it will draw.
 
         Raises:
             BudgetTooSmall, LedgerError: as `Study.enter`.

@@ -22,12 +22,12 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Total:
-    """What the runs of a study tell together.
+    """The cost of the runs of a study together.
 
     Args:
         epsilon, delta: upper bounds.
-        relation: under which: that of the first run.
-        runs: how many.
+        relation: the relation under which they hold: that of the first run.
+        runs: the number of runs.
     """
 
     epsilon: float
@@ -37,7 +37,7 @@ class Total:
 
 
 def composed(entries: Sequence[Mapping[str, Any]], epsilon: float, delta: float) -> Total:
-    """Compose the entries of a study; of a run that has entered several times the last one counts.
+    """Compose the entries of a study; where a run has entered several times, its last entry counts.
 
     Args:
         entries: lines of the study, in order.
@@ -47,7 +47,7 @@ def composed(entries: Sequence[Mapping[str, Any]], epsilon: float, delta: float)
         Unaccountable: if an entry has no account under the relation of the first one.
     """
     last = {entry["run"]: entry for entry in entries}
-    # How runs are composed is fixed before any of them has a result.
+    # The first entry fixes the way in which runs are composed, before any of them has a result.
     relation, moments = (entries[0]["relation"], entries[0]["moments"]) if entries else (ADD_OR_REMOVE_ONE, True)
     if relation == ADD_OR_REMOVE_ONE and any(entry["relation"] != relation for entry in last.values()):
         raise Unaccountable(
@@ -88,7 +88,7 @@ def _by_moments(entries: Sequence[Mapping[str, Any]], relation: str, epsilon: fl
 
 
 def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
-    """What a run costs as (epsilon, delta) under a relation.
+    """Return the cost of a run as (epsilon, delta) under a relation.
 
     Raises:
         Unaccountable: if it has entered with no pair.
@@ -105,7 +105,7 @@ def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
 
 
 def _shares(epsilon: float, delta: float) -> dict[int, float]:
-    """Of delta, by order, fixed with the total: to the order at which a Gaussian would use it up as much as to all."""
+    """Return each order's share of delta, fixed with the total: the best order for a Gaussian gets as much as all others."""
     of_all = (1.0 - _PAIRS) / 2.0
     first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
     rest = of_all / (len(RDP_ORDERS) - 1)

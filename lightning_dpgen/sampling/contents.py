@@ -21,7 +21,7 @@ _ROWS = 4096
 def check_finite(store: Store) -> None:
     """Look through all records once, in blocks, before anything is spent.
 
-    Items of a Dataset are only known when they are fetched, so they pass unseen: such a record that is not finite adds
+    Items of a Dataset are known only when they are fetched, so they pass unseen: if such a record is not finite, it adds
     exact zeros to the gradient later.
 
     Raises:
@@ -34,13 +34,13 @@ def check_finite(store: Store) -> None:
         lightning_dpgen.sampling.errors.BadRecords: the records hold NaN or infinite values: replace or drop them first
     """
     for block in store.blocks():
-        # The sum is quick, and finite only if all are; it may overflow where they are finite.
+        # The sum is quick, and finite only if all numbers are; it may overflow where they are finite.
         if block.is_floating_point() and not block.sum().isfinite() and not block.isfinite().all():
             raise BadRecords("the records hold NaN or infinite values: replace or drop them first")
 
 
 def content(store: Store) -> bytes:
-    """A digest of all records in their order; of the items of a Dataset none, since these may be drawn. Private."""
+    """Return a private digest of all records in their order; it is empty for a Dataset, whose items may be drawn."""
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(store, DatasetStore):
         return b""

@@ -17,16 +17,16 @@ from lightning_dpgen.sampling.stores import Store
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DatasetStore(Store):
-    """The items of somebody's map-style Dataset, collated as a DataLoader does it.
+    """The items of a user's map-style Dataset, collated as a DataLoader does it.
 
     Items may draw random numbers, such as those of an augmentation, from the generators of torch's CPU, numpy and Python:
     while items are fetched, these are keyed by the operating system. They are put back afterwards, since a public
-    generator that moves on with each record would tell how many there were. A generator of the data set's own has to
-    be keyed by the operating system too.
+    generator that moves on with each record would tell how many there were. A generator that belongs to the data set has
+    to be keyed by the operating system too.
 
     Args:
-        dataset: its items become tensors of the same types and sizes.
-        none: what a lot of no records is.
+        dataset: the data set; its items become tensors of the same types and sizes.
+        none: a lot of no records.
     """
 
     dataset: Dataset
@@ -36,7 +36,7 @@ class DatasetStore(Store):
         return len(self.dataset)
 
     def take(self, positions: np.ndarray) -> Any:
-        """As of every store.
+        """Return the records at these positions, as every store does.
 
         Raises:
             BadRecords: for an item that cannot be fetched, or that differs from the first one in types or sizes.

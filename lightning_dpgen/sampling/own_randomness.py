@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def randomness_of_their_own() -> Iterator[None]:
-    """Within it the global generators are keyed by the operating system; afterwards they are where they were."""
+    """Key the global generators by the operating system within the block; afterwards they are where they were."""
     before = torch.default_generator.get_state(), np.random.get_bit_generator(), random.getstate()
     try:
         torch.default_generator.seed()

@@ -1,4 +1,4 @@
-"""The way from whatever holds records to the store that fits."""
+"""The store that fits, for records in any form that can be drawn from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16
 
 
 def store_of(records: Any, *, scale: float | None = None) -> Store:
-    """The store that fits what records are kept in. Nothing is copied that is mapped from a file, or in rows already.
+    """Return the store that fits the form of records. Rows, and what is mapped from a file, are not copied.
 
     Args:
         records: one of
@@ -34,7 +34,8 @@ def store_of(records: Any, *, scale: float | None = None) -> Store:
             - a tuple or dict of columns, each one of these (or a store) with the same N, in which form lots come too;
             - a map-style ``torch.utils.data.Dataset``, whose items are collated by ``default_collate``;
             - a store, which comes back as it is.
-        scale: for a uint8 tensor or array: lots hold float32 ``byte / scale``. Public, so not the largest byte found.
+        scale: the divisor of a uint8 tensor or array: lots hold float32 ``byte / scale``. Public, so not the largest byte
+            found.
 
     Raises:
         BadRecords: for anything else, saying what was found, what was expected and what to do. No message holds a
@@ -70,7 +71,7 @@ def _store(records: Any, name: str) -> Store:
         return DenseStore(_tensor(records, name))
     if scipy.sparse.issparse(records):
         return _sparse(records, name)
-    # Its columns are at hand, so that no item has to be made.
+    # A TensorDataset has its columns at hand, so no item has to be made.
     if type(records) is TensorDataset:
         records = records.tensors
     if isinstance(records, tuple | dict):
@@ -105,7 +106,7 @@ def _name(dtype: torch.dtype | np.dtype) -> str:
 
 
 def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
-    """As a tensor (N, ...) of the same memory, where that is possible."""
+    """Return values as a tensor (N, ...), of the same memory where that is possible."""
     if isinstance(values, np.ma.MaskedArray):
         raise BadRecords(f"{name} is a masked array: expected a value in every place; fill in what is masked, or drop it")
     on_disk, dtype = isinstance(values, np.memmap), values.dtype
@@ -118,11 +119,11 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
         if not dtype.isnative:
             raise BadRecords(f"{name} has the byte order of another machine: convert it by astype('{dtype.name}')")
         values = np.asarray(values)
-        # What torch has no strides for.
+        # Torch has no such strides.
         if any(stride < 0 or stride % dtype.itemsize for stride in values.strides):
             values = np.ascontiguousarray(values)
         with warnings.catch_warnings():
-            # A file mapped for reading: nobody writes to it here.
+            # A file that is mapped for reading is not written to here.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             values = torch.from_numpy(values)
     elif values.layout != torch.strided:
@@ -170,7 +171,7 @@ def _dataset(dataset: Dataset, name: str) -> DatasetStore:
     except (TypeError, NotImplementedError):
         raise BadRecords(f"{name} is a {kind} without __len__: expected a map-style Dataset; give it one") from None
     if not some:
-        # Without an item nobody knows what an empty lot looks like.
+        # Without an item the form of an empty lot is not known.
         raise BadRecords(f"{name} is a {kind} without items: expected at least one; hand over tensors of no rows instead")
     first = collated(dataset, np.zeros(1, np.int64))
     for leaf in tree_leaves(first):

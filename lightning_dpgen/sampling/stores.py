@@ -22,11 +22,11 @@ _AT_ONCE = 1 << 17
 
 @dataclass(frozen=True)
 class Steps:
-    """Of what numbers are whole multiples; public.
+    """The unit of which numbers are whole multiples; public.
 
     Args:
-        unit: what a multiple of 1 stands for.
-        bits: no multiple is below 0 or above 2^bits.
+        unit: the number that a multiple of 1 stands for.
+        bits: the bound of multiples: none is below 0 or above 2^bits.
     """
 
     unit: float
@@ -34,13 +34,13 @@ class Steps:
 
 
 class Store(ABC):
-    """Records that are fetched by their positions; a store of the user's own derives from it.
+    """Records that are fetched by their positions; a user's own store derives from it.
 
-    How many there are and what they hold is private: a store shows neither, in its representation or in an error.
+    Their number and content are private: a store shows neither, in its representation or in an error.
 
     Attributes:
-        persons: (N,) whole numbers, whose each record is; None where nobody has several. Private.
-        steps: of what `stretch` gives the multiples, as bytes; None where it gives the numbers of the records.
+        persons: (N,) whole numbers, the person of each record; None where each person has one. Private.
+        steps: the steps whose multiples `stretch` gives, as bytes; None where it gives the numbers of the records.
     """
 
     persons: np.ndarray | None = None
@@ -48,23 +48,24 @@ class Store(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many records there are; private."""
+        """Return the number of records; private."""
 
     @abstractmethod
     def take(self, positions: np.ndarray) -> Any:
-        """The records at these (B,) distinct int64 positions, in their order, as new tensors on the CPU.
+        """Return the records at these (B,) distinct int64 positions, in their order, as new tensors on the CPU.
 
-        A tensor, or a tuple or dict of tensors, each with B rows. Types and all sizes but B are the same for every
+        They are a tensor, or a tuple or dict of tensors, each with B rows. Types and all sizes but B are the same for every
         call, also for B = 0.
         """
 
     def blocks(self) -> Iterator[Tensor]:
-        """All numbers that are kept, a few at a time; nothing, where they are only known once they are fetched."""
+        """Yield all numbers that are kept, a few at a time; nothing, where they are known only once they are fetched."""
         return iter(())
 
     def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
-        """Records at positions one after the other, not to be changed: as `take` gives them, or their multiples of
-        `steps`, or (B, m) sparse where they are kept so.
+        """Return records at positions one after the other, which must not be changed.
+
+        They are as `take` gives them, or their multiples of `steps`, or (B, m) sparse where they are kept so.
         """
         return self.take(np.arange(rows.start, rows.stop))
 
@@ -74,7 +75,7 @@ class DenseStore(Store):
     """Rows of a tensor, in memory or mapped from a file.
 
     Args:
-        values: (N, ...) on the CPU, of any real type, which the rows of a lot have too.
+        values: (N, ...) numbers on the CPU, of any real type, which the rows of a lot have too.
     """
 
     values: Tensor
@@ -122,9 +123,9 @@ class SparseStore(Store):
     """Rows of a matrix in CSR form, in memory or mapped from files, fetched as dense float32.
 
     Args:
-        data, indices, indptr: of the matrix, whose format was checked in full: a column index beyond `width` would
-            write into the row of another record. Entries of the same place are summed.
-        width: number of columns.
+        data, indices, indptr: the arrays of the matrix, whose format was checked in full: a column index beyond `width`
+            would write into the row of another record. Entries of the same place are summed.
+        width: the number of columns.
     """
 
     data: np.ndarray
@@ -139,7 +140,7 @@ class SparseStore(Store):
         starts = self.indptr[positions].astype(np.int64)
         counts = self.indptr[positions + 1] - starts
         ends = np.cumsum(counts)
-        # Where the entries of these rows are kept, and what cells of the dense rows they go to.
+        # Places where the entries of these rows are kept, and the cells of the dense rows that they go to.
         entries = np.repeat(starts - ends + counts, counts)
         entries += np.arange(len(entries))
         cells = np.repeat(np.arange(len(positions)) * self.width, counts)
@@ -163,7 +164,7 @@ class ColumnsStore(Store):
     """Records in several columns, such as pictures and labels.
 
     Args:
-        columns: a tuple or dict, at least one; as many records in each. Lots are of the same form.
+        columns: a tuple or dict of at least one store, with as many records in each. Lots have the same form.
     """
 
     columns: tuple[Store, ...] | dict[Any, Store]
@@ -187,6 +188,6 @@ class ColumnsStore(Store):
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
-    """A copy; what is too large becomes infinite, which is treated like any record that is not finite."""
+    """Return a float32 copy; too large numbers become infinite, which is treated like any record that is not finite."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)

@@ -223,7 +223,7 @@ def test_lines_lost_at_the_end_are_noticed(tmp_path):
             assert path.read_bytes() == cut
     path.write_bytes(whole)
     _heads(path).unlink()
-    with pytest.raises(LedgerError, match="is missing, so nobody can tell"):
+    with pytest.raises(LedgerError, match="is missing, so it is not known"):
         Ledger.reopen(path)
     first = len(heads) - len(heads.lstrip(b"\n")) + 17
     for nothing in (b"", b"\n", heads[: first - 2]):
