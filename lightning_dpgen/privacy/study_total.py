@@ -105,7 +105,7 @@ def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
 
 
 def _shares(epsilon: float, delta: float) -> dict[int, float]:
-    """Return each order's share of delta, fixed with the total: the best order for a Gaussian gets as much as all others."""
+    """Return the share of delta of each order, fixed with the total: the best for a Gaussian gets as much as all others."""
     of_all = (1.0 - _PAIRS) / 2.0
     first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
     rest = of_all / (len(RDP_ORDERS) - 1)
