@@ -45,7 +45,7 @@ def _tree(*events):
 @given(st.floats(0.3, 30.0), st.lists(st.floats(1e-9, 4e-6), min_size=1, max_size=2))
 @settings(deadline=None, max_examples=15)
 def test_full_passes_by_integration(multiplier, deltas):
-    """delta(eps) of the Gaussian by quadrature, and beside it the chance that one of the others fails."""
+    """The exact value is delta(eps) of the Gaussian by quadrature, beside the chance that one of the others fails."""
     epsilon = spent(_tree(dp_accounting.GaussianDpEvent(multiplier), *_failing(*deltas)), DELTA).epsilon
     p, q = stats.norm(1, multiplier), stats.norm(0, multiplier)
     edge = multiplier**2 * epsilon + 0.5
@@ -95,7 +95,7 @@ def test_failures_alone_cost_no_epsilon_and_need_a_delta():
 
 
 def test_a_record_replaced_fails_twice():
-    """Shifts of probability d each, one way and the other: 2 d between two replacements, and not 1 - (1 - d)^2."""
+    """Probability d shifts one way and d the other: 2 d lies between two replacements, and not 1 - (1 - d)^2."""
     gaussian_alone = dp_accounting.GaussianDpEvent(4.0)
     tree = _tree(gaussian_alone, *_failing(1e-6))
     left = (DELTA - 2e-6) / (1.0 - 2e-6)
@@ -118,7 +118,7 @@ def test_a_plan_stays_within_its_delta():
     full = make_plan([DISCOVERY, StageSpec("rest", {"x": 1.0}, 1, max_noise=1e4)], epsilon=2.0, delta=DELTA)
     left = (DELTA - 2e-6) / (1.0 - 2e-6)
     assert full.stage("discovery").access.multiplier ** -2 == pytest.approx(0.05 * gaussian_mu(2.0, left) ** 2, rel=3e-3)
-    # And exactly what the tree says, at the plan's own delta.
+    # Epsilon is exactly what the tree says, at the plan's own delta.
     again = decode(json.loads(json.dumps(encode(plan.event))))
     assert again == plan.event and spent(again, DELTA).epsilon == plan.epsilon
 
@@ -207,7 +207,7 @@ def test_a_resumed_run_pays_for_each_discovery(tmp_path):
 
 
 def test_a_run_that_found_its_keys_too_often_does_not_go_on():
-    """Two of them leave room, three do not, whatever noise they had."""
+    """Two deltas leave room, three do not, whatever the noise is."""
     spec = StageSpec(**{**vars(DISCOVERY), "deltas": {"keys": 4e-6}, "noise": 100.0})
     plan = make_plan([spec, TRAINING], epsilon=2.0, delta=DELTA)
     assert plan.rewritten({"discovery": 1}, {}).epsilon <= 2.0

@@ -27,7 +27,7 @@ def _with(array, place, value):
     return changed
 
 
-# What scipy's own full check lets pass stands first: it looks at nothing where the last of indptr is 0.
+# The first ones pass scipy's own full check: it looks at nothing where the last number of indptr is 0.
 DAMAGED = {
     "an end of 0": {"indptr": _with(INDPTR, -1, 0)},
     "an end of 0 and a row that goes back": {"indptr": np.array([0, -(2**31), 3, 0])},
@@ -79,7 +79,7 @@ def test_a_damaged_matrix_is_refused_at_every_door(door, damage):
         setattr(matrix, part, value)
     with pytest.raises(BadRecords, match=r"damaged cs[rc] matrix") as error:
         DOORS[door](matrix)
-    # Places and numbers are the records': none is quoted.
+    # Places and numbers belong to the records: none is quoted.
     assert not {str(10**9), str(2**31), "-1"} & set(str(error.value).replace(",", " ").split())
 
 
