@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.issued_lots import IssuedLots
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, SpawnedLedger
+from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
@@ -34,22 +34,22 @@ from lightning_dpgen.privacy.study_entry import StudyEntry
 from lightning_dpgen.privacy.study_total import Total
 
 T = TypeVar("T")
-# Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.
+# Lines written ahead: so few that a crash costs at most a hundredth of a stage, so many that fsync is no burden.
 _BLOCK, _BLOCK_SHARE = 200, 100
 
 
 class Account:
-    """The promise of a run and what it has spent.
+    """The promise and the spending of a run.
 
     The plan is fixed before a record is read; every access is written to the ledger before its noise is drawn; at the
     end `verify_complete` compares the two. All parts of a run (split, optimizer, callback) share one account.
 
     Args:
-        plan: what the run promises.
+        plan: the promise of the run.
         ledger: a path for a new file of this run's accesses, or None to keep them in memory.
         stream: the private stream; None makes one keyed by the operating system.
-        about: what `resume` hands back: settings, a fingerprint of the records.
-        study: that this run belongs to; the plan is entered there before anything is drawn.
+        about: settings and a fingerprint of the records, which `resume` returns in the ledger.
+        study: the study that this run belongs to; the plan is entered there before anything is drawn.
 
     In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
     than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
@@ -57,7 +57,7 @@ class Account:
     Attributes:
         plan: the promise, or the plan that took its place when the run was resumed or extended.
         stream: the private stream.
-        ranks: the processes that share the accesses to come; one, but within a fit on several devices.
+        ranks: the processes that share the accesses to come: one, except within a fit on several devices.
 
     Example:
         >>> from lightning_dpgen import StageSpec, make_plan
@@ -118,7 +118,7 @@ class Account:
     def _begin(
         self,
         plan: Plan,
-        ledger: OwnLedger,
+        ledger: PlacedLedger,
         stream: PrivateStream,
         study: Study | None = None,
         progress: Progress | None = None,
@@ -158,11 +158,11 @@ class Account:
         """Hand the account to processes that a Trainer spawns; here it can only be looked at from then on."""
         if multiprocessing.context.get_spawning_popen() is None:
             raise TypeError("an account is never saved nor copied, since it would be spent twice: Account.resume goes on")
-        self._placed_ledger.check_on_file()
+        path = self._placed_ledger.file()
         self._enter_study()
         state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
         self._placed_ledger = self._placed_ledger.handed_over()
-        return {"path": self._placed_ledger.path, "state": state, "stream": kind}
+        return {"path": path, "state": state, "stream": kind}
 
     def __setstate__(self, handed: dict[str, Any]) -> None:
         plan = Plan.from_json(handed["state"]["ledger"]["plan"])
@@ -173,15 +173,16 @@ class Account:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
 
         Args:
-            plan: begins with the stages of the plan so far, all of them made; these stay as they were drawn.
-            about: more of what `resume` hands back.
+            plan: the whole plan. It begins with the stages of the plan so far, all of them made; these stay as they were
+                drawn.
+            about: additions to `about` in the ledger.
 
         Raises:
-            PlanMismatch: if it begins otherwise, is about another unit, is not below the reference that was promised, or
-                not all of them were made.
+            PlanMismatch: if it begins differently, is for another unit or number of records, is not below the reference
+                that was promised, or not all of the stages so far were made.
         """
         ours = self.plan
-        # The first accesses may have bought n alone.
+        # A plan that differs in n alone is not extended: the first accesses have bought n.
         extended = plan != replace(ours, n=plan.n)
         if extended and (left := [stage.name for stage in ours.stages if self.remaining(stage.name)]):
             raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
@@ -245,7 +246,7 @@ class Account:
         self.stream.part_of(ranks.rank)
 
     def aside(self, plan: Plan) -> Account:
-        """Return an account in memory for what is drawn and thrown away, on the same stream, with the same ranks."""
+        """Return an account in memory for draws that are thrown away, on the same stream, with the same ranks."""
         account = Account(plan, stream=self.stream)
         account.ranks, account._placed_ledger = self.ranks, self._placed_ledger.aside(account.ledger)
         return account
@@ -285,12 +286,12 @@ class Account:
     def sample(
         self, stage: str, units: int, rows: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> tuple[np.ndarray, LotId]:
-        """Draw a Poisson lot: each unit of privacy takes part by itself, with the probability that the plan says.
+        """Draw a Poisson lot: each unit of privacy takes part independently, with the probability that the plan says.
 
         Args:
-            stage: of the plan, for an access of which the lot is drawn; at rate 1 it holds all units.
-            units: how many there are: records, or persons.
-            rows: gives the positions of the records of the units at these positions; None where a unit is one record.
+            stage: the stage of the plan that the lot is drawn for; at rate 1 the lot holds all units.
+            units: the number of units: records, or persons.
+            rows: a function from positions of units to the positions of their records; None where a unit is one record.
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
@@ -317,9 +318,9 @@ class Account:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
 
         Args:
-            stage: of the plan.
-            draw: of the lot that is looked at, which it spends; None for a pass over all records.
-            of: the records that are looked at, by identity; None where they need not be those of before.
+            stage: the stage of the plan.
+            draw: the draw of the lot that is looked at, which is spent; None for a pass over all records.
+            of: the records that are looked at, by identity; None where they need not be those of earlier accesses.
 
         Raises:
             PlanMismatch: if the plan does not hold this access next.
@@ -372,7 +373,7 @@ class Account:
             self._entry.enter(self.ledger.run, self.plan)
 
     def _write(self, access: Access, ahead: int) -> None:
-        # Rank 0 has to be waited for only where it writes a block: all ranks count down the same one.
+        # Others wait for rank 0 only where it writes a block: all ranks count down the same one.
         if self.ledger.waits(access):
             self.ledger.write(access)
         else:
@@ -438,6 +439,6 @@ class Account:
         return settlement.certified(self.plan, self.accesses)
 
 
-def _placed(ledger: Ledger) -> OwnLedger:
+def _placed(ledger: Ledger) -> PlacedLedger:
     """Return a ledger in its place: rank 0's own, or one that follows it in a process launched as another rank."""
     return FollowedLedger(ledger) if launched_as() else OwnLedger(ledger)

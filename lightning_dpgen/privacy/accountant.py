@@ -30,10 +30,10 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Spent:
-    """An epsilon, and how it was computed.
+    """An epsilon, with the way in which it was computed.
 
     Args:
-        epsilon: upper bound on epsilon at the delta asked for; ``inf`` if the event is not private.
+        epsilon: an upper bound on epsilon at the given delta; ``inf`` if the event is not private.
         interval: the discretisation interval of the privacy loss with which it was found; 0 where none was needed.
         method: ``pld`` (privacy loss distributions), ``closed form`` (one Gaussian, or pure Laplace noise), or ``rdp``
             (Renyi moments: looser, but sound at any delta).

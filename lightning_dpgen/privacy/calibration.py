@@ -58,7 +58,7 @@ def make_plan(
     Raises:
         ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, stages
             for different numbers of records, or deltas of the stages that leave nothing of the plan's.
-        BudgetTooSmall: if a stage would need more noise than its records can outweigh; says what would fit.
+        BudgetTooSmall: if a stage would need more noise than its records can outweigh; the message says what would fit.
 
     Example:
         >>> plan = make_plan([StageSpec("mean", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),
@@ -74,7 +74,7 @@ def make_plan(
         return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
     if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
-    # Noise is that of max_rows records at once, so it outweighs an access max_rows times as soon.
+    # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
     return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest, n=n)

@@ -118,7 +118,7 @@ class Lines:
     Attributes:
         head: the checksum of the last line that was reached.
         heads: all checksums so far.
-        ending: what has to be written behind the content before another line.
+        ending: the bytes that must be appended to the content before another line.
 
     Raises:
         LedgerError: on iteration, naming file and line, for a line that is not as it was written.

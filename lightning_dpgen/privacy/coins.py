@@ -46,7 +46,7 @@ def heads(octets: Octets, count: int, probability: Sequence[int]) -> np.ndarray:
 
     Args:
         octets: a function that makes as many uniform bytes as it is asked for.
-        count: how many coins; each takes a byte, and one more each time that its byte is the probability's own digit.
+        count: the number of coins; each takes a byte, and one more each time that its byte is the probability's own digit.
         probability: the `digits` of the probability of heads.
 
     Example:

@@ -10,7 +10,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 
-# Nearer to all of delta than this part of it, rounding would decide what is left.
+# If failures leave less than this part of delta, rounding would decide what is left.
 _ROUNDING = 1e-9
 # The smallest probability that a float and a normal quantile can still tell from 0.
 SMALLEST_FAILURE = 1e-40

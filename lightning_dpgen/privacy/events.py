@@ -37,7 +37,7 @@ _ALLOWED = {
 # The shape of a law in JSON where it is infinite.
 _INFINITE = "inf"
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
-# A part is a noise, whether it is sampled, and how often: three objects, and the compositions that they are in.
+# A part has up to three objects (its noise, its sampling and its repetition), besides the compositions around it.
 _MAX_OBJECTS = 4 * _MAX_LEAVES
 # Letters of a value that a message quotes.
 _QUOTED = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,11 +12,11 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 
 
-class OwnLedger:
-    """A ledger that this process writes, to a file or in memory.
+class PlacedLedger(ABC):
+    """A ledger in its place, which decides whether this process may open accesses.
 
     Attributes:
-        leads: whether this process speaks for the run: writes its lines, and enters it in its study.
+        leads: whether this process enters the run in its study.
     """
 
     leads = True
@@ -33,6 +34,7 @@ class OwnLedger:
         """The file of the ledger; None for one in memory."""
         return self._ledger.path
 
+    @abstractmethod
     def check_open(self, stage: str, ranks: Ranks) -> None:
         """Raise LedgerError if this process may not open an access of a stage with these ranks."""
 
@@ -40,33 +42,49 @@ class OwnLedger:
         """Return how many accesses of each stage have left their mark, where this process has counted as many."""
         return dict(counted)
 
-    def joined(self, ranks: Ranks) -> OwnLedger:
+    @abstractmethod
+    def joined(self, ranks: Ranks) -> PlacedLedger:
         """Return the ledger of this process when it is one of these ranks.
 
         Raises:
             LedgerError: if this process was started as one of several, and there are no others.
         """
-        return self if ranks.leads else FollowedLedger(self._ledger)
 
-    def aside(self, ledger: Ledger) -> OwnLedger:
-        """Return another ledger, in memory, in the same place."""
+    def aside(self, ledger: Ledger) -> PlacedLedger:
+        """Return another ledger, in memory, with which this process may do as much."""
         return OwnLedger(ledger)
 
-    def check_on_file(self) -> None:
-        """Raise TypeError for a ledger in memory, which cannot be handed over."""
+    def file(self) -> Path:
+        """Return the path by which another process finds the ledger.
+
+        Raises:
+            TypeError: for a ledger in memory.
+        """
         if self.path is None:
             raise TypeError(
                 "this account keeps its ledger in memory, which ends with the processes that a Trainer spawns: give it a "
                 "file (Account(plan, ledger=...)), or take strategy='ddp'"
             )
+        return self.path.absolute()
 
     def handed_over(self) -> HandedOverLedger:
         """Leave the file to another process, and return what this one can still see of it."""
+        path = self.file()
         self._ledger.detach()
-        return HandedOverLedger(self.path.absolute())
+        return HandedOverLedger(path)
 
 
-class FollowedLedger(OwnLedger):
+class OwnLedger(PlacedLedger):
+    """A ledger that this process writes, to a file or in memory."""
+
+    def check_open(self, stage: str, ranks: Ranks) -> None:
+        pass
+
+    def joined(self, ranks: Ranks) -> PlacedLedger:
+        return self if ranks.leads else FollowedLedger(self._ledger)
+
+
+class FollowedLedger(PlacedLedger):
     """A ledger in memory that counts as the one of rank 0 does; nothing is drawn from it alone."""
 
     leads = False
@@ -78,7 +96,7 @@ class FollowedLedger(OwnLedger):
                 "spent by all of them in a fit"
             )
 
-    def joined(self, ranks: Ranks) -> OwnLedger:
+    def joined(self, ranks: Ranks) -> PlacedLedger:
         if ranks.size == 1:
             raise LedgerError(
                 f"this process was started as rank {launched_as()} (RANK, LOCAL_RANK or SLURM_PROCID), and its Trainer has "
@@ -86,7 +104,7 @@ class FollowedLedger(OwnLedger):
             )
         return OwnLedger(self._ledger) if ranks.leads else self
 
-    def aside(self, ledger: Ledger) -> OwnLedger:
+    def aside(self, ledger: Ledger) -> PlacedLedger:
         return FollowedLedger(ledger)
 
 
@@ -94,22 +112,22 @@ class SpawnedLedger(FollowedLedger):
     """A ledger whose file came to this spawned process, which learns on joining whether it is rank 0 and writes it.
 
     Args:
-        path: of the file, which another process has handed over.
+        path: the file, which another process has handed over.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(Ledger())
         self._file = path
 
-    def joined(self, ranks: Ranks) -> OwnLedger:
+    def joined(self, ranks: Ranks) -> PlacedLedger:
         return OwnLedger(Ledger.reopen(self._file)) if ranks.leads else FollowedLedger(self._ledger)
 
 
-class HandedOverLedger(OwnLedger):
+class HandedOverLedger(PlacedLedger):
     """A ledger that spawned processes write; here it is read again from its file whenever it is asked for.
 
     Args:
-        path: of the file.
+        path: the file.
     """
 
     def __init__(self, path: Path) -> None:

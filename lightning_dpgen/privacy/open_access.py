@@ -15,8 +15,8 @@ class OpenAccess:
     """An access whose ledger line is written: each of its noises may be drawn once, until it is closed.
 
     Attributes:
-        number: how many accesses of its stage came before and left their mark; public.
-        max_rows: how many records the unit of privacy has at most.
+        number: the number of accesses of its stage that came before and left their mark; public.
+        max_rows: the most records that the unit of privacy has.
         ranks: the processes that share the access: each has a part of the records and draws a part of the noise.
     """
 

@@ -141,8 +141,8 @@ def dominating_shift(
     Args:
         event: an event tree.
         failure: the probability of failing, in [0, 1).
-        relation: under which.
-        interval: use this discretisation alone (quick looks); None halves it until the shift settles.
+        relation: ``add_or_remove_one`` or ``replace_one``.
+        interval: the only discretisation interval to use, for quick looks; None halves it until the shift settles.
 
     Returns:
         The shift; none is found for an event that fails itself, is not private, or, with ``failure=0``, is no Gaussian.

@@ -54,7 +54,7 @@ class Study:
       randomised response, but for a failure of probability delta. Each order has a part of the total's delta, and failures
       have a half of it, fixed with the total.
     * else by pairs, whose epsilons and deltas add up. Under replace-one a run of add-or-remove-one enters with what it
-      costs there: as it was accounted for, or, of a pair (e, d), as (2 e, (1 + exp e) d).
+      costs there: as it was accounted for, or, for a pair (e, d), as (2 e, (1 + exp e) d).
 
     A study that began under add-or-remove-one takes no run under replace-one.
 

@@ -36,7 +36,8 @@ class StudyEntry:
     """
 
     def __init__(self, study: Study | None) -> None:
-        self.study, self.total = study, None
+        self.study = study
+        self.total: Total | None = None
         self._entered: Plan | None = None
 
     def enter(self, run: str, plan: Plan) -> None:
@@ -50,5 +51,5 @@ class StudyEntry:
             BudgetTooSmall, LedgerError: as `Study.enter`.
         """
         if self.study is not None and self._entered is not plan:
-            self.total: Total | None = self.study.enter(run, plan.event, **study_entry(plan))
+            self.total = self.study.enter(run, plan.event, **study_entry(plan))
             self._entered = plan

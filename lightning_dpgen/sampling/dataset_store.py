@@ -57,7 +57,7 @@ def collated(dataset: Dataset, positions: np.ndarray) -> Any:
         try:
             return default_collate([dataset[i] for i in positions.tolist()])
         except Exception as error:
-            # Neither its message nor its traceback is shown: both may quote a record, or say which one it was.
+            # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
             raise BadRecords(
                 f"items of the data set cannot be fetched and collated ({type(error).__name__}): expected numbers, arrays "
                 "or tensors of equal sizes; try default_collate on its items by hand"

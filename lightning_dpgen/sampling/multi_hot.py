@@ -14,15 +14,14 @@ from lightning_dpgen.sampling.stores import Store
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiHotStore(Store):
-    """Records whose lots hold, for each record, the places of its ones: (B, most + groups) int64, the width where there are
-    fewer.
+    """Records whose lots hold the places of each record's ones, (B, most + groups) int64, filled up with `width`.
 
     Args:
         units: (N, units) CSR matrix of 0 and 1.
         most: the most ones of the units that a record has.
         codes: (N, groups) the choice of each group.
-        starts: where the choices of each group begin in a record that is written out.
-        width: how many numbers a record has when it is written out.
+        starts: the places where the choices of each group begin in a record that is written out.
+        width: the number of numbers in a record that is written out.
         persons: (N,) the person of each record; None where each person has one.
 
     Example:

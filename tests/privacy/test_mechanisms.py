@@ -114,7 +114,7 @@ def test_no_neighbour_changes_an_output_by_more_than_epsilon():
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 2.0, 8.0])
 def test_the_dominating_laplace_is_above_every_pure_mechanism(epsilon):
-    """Randomised response is the worst: delta(x) = (e^eps - e^x) / (1 + e^eps). Above delta 0, noise of 1/e is too small."""
+    """Randomised response is the worst: delta(x) = (e^eps - e^x) / (1 + e^eps). Multiplier 1/e suffices at delta 0 only."""
     m = dominating_laplace(epsilon)
 
     def laplace(x, multiplier):
