@@ -21,10 +21,10 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.pictures.schema import ImageSchema, encode_images
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_mu
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.sampling.stores import store_of
+from lightning_dpgen.sampling.store_of import store_of
 
 ROWS, K, T, D, SIDE = 60_000, 10, 20, 200, 28
 COLUMNS = SIDE * SIDE

@@ -15,7 +15,8 @@ import dp_accounting
 from opacus.accountants import PRVAccountant, RDPAccountant
 from quadrature import Part, epsilon_by_quadrature
 
-from lightning_dpgen.privacy.accountant import gaussian_history, spent
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.event_parts import gaussian_history
 
 PRV_ERROR = 0.01
 TOLERANCE, SMALL = 0.005, 0.05

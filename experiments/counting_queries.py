@@ -38,7 +38,7 @@ from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, release_folder
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.specs.defaults import default_delta
+from lightning_dpgen.specs.privacy import default_delta
 
 SETS = 5
 COLUMNS = [f"{reading} {i}" for reading in ("all", "any") for i in range(1, SETS + 1)] + ["together"]

@@ -17,7 +17,7 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.plan import Plan
 
 

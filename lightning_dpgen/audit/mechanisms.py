@@ -12,8 +12,8 @@ import torch
 
 from lightning_dpgen.audit.bound import Finding, gaussian_shift, pure_epsilon
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
-from lightning_dpgen.privacy.account import Account, OpenAccess
-from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.mechanisms import (
     discrete_laplace,
     gaussian,
@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.mechanisms import (
     spherical,
 )
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 _STAGE, _NOISE = "audit", "noise"

@@ -29,9 +29,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.events import composed, decode
 from lightning_dpgen.privacy.folders import restrict
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder

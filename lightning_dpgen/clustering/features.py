@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
-from lightning_dpgen.sampling.stores import Store, store_of
+from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.stores import Store
 
 # No feature vector is longer, in float32 as computed.
 FEATURE_NORM = 1.0 + 1e-5

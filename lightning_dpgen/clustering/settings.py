@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from lightning_dpgen.clustering.features import KERNELS
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 MOMENTS, LLOYD, FINAL = "feature moments", "clustering", "final pass"
 

@@ -16,13 +16,13 @@ import torch
 from scipy.special import ndtri
 
 from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
-from lightning_dpgen.privacy.account import OpenAccess
-from lightning_dpgen.privacy.accountant import check_delta, gaussian_mu
-from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.mechanisms import noisy_histogram, select_keys
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DISCOVERY = "discovery"
 # The part of the plan's delta that goes to keys which one record alone holds.

@@ -16,7 +16,8 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.sampling.csr import check_csr
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.multi_hot import MultiHotStore
-from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store, store_of
+from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 22

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
-from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
+from lightning_dpgen.privacy.open_access import OpenAccess
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
 _SHAVE = 1.0 - 1e-5

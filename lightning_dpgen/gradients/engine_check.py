@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.sampling.lots import Lot
-from lightning_dpgen.sampling.stores import randomness_of_their_own
+from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12

@@ -37,8 +37,8 @@ from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
 from lightning_dpgen.gradients.records import RecordGradients, weighted_sums
-from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.precision import full_precision
 
 # One bound for each column of a term's norms.

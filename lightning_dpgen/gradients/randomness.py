@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.sampling.stores import randomness_of_their_own
+from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # Places in the state of torch's Mersenne twister: its seed, 64 bits; and its 624 words of 32 bits, each in 64.
 _SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624

@@ -15,8 +15,8 @@ from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 _OF_SEVERAL = (
     "state: holds measurements of another run than that of the account: what was measured of two data sets, or twice of "

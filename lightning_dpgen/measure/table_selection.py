@@ -16,8 +16,8 @@ from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, Workload
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.mechanisms import report_noisy_max
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
 class Distances(Statistic):

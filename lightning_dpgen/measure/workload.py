@@ -12,10 +12,10 @@ from torch import Tensor
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
+from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.sampling.lots import persons_of
 
 

@@ -12,8 +12,8 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 FIDELITY = "fidelity"
 _ACCURACY, _DISTANCE = "accuracy on real records, trained on synthetic", "distance of a column, mean"

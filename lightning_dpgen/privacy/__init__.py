@@ -1,1 +1,1 @@
-"""What is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""
+"""The spending of privacy: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""

@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
-# And the laws from which a secret number of trials is drawn.
+# The laws from which a secret number of trials is drawn count as kinds, too.
 KINDS = (GAUSSIAN, LAPLACE, PURE, *SHAPES)
 _NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
 _SHAPE = shape(
@@ -34,23 +34,23 @@ _SHAPE = shape(
 class Access:
     """One look at the records: one lot, or one pass over all of them.
 
-    Everything that is drawn from the same look is one access, because the draws share the sampled records:
-    composing them as separate subsampled releases under-reports (docs/PRIVACY.md, "One lot, one event").
+    All draws from the same look are one access, because they share the sampled records: composing them as separate
+    subsampled releases under-reports (docs/PRIVACY.md, "One lot, one event").
 
     Args:
         stage: the stage of the run that this look belongs to.
         multipliers: for each noise drawn from this look, its *multiplier* under add-or-remove-one: for a Gaussian the
             standard deviation over the L2 sensitivity, for Laplace noise the scale over the L1 sensitivity, for a pure
             mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private. In a plan under
-            replace-one, sensitivities are those of a record replaced, and a Gaussian's multiplier is twice the ratio, for
-            its accountant takes a replaced record for one removed and one added. Of a secret number of trials, its mean.
+            replace-one, sensitivities are those of a record replaced, and a Gaussian's multiplier is twice the ratio, since
+            its accountant takes a replaced record for one removed and one added. For a secret number of trials, its mean.
         sample_rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
         kinds: ``gaussian``, ``laplace`` or ``pure``, by name, or the law of a number of trials; Gaussian where it is not
-            said.
-        deltas: of the Gaussian noises that stand before a threshold (`mechanisms.select_keys`), by name: the probability
-            with which keys that one record alone holds are seen.
-        trials: of a selection, which draws its number of trials and nothing else: what a trial costs, one event for each of
-            the settings among which it draws.
+            given.
+        deltas: for each Gaussian noise that stands before a threshold (`mechanisms.select_keys`), the probability with
+            which keys that one record alone holds are seen.
+        trials: the cost of a trial of a selection, one event for each of the settings among which it draws; a selection
+            draws its number of trials and nothing else.
 
     Raises:
         ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
@@ -117,17 +117,17 @@ class Access:
         )
 
     def kind(self, name: str) -> str:
-        """The kind of the noise `name`."""
+        """Return the kind of the noise `name`."""
         return self.kinds.get(name, GAUSSIAN)
 
     @property
     def _mean(self) -> float:
-        """Of the number of trials."""
+        """The mean number of trials."""
         return next(iter(self.multipliers.values()))
 
     @property
     def private(self) -> bool:
-        """Whether every release of this access is noised."""
+        """True if every release of this access is noised."""
         return all(self.multipliers.values())
 
     @property
@@ -145,16 +145,16 @@ class Access:
 
     @property
     def event(self) -> dp_accounting.DpEvent:
-        """What this access costs, under add-or-remove-one, in a composition at a delta above 0."""
+        """The cost of this access, under add-or-remove-one, in a composition at a delta above 0."""
         return self.event_at(pure=False)
 
     def event_at(self, *, pure: bool) -> dp_accounting.DpEvent:
-        """What this access costs, under add-or-remove-one.
+        """Return the cost of this access, under add-or-remove-one.
 
         Args:
             pure: whether the composition is stated at delta = 0. There an e-private mechanism counts as Laplace noise of
-                multiplier 1/e; above, where its whole loss distribution matters, as the Laplace noise that dominates every
-                e-private mechanism (`dominating_laplace`).
+                multiplier 1/e. Above 0 its whole loss distribution matters, and it counts as the Laplace noise that
+                dominates every e-private mechanism (`dominating_laplace`).
         """
         if not self.private:
             return dp_accounting.NonPrivateDpEvent()
@@ -173,7 +173,7 @@ class Access:
         return event if self.sample_rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
 
     def as_json(self) -> dict[str, object]:
-        """The fields of a ledger line."""
+        """Return the fields of a ledger line."""
         fields = {"stage": self.stage, "sample_rate": self.sample_rate, "multipliers": dict(self.multipliers)}
         extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
         extra["trials"] = [encode(trial) for trial in self.trials]
@@ -181,10 +181,10 @@ class Access:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Access:
-        """The access that `as_json` described.
+        """Return the access that `as_json` described.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if the fields describe none.
         """
         check_shape(fields, _SHAPE)
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
@@ -193,7 +193,7 @@ class Access:
 
 
 def dominating_laplace(epsilon: float) -> float:
-    """The multiplier of the Laplace noise that dominates every `epsilon`-private mechanism, at every delta.
+    """Return the multiplier of the Laplace noise that dominates every `epsilon`-private mechanism, at every delta.
 
     The worst of these is randomised response, of total variation ``(e^eps - 1) / (e^eps + 1)``; Laplace noise with as
     large a total variation has multiplier ``1 / (2 ln((1 + e^eps) / 2))``, and is above it everywhere.

@@ -2,131 +2,62 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dp_accounting
 import numpy as np
 
-from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, Spent, spent
+from lightning_dpgen.privacy import settlement
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
-from lightning_dpgen.privacy.events import composed, encode, stage_events
+from lightning_dpgen.privacy.issued_lots import IssuedLots
 from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
-from lightning_dpgen.privacy.study import Study, Total
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.study_entry import StudyEntry
+from lightning_dpgen.privacy.study_total import Total
 
 T = TypeVar("T")
-# Lines written ahead: so few of a stage that a crash costs at most a hundredth of it, so many that fsync is no burden.
+# Lines written ahead: so few that a crash costs at most a hundredth of a stage, so many that fsync is no burden.
 _BLOCK, _BLOCK_SHARE = 200, 100
 
 
-class OpenAccess:
-    """An access whose ledger line is written: each of its noises may be drawn once, until it is closed.
-
-    Attributes:
-        number: how many accesses of its stage came before and left their mark; public.
-        max_rows: how many records the unit of privacy has at most.
-        ranks: the processes of which each has a part of the records, and draws a part of the noise.
-    """
-
-    def __init__(
-        self,
-        access: Access,
-        stream: PrivateStream,
-        relation: str = ADD_OR_REMOVE_ONE,
-        number: int = 0,
-        max_rows: int = 1,
-        ranks: Ranks | None = None,
-    ) -> None:
-        self.access, self.stream, self.relation, self.number = access, stream, relation, number
-        self.max_rows, self.ranks = max_rows, ranks or Ranks()
-        self._left = dict(access.multipliers)
-        self._open, self._process = True, os.getpid()
-
-    @property
-    def private(self) -> bool:
-        """False in the non-private twin, where nothing is clipped and no noise is drawn."""
-        return self.access.private
-
-    def consume(self, name: str, kind: str = GAUSSIAN) -> float:
-        """The multiplier of the noise `name`, which is thereby used up.
-
-        Raises:
-            LedgerError: if the access is closed, does not list the noise, lists it as another kind, or has given it out
-                already; or in a forked child, where it would be drawn a second time.
-        """
-        if os.getpid() != self._process:
-            raise LedgerError(f"noise {name!r}: this access belongs to process {self._process}, which forked since")
-        if not self._open:
-            raise LedgerError(f"noise {name!r}: the access of stage {self.access.stage!r} is closed")
-        if name not in self._left:
-            raise LedgerError(
-                f"noise {name!r} was drawn already or is not listed; "
-                f"stage {self.access.stage!r} has {sorted(self._left)} left of {sorted(self.access.multipliers)}"
-            )
-        if self.ranks.size > 1 and kind != GAUSSIAN:
-            raise LedgerError(f"noise {name!r}: {kind} is no sum of parts, so {self.ranks.size} processes cannot share it")
-        if self.access.kind(name) != kind:
-            planned = self.access.kind(name)
-            raise LedgerError(f"noise {name!r} of stage {self.access.stage!r} is {planned} in the plan, not {kind}")
-        return self._left.pop(name)
-
-    def _close(self) -> None:
-        self._open = False
-
-    def _check_used_up(self) -> None:
-        if self._left and self.private:
-            raise LedgerError(f"stage {self.access.stage!r}: {sorted(self._left)} was paid for and never drawn")
-
-
-def study_entry(plan: Plan) -> dict[str, Any]:
-    """How a plan enters a study: with its pair, whether its event has moments, and what it costs under replace-one."""
-    entry: dict[str, Any] = {"relation": plan.relation}
-    if not plan.private or math.isinf(plan.epsilon):
-        return entry
-    moments = plan.relation == ADD_OR_REMOVE_ONE and plan.delta > 0.0
-    entry |= {"pair": (plan.epsilon, plan.delta), "moments": moments}
-    if moments and (plan.reference is None or plan.reference.replaceable):
-        with suppress(Unaccountable):
-            replaced = spent(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
-            entry |= {"replaced": (replaced, plan.delta)} if math.isfinite(replaced) else {}
-    return entry
-
-
 class Account:
-    """What a run may spend and what it has spent.
+    """The promise and the spending of a run.
 
     The plan is fixed before a record is read; every access is written to the ledger before its noise is drawn; at the
-    end `settle` compares the two. All parts of a run (split, optimizer, callback) share one account.
+    end `verify_complete` compares the two. All parts of a run (split, optimizer, callback) share one account.
 
     Args:
-        plan: what the run promises.
+        plan: the promise of the run.
         ledger: a path for a new file of this run's accesses, or None to keep them in memory.
         stream: the private stream; None makes one keyed by the operating system.
-        about: what `resume` hands back: settings, a fingerprint of the records.
-        study: that this run belongs to; the plan is entered there before anything is drawn.
+        about: settings and a fingerprint of the records, which `resume` returns in the ledger.
+        study: the study that this run belongs to; the plan is entered there before anything is drawn.
 
     In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
     than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
 
     Attributes:
-        resumed: whether the account goes on with an earlier run.
-        study, study_total: the study of the run, and what it has spent with this run, once it is entered.
-        ranks: the processes that share the accesses to come; one, but within a fit on several devices.
+        plan: the promise, or the plan that took its place when the run was resumed or extended.
+        stream: the private stream.
+        ranks: the processes that share the accesses to come: one, except within a fit on several devices.
 
     Example:
         >>> from lightning_dpgen import StageSpec, make_plan
@@ -148,18 +79,17 @@ class Account:
         study: Study | None = None,
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
-        self._begin(plan, Ledger(path, plan=plan.as_json(), about=about, noise=stream.source), stream)
-        self.study = study
+        self._begin(plan, _placed(Ledger(path, plan=plan.as_json(), about=about, noise=stream.source)), stream, study)
 
     @classmethod
     def resume(
         cls, ledger: str | Path, stream: PrivateStream | None = None, *, study: Study | None = None, exact: bool = False
     ) -> Account:
-        """The account of a run that did not end, from its ledger; `go_on` then says from where.
+        """Return the account of a run that did not end, from its ledger; `go_on` then says from where.
 
         Args:
             ledger, stream, study: as for a new one.
-            exact: whether the plan may not be rewritten (`Plan.rewritten`), since somebody else has paid for it as it is.
+            exact: whether the plan may not be rewritten (`Plan.rewritten`), since another account has paid for it as it is.
 
         Raises:
             LedgerError: if the ledger is damaged, of another version, or held by another process, or if the run's noise
@@ -175,99 +105,100 @@ class Account:
             )
         try:
             plans = [Plan.from_json(fields) for fields in (reopened.plan, reopened.promise)]
-            # A plan that nobody can account for is found before anything else of the run is made again.
+            # A plan that cannot be accounted for is found before anything else of the run is made again.
             for plan in plans:
                 _ = plan.spent
         except (ValueError, OverflowError) as error:
             reopened.close()
             raise LedgerError(f"{ledger}: holds a plan that cannot be accounted for ({str(error)[:200]})") from None
-        account._begin(plans[0], reopened, stream)
-        account.resumed, account._waits, account.study, account._exact = True, True, study, exact
+        account._begin(plans[0], _placed(reopened), stream, study, Progress(resumed=True))
+        account._exact = exact
         return account
 
-    def _begin(self, plan: Plan, ledger: Ledger, stream: PrivateStream) -> None:
-        self.plan, self._ledger, self.stream = plan, ledger, stream
-        # Where its ledger is, once it is another process that writes there.
-        self._elsewhere: Path | None = None
-        self.study: Study | None = None
-        # What stands in the study of this run, and what the study has spent with it.
-        self._entered: Plan | None = None
-        self.study_total: Total | None = None
-        # None for a run that starts; for one that goes on, where from, once `go_on` has said it.
-        self._from: Mapping[str, int] | None = None
-        self.resumed = self._waits = self._exact = False
-        self._done: Counter[str] = Counter()
-        # Draws of records that no access was made from yet, and those that one was.
-        self._issued: weakref.WeakSet[LotId] = weakref.WeakSet()
-        self._spent: weakref.WeakSet[LotId] = weakref.WeakSet()
+    def _begin(
+        self,
+        plan: Plan,
+        ledger: PlacedLedger,
+        stream: PrivateStream,
+        study: Study | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.plan, self.stream, self.ranks = plan, stream, Ranks()
+        self._placed_ledger, self._entry, self._progress = ledger, StudyEntry(study), progress or Progress()
+        self._exact, self._lots = False, IssuedLots()
         self._of: weakref.ref | None = None
-        self.ranks, self._follows = Ranks(), bool(launched_as())
-        self._spawned_from: Path | None = None
         self._process, self._lock = os.getpid(), threading.Lock()
 
     @property
-    def done(self) -> dict[str, int]:
-        """How many accesses of each stage have left their mark on the state of the run: what a checkpoint remembers."""
-        if self._elsewhere is not None:
-            return {stage.name: self.ledger.count(stage.name) for stage in self.plan.stages}
-        return dict(self._done)
+    def ledger(self) -> Ledger:
+        """The ledger; read again from its file where a fit in spawned processes has gone on with it."""
+        return self._placed_ledger.ledger
 
     @property
-    def ledger(self) -> Ledger:
-        """What was drawn; read again from its file where a fit in spawned processes has gone on with it."""
-        return self._ledger if self._elsewhere is None else Ledger.read(self._elsewhere)
+    def study(self) -> Study | None:
+        """The study of the run."""
+        return self._entry.study
+
+    @property
+    def study_total(self) -> Total | None:
+        """The total of the study with this run; None before it is entered."""
+        return self._entry.total
+
+    @property
+    def resumed(self) -> bool:
+        """True if the account goes on with an earlier run."""
+        return self._progress.resumed
+
+    @property
+    def done(self) -> dict[str, int]:
+        """The number of accesses of each stage that have left their mark on the state of the run, for checkpoints."""
+        return self._placed_ledger.done(self.plan, self._progress.done)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For processes that a Trainer spawns: the account goes with them, and can here only be looked at from then on."""
+        """Hand the account to processes that a Trainer spawns; here it can only be looked at from then on."""
         if multiprocessing.context.get_spawning_popen() is None:
             raise TypeError("an account is never saved nor copied, since it would be spent twice: Account.resume goes on")
-        path = self._elsewhere or self._ledger.path
-        if path is None:
-            raise TypeError(
-                "this account keeps its ledger in memory, which ends with the processes that a Trainer spawns: give it a "
-                "file (Account(plan, ledger=...)), or take strategy='ddp'"
-            )
+        path = self._placed_ledger.file()
         self._enter_study()
         state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
-        self._ledger.detach()
-        self._elsewhere = path.absolute()
-        return {"path": self._elsewhere, "state": state, "stream": kind}
+        self._placed_ledger = self._placed_ledger.handed_over()
+        return {"path": path, "state": state, "stream": kind}
 
     def __setstate__(self, handed: dict[str, Any]) -> None:
         plan = Plan.from_json(handed["state"]["ledger"]["plan"])
-        self._begin(plan, Ledger(), PrivateStream(**handed["stream"]))
-        # Which rank this is, is known when it joins.
-        self._spawned_from, self._follows = handed["path"], True
+        self._begin(plan, SpawnedLedger(handed["path"]), PrivateStream(**handed["stream"]))
         self._take_over(handed["state"])
 
     def extend(self, plan: Plan, about: Mapping[str, Any] | None = None) -> None:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
 
         Args:
-            plan: begins with the stages of the plan so far, all of them made; these stay as they were drawn.
-            about: more of what `resume` hands back.
+            plan: the whole plan. It begins with the stages of the plan so far, all of them made; these stay as they were
+                drawn.
+            about: additions to `about` in the ledger.
 
         Raises:
-            PlanMismatch: if it begins otherwise, is about another unit, is not below the reference that was promised, or
-                not all of them were made.
+            PlanMismatch: if it begins differently, is for another unit or number of records, is not below the reference
+                that was promised, or not all of the stages so far were made.
         """
         ours = self.plan
-        if plan != ours:
-            if left := [stage.name for stage in ours.stages if self.remaining(stage.name)]:
-                raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
-            plan = plan.begun_by(ours)
-            if plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
-                raise PlanMismatch(
-                    "a plan that follows from what was released is extended below a reference that was promised before "
-                    "(make_first_plan, make_rest)"
-                )
+        # A plan that differs in n alone is not extended: the first accesses have bought n.
+        extended = plan != replace(ours, n=plan.n)
+        if extended and (left := [stage.name for stage in ours.stages if self.remaining(stage.name)]):
+            raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
+        plan = plan.begun_by(ours)
+        if extended and plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
+            raise PlanMismatch(
+                "a plan that follows from what was released is extended below a reference that was promised before "
+                "(make_first_plan, make_rest)"
+            )
         self.plan = plan
         self.ledger.extend(plan.as_json(), about or {})
 
     def go_on(self, done: Mapping[str, int]) -> None:
-        """Rewrite the plan of a resumed run; see `Plan.rewritten`. Asked twice for the same, it does nothing.
+        """Rewrite the plan of a resumed run; see `Plan.rewritten`. A second call for the same does nothing.
 
-        What was made after the state was saved from which the run goes on is spent and lost.
+        Accesses made after the state was saved from which the run goes on are spent and lost.
 
         Args:
             done: `done` at the moment when that state was saved; empty for the very start.
@@ -277,9 +208,9 @@ class Account:
             LedgerError: if this account was not resumed, or has gone on from elsewhere, or the state knows of accesses
                 that the ledger does not hold.
         """
-        if self._from == dict(done):
+        if self._progress.start == dict(done):
             return
-        if not self._waits:
+        if not self._progress.waits:
             raise LedgerError("a run goes on once, on an account from Account.resume, and before anything is drawn")
         promise = Plan.from_json(self.ledger.promise)
         if promise.private:
@@ -296,36 +227,28 @@ class Account:
             if plan.as_json() != self.ledger.plan:
                 self.ledger.rewrite(plan.as_json())
             self.plan = plan
-        self._from, self._waits = dict(done), False
-        self._done.update(done)
+        self._progress.go_on(done)
 
     def join(self, ranks: Ranks) -> None:
-        """Share all accesses with other processes, until `part`: each of them opens the same ones, in the same order.
+        """Share all accesses with other processes, until `leave`: each of them opens the same ones, in the same order.
 
         Rank 0 writes its ledger before any of them draws; each draws its part of the noise. They go on from what rank 0 has
-        spent. Called by all of them; under a Trainer, `MomentsAccountant` does.
+        spent. All of them call it; under a Trainer, `MomentsAccountant` does.
 
         Raises:
             RanksDiffer: if they do not hold the same promise, made with the same software.
             LedgerError: if this process was started as one of several, and there are no others.
         """
-        if self._follows and ranks.size == 1 and self._spawned_from is None:
-            raise LedgerError(
-                f"this process was started as rank {launched_as()} (RANK, LOCAL_RANK or SLURM_PROCID), and its Trainer has "
-                "one device: give the Trainer as many devices and num_nodes as were launched, or launch one process"
-            )
         ranks.assert_equal("software", versions())
         ranks.assert_equal("plan", (self.ledger.promise, self.ledger.noise))
-        if self._spawned_from is not None and ranks.leads:
-            self._ledger, self._spawned_from = Ledger.reopen(self._spawned_from), None
-        self.ranks, self._follows = ranks, not ranks.leads
+        self._placed_ledger, self.ranks = self._placed_ledger.joined(ranks), ranks
         self._catch_up(ranks.broadcast_object(self._state))
         self.stream.part_of(ranks.rank)
 
     def aside(self, plan: Plan) -> Account:
-        """An account in memory for what is drawn and thrown away, on the same stream, with the same ranks."""
+        """Return an account in memory for draws that are thrown away, on the same stream, with the same ranks."""
         account = Account(plan, stream=self.stream)
-        account.ranks, account._follows = self.ranks, self._follows
+        account.ranks, account._placed_ledger = self.ranks, self._placed_ledger.aside(account.ledger)
         return account
 
     def leave(self) -> None:
@@ -333,7 +256,7 @@ class Account:
         self.ranks = Ranks()
 
     def on_rank_zero(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes alone, of accesses that it opens alone; all ranks get it, and go on from the same account."""
+        """Return what rank 0 makes alone, of accesses that it opens alone; all ranks go on from the same account."""
         ranks = self.ranks
         if ranks.size == 1:
             return make()
@@ -349,27 +272,26 @@ class Account:
 
     @property
     def _state(self) -> dict[str, Any]:
-        return {"ledger": self.ledger.state, "from": self._from, "resumed": self.resumed, "done": dict(self._done)}
+        return {"ledger": self.ledger.state, "progress": self._progress.state}
 
     def _catch_up(self, state: Mapping[str, Any]) -> None:
         if not self.ranks.leads:
             self._take_over(state)
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
-        self._ledger.follow(state["ledger"])
+        self.ledger.follow(state["ledger"])
+        self._progress.follow(state["progress"])
         self.plan = Plan.from_json(self.ledger.plan)
-        self._from, self.resumed, self._waits = state["from"], state["resumed"], state["resumed"] and state["from"] is None
-        self._done = Counter(state["done"])
 
     def sample(
         self, stage: str, units: int, rows: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> tuple[np.ndarray, LotId]:
-        """Draw a Poisson lot: each unit of privacy takes part by itself, with the probability that the plan says.
+        """Draw a Poisson lot: each unit of privacy takes part independently, with the probability that the plan says.
 
         Args:
-            stage: of the plan, for an access of which the lot is drawn; at rate 1 it holds all units.
-            units: how many there are: records, or persons.
-            rows: gives the positions of the records of the units at these positions; None where a unit is one record.
+            stage: the stage of the plan that the lot is drawn for; at rate 1 the lot holds all units.
+            units: the number of units: records, or persons.
+            rows: a function from positions of units to the positions of their records; None where a unit is one record.
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
@@ -377,9 +299,7 @@ class Account:
         positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
         if rows is not None:
             positions = rows(positions)
-        draw = LotId(stage, len(positions), self.ranks.size)
-        self._issued.add(draw)
-        return positions, draw
+        return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size))
 
     def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.
@@ -391,29 +311,16 @@ class Account:
         Raises:
             LedgerError: if an access was made from this draw already, or this account has not issued it for this stage.
         """
-        if draw in self._spent:
-            raise LedgerError(
-                "these records were used for an access already: draw a new lot for each step, and let one optimizer take "
-                "all that is computed from a lot"
-            )
-        if draw in self._issued and draw.stage == stage:
-            return
-        planned = self.plan.stage(stage).access.sample_rate
-        found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
-        raise LedgerError(
-            f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "
-            f"each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an Opacus "
-            "loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
-        )
+        self._lots.check(self.plan, stage, draw)
 
     @contextmanager
     def open(self, stage: str, *, draw: LotId | None = None, of: object | None = None) -> Iterator[OpenAccess]:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
 
         Args:
-            stage: of the plan.
-            draw: of the lot that is looked at, which it spends; None for a pass over all records.
-            of: the records that are looked at, by identity; None where nobody asks whether they are those of before.
+            stage: the stage of the plan.
+            draw: the draw of the lot that is looked at, which is spent; None for a pass over all records.
+            of: the records that are looked at, by identity; None where they need not be those of earlier accesses.
 
         Raises:
             PlanMismatch: if the plan does not hold this access next.
@@ -421,35 +328,13 @@ class Account:
                 `check_draw` refuses; in a forked child, after the end of the run, of other records than before, or on
                 leaving, if a noise that was paid for was not drawn.
         """
-        if os.getpid() != self._process:
-            raise LedgerError(
-                f"stage {stage!r}: this account belongs to process {self._process}, and a forked child would spend its "
-                "plan a second time"
-            )
-        if self._follows and self.ranks.size == 1:
-            raise LedgerError(
-                f"stage {stage!r}: this process is rank {launched_as()} of several, and rank 0 alone spends what is not "
-                "spent by all of them in a fit"
-            )
-        if self._elsewhere is not None:
-            raise LedgerError(
-                f"stage {stage!r}: this account went to the processes of a fit (strategy 'ddp_spawn'), and can only be "
-                f"looked at here; Account.resume({str(self._elsewhere)!r}) goes on with a run that did not end"
-            )
-        if self._waits:
-            raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
-        if None not in (of, self._of) and self._of() is not of:
-            raise LedgerError(
-                f"stage {stage!r}: this account has paid for measurements of other records, and what comes of two data "
-                "sets makes no model: hand over the same Records, or begin another run"
-            )
+        self._check_open(stage, of)
         with self._lock:
             access, remaining = self._next(stage)
             if draw is not None or access.sample_rate < 1.0:
                 draw = draw or LotId()
                 self.check_draw(stage, draw)
-                self._issued.discard(draw)
-                self._spent.add(draw)
+                self._lots.spend(draw)
             self._enter_study()
             if access.private:
                 block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
@@ -457,9 +342,9 @@ class Account:
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
-            number = self._done[stage]
+            number = self._progress.done[stage]
             opened = OpenAccess(access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks)
-            self._done[stage] += 1
+            self._progress.done[stage] += 1
             self._of = self._of if of is None else weakref.ref(of)
         try:
             yield opened
@@ -467,13 +352,28 @@ class Account:
             opened._close()
         opened._check_used_up()
 
+    def _check_open(self, stage: str, of: object | None) -> None:
+        """Raise LedgerError if no access may be opened in this process, now, of these records."""
+        if os.getpid() != self._process:
+            raise LedgerError(
+                f"stage {stage!r}: this account belongs to process {self._process}, and a forked child would spend its "
+                "plan a second time"
+            )
+        self._placed_ledger.check_open(stage, self.ranks)
+        if self._progress.waits:
+            raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
+        if None not in (of, self._of) and self._of() is not of:
+            raise LedgerError(
+                f"stage {stage!r}: this account has paid for measurements of other records, and one model is made from "
+                "one data set: hand over the same Records, or begin another run"
+            )
+
     def _enter_study(self) -> None:
-        if self.study is not None and self._entered is not self.plan and not self._follows:
-            self.study_total = self.study.enter(self.ledger.run, self.plan.event, **study_entry(self.plan))
-            self._entered = self.plan
+        if self._placed_ledger.leads:
+            self._entry.enter(self.ledger.run, self.plan)
 
     def _write(self, access: Access, ahead: int) -> None:
-        # Rank 0 has to be waited for only where it writes a block: all ranks count down the same one.
+        # Others wait for rank 0 only where it writes a block: all ranks count down the same one.
         if self.ledger.waits(access):
             self.ledger.write(access)
         else:
@@ -481,13 +381,13 @@ class Account:
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
 
     def remaining(self, stage: str) -> int:
-        """How many accesses of a stage the plan still holds."""
-        made = self.ledger.count(stage) if self.plan.private else self._done[stage]
+        """Return how many accesses of a stage the plan still holds."""
+        made = self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
         return self.plan.stage(stage).count - made
 
     @property
     def finished(self) -> bool:
-        """Whether the plan holds no access that is still to be made."""
+        """True if the plan holds no access that is still to be made."""
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
     def _next(self, stage: str) -> tuple[Access, int]:
@@ -504,25 +404,18 @@ class Account:
 
     @property
     def private(self) -> bool:
-        """Whether this run protects anybody: its plan draws noise, and nobody has a seed by which to remove it."""
+        """True if this run protects its records: its plan draws noise, and no known seed can remove it."""
         return self.plan.private and not self.stream.seeded
 
     @property
     def accesses(self) -> list[tuple[Access, int]]:
-        """What the ledger says was drawn, by stage in the plan's order.
-
-        A run that went on makes early stages again after later ones; what a composition costs does not depend on the order.
-        """
-        order = {stage.name: position for position, stage in enumerate(self.plan.stages)}
-        return sorted(self.ledger.accesses, key=lambda run: order.get(run[0].stage, len(order)))
+        """The accesses that the ledger says were drawn, by stage in the plan's order."""
+        return settlement.in_order(self.plan, self.ledger.accesses)
 
     @property
     def event(self) -> dp_accounting.DpEvent:
-        """What the ledger says was drawn, by stage in the plan's order."""
-        accesses = self.accesses
-        if not accesses:
-            raise PlanMismatch("nothing has been drawn yet")
-        return composed([event for _, event in stage_events(accesses, pure=self.plan.delta == 0.0)])
+        """The composition of what the ledger says was drawn, by stage in the plan's order."""
+        return settlement.drawn_event(self.plan, self.accesses)
 
     def verify_complete(self) -> None:
         """Compare ledger and plan at the end of an uninterrupted run, and close the ledger.
@@ -531,14 +424,10 @@ class Account:
             PlanMismatch: if an access is missing, came twice or had other noise than promised.
         """
         self.ledger.close()
-        if encode(self.event) != encode(self.plan.composition):
-            raise PlanMismatch(
-                "the ledger is not what the plan promised; nothing may be released on the strength of this plan.\n"
-                f"plan:   {encode(self.plan.composition)}\nledger: {encode(self.event)}"
-            )
+        settlement.check_complete(self.plan, self.event)
 
     def certified(self) -> tuple[dp_accounting.DpEvent, Spent]:
-        """Event and epsilon for the certificate: the plan's, unless the ledger's is larger.
+        """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.
 
         A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a
         chosen time under-reports. Where a reference stands for the rest of a plan, the ledger's accesses must be below
@@ -547,14 +436,9 @@ class Account:
         Raises:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
         """
-        planned = self.plan.spent
-        if encode(self.event) == encode(self.plan.composition):
-            return self.plan.event, planned
-        if self.plan.reference is not None:
-            if not self.plan.covers(self.accesses):
-                raise PlanMismatch("what the ledger holds is not below the reference of the plan: nothing may be released")
-            return self.plan.event, planned
-        drawn = spent(self.event, self.plan.delta, relation=self.plan.relation)
-        if drawn.epsilon > planned.epsilon:
-            return self.event, drawn
-        return self.plan.event, planned
+        return settlement.certified(self.plan, self.accesses)
+
+
+def _placed(ledger: Ledger) -> PlacedLedger:
+    """Return a ledger in its place: rank 0's own, or one that follows it in a process launched as another rank."""
+    return FollowedLedger(ledger) if launched_as() else OwnLedger(ledger)

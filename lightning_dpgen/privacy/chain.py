@@ -1,8 +1,8 @@
-"""Files of JSON lines of which none can be changed, removed, added or lost without being noticed.
+"""Files of JSON lines in which a line that is changed, removed, added or lost is noticed.
 
 Each line ends with a checksum of itself and of the one before, so it vouches for all lines before it. A second file beside
 it (``.heads``) holds the checksum of the last line of each block that was written, so lost last lines are noticed, too.
-There is no key, so both guard against accidents and not against whoever owns the machine.
+There is no key, so both guard against accidents and not against the owner of the machine.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LENGTH = 16
 
 
 def check(before: str, line: Mapping[str, Any]) -> str:
-    """The checksum of a line that follows on the checksum `before`."""
+    """Return the checksum of a line that follows on the checksum `before`."""
     text = before + json.dumps(line, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
 def sealed(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], bytes]:
-    """The checksums of lines that follow on the checksum `head`, and the lines as they stand in a file.
+    """Return the checksums of lines that follow on the checksum `head`, and the lines as they stand in a file.
 
     Raises:
         ValueError: for a number that JSON does not have.
@@ -47,22 +47,22 @@ def sealed(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], by
 
 
 def heads_file(path: str | Path) -> Path:
-    """The file that knows how far another one reached."""
+    """Return the path of the file that says how far another one reached."""
     return Path(f"{path}.heads")
 
 
 def hold(path: str | Path, patience: float = 0.0) -> filelock.FileLock:
-    """A lock of a file that is not held yet, and ends with the process if nothing else ends it."""
+    """Make the lock of a file, which is not held yet and ends with the process at the latest."""
     return filelock.FileLock(f"{path}.lock", timeout=patience, mode=FILE)
 
 
 def create(path: Path, text: bytes, head: str) -> tuple[FileIO, FileIO]:
-    """A new file with its first lines, and the one of its heads, both open.
+    """Make a file with its first lines, and the one of its heads; return both, open.
 
-    Under its own name it is there with these lines or not at all.
+    Under its own name the file is there with these lines or not at all.
 
     Raises:
-        LedgerError: if it was there before, by what the heads say.
+        LedgerError: if the heads say that it was there before.
         OSError: if it cannot be written.
     """
     if len(_known(heads_file(path))) > 1:
@@ -80,7 +80,7 @@ def create(path: Path, text: bytes, head: str) -> tuple[FileIO, FileIO]:
 
 
 def reopen(path: Path) -> tuple[FileIO, FileIO]:
-    """A file and the one of its heads, to be read and then written behind.
+    """Open a file and the one of its heads, to read them and then append.
 
     Raises:
         LedgerError: if there are no heads.
@@ -93,7 +93,7 @@ def reopen(path: Path) -> tuple[FileIO, FileIO]:
         file.close()
         if isinstance(error, FileNotFoundError):
             raise LedgerError(
-                f"{heads_file(path)}: is missing, so nobody can tell whether lines were lost at the end of {path}"
+                f"{heads_file(path)}: is missing, so it is not known whether lines were lost at the end of {path}"
             ) from None
         raise
 
@@ -101,31 +101,31 @@ def reopen(path: Path) -> tuple[FileIO, FileIO]:
 def append(file: FileIO, heads: FileIO, text: bytes, head: str) -> None:
     """Write lines and then the checksum of the last one, and wait until both are on disk."""
     _write(file, text)
-    # The end of a head that a crash may have cut short, this one, and its end.
+    # The first line break ends a head that a crash may have cut short.
     _write(heads, f"\n{head}\n".encode())
 
 
 class Lines:
-    """The lines of a file, each checked when it is reached; after the last one, that none is missing at the end.
+    """The lines of a file, each checked when it is reached; the last one is followed by a check that none is missing.
 
     Args:
-        path: of the file, for errors.
-        content: of the file.
-        heads: content of the one of its heads.
-        kind, version: the first line says ``{kind: version}``.
-        of: whose cost the file tells, for errors.
+        path: the path of the file, for errors.
+        content: the content of the file.
+        heads: the content of the file of its heads.
+        kind, version: the kind and version of the file; its first line says ``{kind: version}``.
+        of: the owner of the cost that the file holds, a run or a study, for errors.
 
     Attributes:
         head: the checksum of the last line that was reached.
         heads: all checksums so far.
-        ending: what has to be written behind the content before another line.
+        ending: the bytes that must be appended to the content before another line.
 
     Raises:
-        LedgerError: on iteration, naming file and line, for what is not as it was written.
+        LedgerError: on iteration, naming file and line, for a line that is not as it was written.
     """
 
     def __init__(self, path: Path, content: bytes, heads: bytes, *, kind: str, version: int, of: str) -> None:
-        # Nobody can tell whether a last line that lacks nothing but its end reached the disk in time: it counts.
+        # A last line that lacks nothing but its end may have reached the disk in time: it counts.
         end = b"\n" if _follows(content[content.rfind(b"\n") + 1 :], _last_check(content)) else b""
         *self._whole, tail = (content + end).split(b"\n")
         self.ending = end + (TORN if tail else b"")
@@ -159,7 +159,7 @@ class Lines:
             raise LedgerError(f"{self._path}: lines are missing at its end that were there once. {self._unknown}")
 
     def damaged(self, number: int, what: str) -> LedgerError:
-        """What to raise for line `number`, of which `what` is the matter."""
+        """Return the error for line `number`, with what is wrong with it."""
         return LedgerError(f"{self._path}, line {number}: {what}. {self._unknown}")
 
     @property
@@ -168,7 +168,7 @@ class Lines:
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
-    """The object of a line that bears a checksum, or None."""
+    """Return the object of a line that bears a checksum, or None."""
     try:
         line = parse_json(raw, lone_surrogates=True)
     except ValueError:
@@ -177,13 +177,13 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
 
 
 def _follows(raw: bytes, before: str) -> bool:
-    """Whether this is a line that follows on `before`, and not what a crash has left of one."""
+    """Return whether this is a whole line that follows on `before`, and not what a crash has left of one."""
     line = _parsed(raw)
     return line is not None and line.pop("check") == check(before, line)
 
 
 def _last_check(content: bytes) -> str:
-    """The checksum of the last line that ends in a line break and was not cut short; empty if there is none."""
+    """Return the checksum of the last line that ends in a line break and was not cut short; empty if there is none."""
     for raw in reversed(content[: content.rfind(b"\n") + 1].splitlines()):
         if not raw.endswith(TORN.strip()):
             return (_parsed(raw) or {"check": ""})["check"]

@@ -1,4 +1,4 @@
-"""Exact coins, and the whole-number laws that are made of them, from uniform bytes.
+"""Exact coins, and the laws of whole numbers that are built from them, from uniform bytes.
 
 A coin compares random bytes with the digits of its probability in base 256 until they differ: no rounding and no
 modulo, so its bias is zero and not merely small.
@@ -16,7 +16,7 @@ import numpy as np
 
 # Coins thrown at a time: few enough to stay in the processor's cache.
 _AT_ONCE = 1 << 17
-# What is less likely than 1e-100, about exp(-230), is left out.
+# Numbers less likely than 1e-100, about exp(-230), are left out.
 _NEVER = 230
 _PRECISE = Context(prec=140)
 _PLACES = 50
@@ -26,7 +26,7 @@ Octets = Callable[[int], np.ndarray]
 
 
 def digits(probability: Fraction, places: int | None = None) -> tuple[int, ...]:
-    """The digits of a probability in base 256 after the point, all of them or the first `places`; 1 is the digit 256.
+    """Return the digits of a probability in base 256 after the point, all or the first `places`; 1 is the digit 256.
 
     Example:
         >>> digits(Fraction(3, 512))
@@ -42,12 +42,12 @@ def digits(probability: Fraction, places: int | None = None) -> tuple[int, ...]:
 
 
 def heads(octets: Octets, count: int, probability: Sequence[int]) -> np.ndarray:
-    """The sorted positions of heads among `count` independent coins, each with exactly that probability.
+    """Return the sorted positions of heads among `count` independent coins, each with exactly that probability.
 
     Args:
-        octets: makes that many uniform bytes.
-        count: how many coins; each takes a byte, and one more each time that its byte is the probability's own digit.
-        probability: of heads, as `digits`.
+        octets: a function that makes as many uniform bytes as it is asked for.
+        count: the number of coins; each takes a byte, and one more each time that its byte is the probability's own digit.
+        probability: the `digits` of the probability of heads.
 
     Example:
         >>> heads(lambda size: np.arange(size, dtype=np.uint8), 5, [3]).tolist()
@@ -65,7 +65,7 @@ def heads(octets: Octets, count: int, probability: Sequence[int]) -> np.ndarray:
 
 
 def poisson_sample(octets: Octets, population: int, rate: float) -> np.ndarray:
-    """The sorted positions of a Poisson sample: one coin a record, of exactly the probability that `rate` is."""
+    """Return the sorted positions of a Poisson sample: one coin a record, of exactly the probability `rate`."""
     probability = _of_float(rate)
     starts = range(0, population, _AT_ONCE)
     found = [start + heads(octets, min(_AT_ONCE, population - start), probability) for start in starts]
@@ -73,7 +73,7 @@ def poisson_sample(octets: Octets, population: int, rate: float) -> np.ndarray:
 
 
 def geometric(octets: Octets, count: int, scale: float) -> np.ndarray:
-    """`count` whole numbers from 0 on, of probability proportional to ``exp(-x / scale)``, exact but for 1e-100.
+    """Draw `count` whole numbers from 0 on, of probability proportional to ``exp(-x / scale)``, exact but for 1e-100.
 
     The binary digits of such a number are independent coins.
     """
@@ -90,7 +90,7 @@ def _of_float(probability: float) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _of_geometric(scale: float) -> list[tuple[int, ...]]:
-    """The probability that each binary digit is 1: digit b has odds ``exp(-2^b / scale)``."""
+    """Return the probability that each binary digit is 1: digit b has odds ``exp(-2^b / scale)``."""
     if not 0.0 < scale <= _LARGEST_SCALE:
         raise ValueError(f"scale={scale:g}: expected a positive number, at most {_LARGEST_SCALE:g}")
     found = []

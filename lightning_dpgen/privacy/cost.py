@@ -1,4 +1,4 @@
-"""How much work an account of an event tree is: bounded where a plan is made, so that whoever verifies it can be sure."""
+"""The work that an account of an event tree takes, bounded where a plan is made so that others can verify the plan."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OF_TRIAL = 2000
 
 
 def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
-    """Whether an account at this interval, and those of all stages alone, take less than about ten seconds.
+    """Return whether an account at this interval, and those of all stages alone, take less than about ten seconds.
 
     Unsampled Gaussians are joined in closed form and cost nothing, however many there are; equal noises of a stage are one.
 
     Args:
         event: the composition of the events of stages, or the event of the only one.
-        interval: of the privacy loss.
+        interval: the discretisation interval of the privacy loss.
 
     Example:
         >>> lot = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
@@ -43,7 +43,7 @@ def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
 
 
 def _noises(event: dp_accounting.DpEvent) -> Iterator[tuple[str, float, float]]:
-    """Name, multiplier and rate of each noise that needs a distribution or moments of its own."""
+    """Yield name, multiplier and rate of each noise that needs a distribution or moments of its own."""
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from _noises(event.event)
     elif isinstance(event, dp_event.RepeatAndSelectDpEvent):
@@ -61,7 +61,7 @@ def _noises(event: dp_accounting.DpEvent) -> Iterator[tuple[str, float, float]]:
 
 @functools.lru_cache(maxsize=4096)
 def _points(noise: tuple[str, float, float], interval: float) -> float:
-    """How many points the distributions of a noise have, for a record added and for one removed."""
+    """Return how many points the distributions of a noise have, for a record added and for one removed."""
     name, multiplier, rate = noise
     if name == "trial":
         return _OF_TRIAL

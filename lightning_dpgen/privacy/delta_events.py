@@ -1,4 +1,4 @@
-"""What a mechanism may do with a small probability: its event, and what it leaves of a delta."""
+"""The event of a mechanism that may fail with a small probability, and the delta that such failures leave."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import dp_accounting
 
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 
-# Nearer to all of delta than this part of it, rounding would decide what is left.
+# If failures leave less than this part of delta, rounding would decide what is left.
 _ROUNDING = 1e-9
-# What a float and a normal quantile can still tell from 0.
+# The smallest probability that a float and a normal quantile can still tell from 0.
 SMALLEST_FAILURE = 1e-40
 
 
 @attrs.frozen
 class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
-    """A mechanism of which it is only known that it is (epsilon, delta)-private under add-or-remove-one.
+    """A mechanism that is known to be (epsilon, delta)-private under add-or-remove-one, and nothing more.
 
     Name and fields are those that dp-accounting has for it after its release 0.6, which lacks it.
 
@@ -32,15 +32,15 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
 
 
 def left_of(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]], relation: str) -> float:
-    """The delta at which the rest of a composition must be accounted for, beside some (0, d)-private events.
+    """Return the delta at which the rest of a composition must be accounted for, beside some (0, d)-private events.
 
     The worst (0, d)-private mechanism fails openly with probability d and says nothing otherwise. So whatever `rest` is,
     ``delta(eps) = f + (1 - f) delta_rest(eps)`` exactly, with ``1 - f`` the product of all ``1 - d``
     (docs/PRIVACY.md, "Keys above a threshold"). A record replaced is one removed and one added: d twice.
 
     Args:
-        delta: of the whole composition.
-        failures: `EpsilonDeltaDpEvent` of epsilon 0, and how often each.
+        delta: the delta of the whole composition.
+        failures: each an `EpsilonDeltaDpEvent` of epsilon 0, and how often it stands there.
         relation: ``add_or_remove_one`` or ``replace_one``.
 
     Returns:

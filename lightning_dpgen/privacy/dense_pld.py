@@ -1,4 +1,4 @@
-"""One discretised privacy loss of many points: made of a whole array, and composed with itself by one Fourier transform.
+"""A discretised privacy loss of many points: made from a whole array, and composed with itself by one Fourier transform.
 
 The class is dp-accounting's, and so is every number. dp-accounting bounds the tails of a composition by forty passes of
 `scipy.special.logsumexp`, and makes a distribution by way of a dict of all points: together two thirds of the time that a
@@ -25,9 +25,9 @@ class DenseLoss(DensePLDPmf):
         """Connect the dots of a privacy profile (Doroshenko and others 2022, Algorithm 1).
 
         Args:
-            interval: between losses.
+            interval: the distance between losses.
             lowest: the smallest loss, in intervals.
-            deltas: (n,) at each loss, in [0, 1], none larger than the one before; n is at least 2.
+            deltas: (n,) one for each loss, in [0, 1], none larger than the one before; n is at least 2.
         """
         falls = -np.diff(deltas)
         probabilities = np.empty_like(deltas)
@@ -38,7 +38,7 @@ class DenseLoss(DensePLDPmf):
         return cls(interval, lowest, np.maximum(probabilities, 0.0), deltas[-1], pessimistic_estimate=True)
 
     def self_compose(self, num_times: int, tail_mass_truncation: float = 1e-15) -> DensePLDPmf:
-        """The loss of `num_times` runs, as dp-accounting gives it.
+        """Return the loss of `num_times` runs, as dp-accounting gives it.
 
         Mass of at most `tail_mass_truncation`, in the tails, is moved to infinity.
 
@@ -53,7 +53,7 @@ class DenseLoss(DensePLDPmf):
         low, high = self._bounds(num_times, tail_mass_truncation)
         length = fft.next_fast_len(max(high - low + 1, self.size), real=True)
         composed = fft.irfft(fft.rfft(self._probs, length) ** num_times, length)
-        # What lies beyond the ends of the transform comes in again at the other one.
+        # Mass beyond one end of the transform enters again at the other.
         composed = np.roll(composed, -low)[: high - low + 1]
         infinite = tail_mass_truncation - math.expm1(num_times * math.log1p(-self._infinity_mass))
         return DensePLDPmf(
@@ -61,7 +61,7 @@ class DenseLoss(DensePLDPmf):
         )
 
     def _bounds(self, times: int, tail: float) -> tuple[int, int]:
-        """The first and last position, from `times` the first, outside of which lies at most `tail` of the composition."""
+        """Return the first and last position, from `times` the first, outside of which lies at most `tail` of the whole."""
         low, high = 0, (self.size - 1) * times
         tilt = np.exp(np.arange(self.size) / self.size)
         up, down = self._probs.copy(), self._probs.copy()

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, after a crash of the program and after one of the machine."""
+"""Files that are there whole or not at all, after a crash of the program or of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def save(path: Path, value: Any) -> None:
 
 
 def write(path: Path, content: bytes | memoryview) -> None:
-    """As `save`, of bytes."""
+    """Write bytes as `save` writes values."""
     part = partial_path(path)
     with open(part, "wb", opener=owner_only) as file:
         file.write(content)
@@ -41,7 +41,7 @@ def partial_path(path: Path) -> Path:
 
 
 def load(path: Path, *expected: str) -> Any:
-    """What `save` has written; nothing in it is run.
+    """Return what `save` has written; nothing in it is run.
 
     Args:
         path: the file.
@@ -57,7 +57,7 @@ def load(path: Path, *expected: str) -> Any:
         for name in expected:
             value[name]
         return value
-    except Exception as error:  # of many kinds, by where the damage is
+    except Exception as error:  # its kind depends on where the damage is
         raise DamagedState(
             f"{path}: is not what a run has saved, or only a part of it ({type(error).__name__}). Without it a run goes on "
             "from what was saved before; what was drawn since stays spent"

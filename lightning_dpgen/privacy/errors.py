@@ -1,4 +1,4 @@
-"""The ways in which a request about privacy is turned down."""
+"""The errors that concern privacy."""
 
 
 class PrivacyError(Exception):
@@ -10,7 +10,7 @@ class BudgetTooSmall(PrivacyError):
 
 
 class PlanMismatch(PrivacyError):
-    """What was drawn is not what the plan promised: a fault of the program, never of the data."""
+    """The draws are not those that the plan promised: a fault of the program, never of the data."""
 
 
 class LedgerError(PrivacyError):
@@ -18,7 +18,7 @@ class LedgerError(PrivacyError):
 
 
 class DamagedState(PrivacyError):
-    """What an interrupted run has saved cannot be read."""
+    """The saved state of an interrupted run cannot be read."""
 
 
 class NoiseMissing(PrivacyError, RuntimeError):

@@ -34,10 +34,10 @@ _ALLOWED = {
         OneOfDpEvent,
     )
 }
-# The shape of a law in JSON where it is infinite, and of what selections choose among.
+# The shape of a law in JSON where it is infinite.
 _INFINITE = "inf"
 _MAX_DEPTH, _MAX_COUNT, _MAX_LEAVES = 12, 10**9, 5000
-# A part is a noise, whether it is sampled, and how often: three objects, and the compositions that they are in.
+# A part has up to three objects (its noise, its sampling and its repetition), besides the compositions around it.
 _MAX_OBJECTS = 4 * _MAX_LEAVES
 # Letters of a value that a message quotes.
 _QUOTED = 60
@@ -50,7 +50,7 @@ class UnknownEvent(ValueError):
 
 
 def encode(event: dp_accounting.DpEvent) -> dict[str, Any]:
-    """An event as plain JSON.
+    """Return an event as plain JSON.
 
     Raises:
         UnknownEvent: for an event class outside the allow-list.
@@ -76,7 +76,7 @@ def _encode_field(value: Any) -> Any:
 
 
 def decode(tree: Any) -> dp_accounting.DpEvent:
-    """The event that a JSON tree stands for; the inverse of `encode`.
+    """Return the event that a JSON tree stands for; the inverse of `encode`.
 
     Raises:
         UnknownEvent: for a class outside the allow-list, a missing or foreign field, or a value out of range.
@@ -143,7 +143,7 @@ def _decode(tree: Any, depth: int, *, under_selection: bool = False) -> dp_accou
 
 
 def _selects(event: dp_accounting.DpEvent) -> bool:
-    """Whether a selection may be over trials of this event: one that has Renyi moments of its own."""
+    """Return whether a selection may be over trials of this event, which needs Renyi moments of its own."""
     if isinstance(event, OneOfDpEvent | dp_event.ComposedDpEvent):
         return all(_selects(part) for part in event.events)
     if isinstance(event, dp_event.SelfComposedDpEvent):
@@ -186,13 +186,13 @@ def _decode_field(name: str, value: Any, depth: int, *, under_selection: bool) -
 
 
 def _cut(value: Any) -> str:
-    """A value as a message quotes it, not at any length."""
+    """Return a value as a message quotes it, shortened."""
     text = repr(value)
     return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) -> list[tuple[str, dp_accounting.DpEvent]]:
-    """The event of each stage, in order, from run-length encoded accesses.
+    """Return the event of each stage, in order, from run-length encoded accesses.
 
     Neighbours of one stage with the same cost are counted together, so that a thousand equal lots are one
     ``SelfComposedDpEvent`` and the plan's tree equals the ledger's field by field. If any access is not private, the
@@ -218,5 +218,5 @@ def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) 
 
 
 def composed(events: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
-    """The ordered composition; a single event stands for itself."""
+    """Return the ordered composition; a single event stands for itself."""
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(list(events))

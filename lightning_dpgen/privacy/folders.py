@@ -11,7 +11,7 @@ FILE, FOLDER = 0o600, 0o700
 
 
 def owner_only(path: str, flags: int) -> int:
-    """For ``open(..., opener=owner_only)``: the file is its owner's alone, and one that exists is made so.
+    """Open a file as its owner's alone, for ``open(..., opener=owner_only)``; one that exists is made so.
 
     Raises:
         OSError: if it is a symbolic link, or belongs to another user and is open to others.
@@ -27,15 +27,16 @@ def owner_only(path: str, flags: int) -> int:
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """The content of a plain file that may be anybody's: it is opened to be read, and nothing about it changes.
+    """Return the content of a plain file that may be anybody's: it is opened to be read, and nothing about it changes.
 
     Args:
-        most: bytes that are read.
+        path: the file.
+        most: the most bytes that it may have.
 
     Raises:
         OSError: if it is a symbolic link or no plain file, is larger, or cannot be read.
     """
-    # A pipe would be waited for.
+    # Opening a pipe would block.
     flags = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
     if path.is_symlink():
         raise OSError(errno.ELOOP, "is a symbolic link; expected the file itself", str(path))
@@ -51,7 +52,7 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in it durable; a system that has no such thing does it by itself."""
+    """Make a new name in a folder durable; a system that cannot open folders does so by itself."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -63,7 +64,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it, each durable; one that is there is left as it is.
+    """Make a folder and its parents, each durable; one that is there is left as it is.
 
     Raises:
         OSError: if it cannot be made, or is a file.
@@ -80,8 +81,8 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 def make_private(folder: Path, *ours: str) -> None:
     """Make a folder that its owner alone may read.
 
-    A folder that is there already and open to others is put right, with all that it holds, if it is empty or one of the
-    files `ours` says whose it is. The files of anybody else are left alone.
+    The rights of a folder that is there already and open to others are taken back, with those of all that it holds, if it
+    is empty or holds one of the files `ours`, which show that it is ours. Other files are left alone.
 
     Raises:
         OSError: if it cannot be made, is a symbolic link or a file, belongs to another user, or is open to others and holds
@@ -115,8 +116,8 @@ def publish(staging: Path, folder: Path) -> None:
     """Give a folder its final name in one durable move, and the rights that any new folder has.
 
     Args:
-        staging: its owner's alone until now, on the same file system.
-        folder: must not exist.
+        staging: a folder that is its owner's alone until now, on the same file system.
+        folder: its final path, which must not exist.
 
     Raises:
         OSError: if it cannot be moved; then nothing stands under the final name.
@@ -132,5 +133,5 @@ def publish(staging: Path, folder: Path) -> None:
 
 
 def _is_open(path: Path) -> bool:
-    """Whether others than its owner have any right to it."""
+    """Return whether others than its owner have any right to a path."""
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

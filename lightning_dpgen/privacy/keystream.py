@@ -1,4 +1,4 @@
-"""The keystream of a cipher: random words that cannot be told from truly random ones by whoever lacks the key.
+"""The keystream of a cipher: random words that cannot be told from truly random ones without the key.
 
 AES-256 in counter mode over zeros, by the ``cryptography`` package (OpenSSL). Where the processor has instructions for
 AES, as nearly all have, it is quicker than ChaCha20 and than numpy's generators (benchmarks/noise.py).
@@ -11,8 +11,8 @@ import os
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-# Bytes that one key makes. Few enough that somebody who finds a key in memory learns little of what came before, and
-# that no block repeats by chance; many enough that a new key costs nothing.
+# Bytes that one key makes. Few enough that a key found in memory tells little of what was drawn before, and that no block
+# repeats by chance; many enough that a new key costs nothing.
 _KEY_LASTS = 1 << 26
 _ZEROS = memoryview(bytes(1 << 16))
 
@@ -20,7 +20,7 @@ _ZEROS = memoryview(bytes(1 << 16))
 class Keystream:
     """Random words from AES-256 in counter mode, each key drawn from the operating system and used for 64 MiB at most.
 
-    It takes no seed. Whoever forks makes a new one in the child, as `PrivateStream` does.
+    It takes no seed. After a fork the child needs a new one, as `PrivateStream` makes.
 
     Example:
         >>> Keystream().random_raw(3).dtype
@@ -33,10 +33,10 @@ class Keystream:
         self._left = 0
 
     def __reduce__(self):
-        raise TypeError("a keystream is never saved: whoever reads the file could remove the noise")
+        raise TypeError("a keystream is never saved: a reader of the file could remove the noise")
 
     def random_raw(self, size: int) -> np.ndarray:
-        """`size` uniform 64-bit words; the name is that of numpy's bit generators."""
+        """Return `size` uniform 64-bit words; the name is that of numpy's bit generators."""
         return self.fill(np.empty(size, np.uint64))
 
     def fill(self, words: np.ndarray) -> np.ndarray:

@@ -23,11 +23,11 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.strict_json import check_shape, parse_json, shape
 
 FORMAT_VERSION = 5
-# In the private folder of a run.
+# The name of the file in the private folder of a run.
 FILE_NAME = "ledger.jsonl"
 _TEXT, _OBJECT = {"type": "string"}, {"type": "object"}
 _IDS = {"type": "array", "items": _TEXT}
-# What a line holds, by the key that tells its kind; a promise beside what it is about is no new plan alone.
+# The shape of each kind of line, by the key that tells the kind. A line with a promise also holds what it is about.
 _SHAPES = {
     "ledger": shape(
         ledger={}, run=_TEXT, noise={"type": ["string", "null"]}, plan={"type": ["object", "null"]}, about=_OBJECT
@@ -43,19 +43,20 @@ _STATE = ("run", "promise", "plan", "about", "noise", "head", "_heads", "_ahead"
 
 
 class Ledger:
-    """What was drawn from the records, as JSON lines with random ids.
+    """The accesses that were drawn from the records, as JSON lines with random ids.
 
-    The first line says what the run is about and what it promises; then one line an access. Lines are written and fsynced
-    in blocks ahead of the draws, so a crash over-counts and never under-counts; a clean `close` names the lines that were
-    written ahead and never drawn. Each line ends with a checksum of itself and of all lines before it, so a line that was
-    changed or lost is noticed when the file is opened again; a second file beside it (``.heads``) holds the checksum of the
-    last line of each block, so that lines lost at the end are noticed too. One process at a time holds the files.
+    The first line says what the run is about and what it promises; then follows one line an access. Lines are written and
+    fsynced in blocks ahead of the draws, so a crash over-counts and never under-counts; a clean `close` names the lines
+    that were written ahead and never drawn. Each line ends with a checksum of itself and of all lines before it, so a line
+    that was changed or lost is noticed when the file is opened again; a second file beside it (``.heads``) holds the
+    checksum of the last line of each block, so that lines lost at the end are noticed too. One process at a time holds the
+    files.
 
     Args:
         path: a file that must not exist yet; None keeps the ledger in memory (tests, notebooks).
         plan: the plan of the run, as JSON.
-        about: what the run must be asked for again when it goes on (settings, a fingerprint of the records), as JSON.
-        noise: where the run's noise comes from, in the words of the certificate; a run goes on with no other.
+        about: what must be asked for again when the run goes on (settings, a fingerprint of the records), as JSON.
+        noise: the source of the run's noise, in the words of the certificate; a run goes on with no other.
 
     Attributes:
         promise, about, noise: as given, or as they were read.
@@ -82,7 +83,7 @@ class Ledger:
     ) -> None:
         self.path = None if path is None else Path(path)
         self.promise, self.plan, self.noise, self.head = plan, plan, noise, ""
-        # As it will be read again: of JSON, keys are text.
+        # Kept as it will be read again: the keys of JSON are text.
         self.about = parse_json(json.dumps(dict(about or {})).encode(), lone_surrogates=True)
         self._heads: set[str] = set()
         self._broken = False
@@ -131,14 +132,14 @@ class Ledger:
 
     @classmethod
     def read(cls, path: str | Path) -> Ledger:
-        """What stands in the ledger of a run, in memory: for ranks beside the one that holds the file.
+        """Read the ledger of a run into memory, for ranks beside the one that holds the file.
 
         Raises:
-            LedgerError, FileNotFoundError: as `reopen`, but for being held.
+            LedgerError, FileNotFoundError: as `reopen`; but the ledger may be held.
         """
         ledger = cls()
         ledger.path = Path(path)
-        # First, since rank 0 may be writing: lines behind the last head that is known are no damage.
+        # Heads are read first, since rank 0 may be writing: lines behind the last known head are no damage.
         heads = chain.heads_file(path).read_bytes()
         ledger._read(ledger.path.read_bytes(), heads)
         ledger.path = None
@@ -146,22 +147,22 @@ class Ledger:
 
     @property
     def accesses(self) -> list[tuple[Access, int]]:
-        """What was drawn so far, run-length encoded, in order."""
+        """The accesses that were drawn so far, run-length encoded, in order."""
         return list(self._drawn)
 
     def count(self, stage: str) -> int:
-        """How many accesses of a stage were drawn."""
+        """Return how many accesses of a stage were drawn."""
         return sum(count for access, count in self._drawn if access.stage == stage)
 
     def knows(self, head: str) -> bool:
-        """Whether a checksum that was once the `head` is that of a line of this ledger."""
+        """Return whether a checksum that was once the `head` is that of a line of this ledger."""
         return head in self._heads
 
     def write(self, access: Access, ahead: int = 1) -> None:
         """Record one access; noise may be drawn once this returns.
 
         Args:
-            access: what is about to be drawn.
+            access: the access that is about to be drawn.
             ahead: if no line is waiting, write this many equal ones at once (a block), for the accesses to come.
 
         Raises:
@@ -184,16 +185,16 @@ class Ledger:
             self._drawn.append((access, 1))
 
     def waits(self, access: Access) -> bool:
-        """Whether a line for this access was written ahead."""
+        """Return whether a line for this access was written ahead."""
         return bool(self._ahead) and self._ahead[-1][1] == access
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that another rank must know to count as this ledger does; see `follow`."""
+        """The fields that another rank must know to count as this ledger does; see `follow`."""
         return {name: getattr(self, name) for name in _STATE}
 
     def follow(self, state: Mapping[str, Any]) -> None:
-        """Count from here on as the ledger of rank 0; this one is in memory."""
+        """Count from here on as the ledger of rank 0 does; this one is in memory."""
         for name in _STATE:
             setattr(self, name, copy.copy(state[name]))
 
@@ -240,19 +241,19 @@ class Ledger:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child may not draw from it")
         heads, text = chain.sealed(self.head, lines)
         if self._file is not None:
-            # Until all of it is on disk nobody knows what is there: whoever opens the file again will see.
+            # Until all of it is on disk it is not known what is there; the next reader of the file will see.
             self._broken = True
             chain.append(self._file, self._witness, text, heads[-1])
         self._advance(heads)
 
     def _advance(self, heads: list[str]) -> None:
-        # Last, so that an interrupt in between leaves a broken ledger and not one that goes on from a wrong line.
+        # `_broken` is cleared last, so that an interrupt leaves a broken ledger and not one that goes on from a wrong line.
         self.head = heads[-1]
         self._heads.update(heads)
         self._broken = False
 
     def _read(self, content: bytes, witness: bytes) -> bytes:
-        """Take over what stands in the files; gives what is to be written behind it, before another line."""
+        """Take over the content of the files; return what must be appended to it before another line."""
         lines = chain.Lines(self.path, content, witness, kind="ledger", version=FORMAT_VERSION, of="run")
         entries: dict[str, Access] = {}
         before: tuple[dict[str, Any], Access | None] = ({}, None)
@@ -289,7 +290,7 @@ class Ledger:
 
 
 def _kind(line: Mapping[str, Any], first: bool) -> str:
-    """By which key a line is told from others; the first one alone says what the file is."""
+    """Return the key by which a line is told from others; the first one alone says what the file is."""
     kinds = [kind for kind in _SHAPES if kind in line and (kind == "ledger") == first]
     if not kinds:
         raise ValueError(f"is not a line of a ledger: it has {', '.join(line)[:80]}")
@@ -297,7 +298,7 @@ def _kind(line: Mapping[str, Any], first: bool) -> str:
 
 
 def _plan(fields: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The plan of a line, if it is one."""
+    """Check that the fields of a line, if there are any, are those of a plan; return them."""
     if fields is not None:
         Plan.from_json(fields)
     return fields

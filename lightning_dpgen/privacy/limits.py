@@ -1,4 +1,4 @@
-"""What the noise of a plan is solved for: an epsilon that may not be passed, or a reference that must dominate."""
+"""The limits that noise is solved for: an epsilon that may not be passed, or a reference that must dominate."""
 
 from __future__ import annotations
 
@@ -9,53 +9,55 @@ from typing import Protocol
 
 import dp_accounting
 
-from lightning_dpgen.privacy.accountant import INTERVALS, LARGEST_EPSILON, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.renyi import spent_by_rdp
 
 # Noise so small protects nothing, and a search need not go there.
 _SMALLEST_MULTIPLIER = 0.2
-# Of the logarithms of a cost and of a multiplier: how near a root is found, and how far one step goes.
+# In logarithms of a cost and of a multiplier: how near a root is found, and how far one step goes.
 _CLOSE, _LONGEST_STEP = 1e-4, 1.0
 # A cost of 0 has no logarithm.
 _LEAST_COST = 1e-9
-# So many steps by secants, and then by halves.
+# The number of steps by secants, before the interval is halved.
 _SECANTS = 12
 
 
 class Limit(Protocol):
-    """What a composition of accesses must stay within."""
+    """A limit that a composition of accesses must stay within."""
 
     def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
-        """Whether an event is within it; `quick` may say no where the answer is yes."""
+        """Return whether an event is within the limit; a quick answer may be no where the true one is yes."""
 
     def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
-        """The multiplier, at most `largest`, whose event is within the limit and within 0.1 % of it where there is one.
+        """Return the multiplier, at most `largest`, whose event is within the limit and within 0.1 % of it if there is one.
 
-        Where even `largest` is too little noise, `largest`.
+        Where even `largest` is too little noise, return `largest`.
         """
 
     def compare(self, event: dp_accounting.DpEvent) -> str:
-        """What an event costs beside the limit, in words."""
+        """Return in words what an event costs beside the limit."""
 
 
 class EpsilonLimit:
-    """At most `target` epsilon at `delta`, of a record added or removed; at delta 0 of pure noise."""
+    """The limit of epsilon `target` at `delta`, for a record added or removed; at delta 0 for pure noise."""
 
     def __init__(self, target: float, delta: float) -> None:
         self._target, self._delta = target, delta
 
     def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
-        # Renyi moments overstate, so what they allow is allowed.
+        # Renyi moments overstate, so an event that they allow is allowed.
         by_moments = quick and self._delta != 0.0
         epsilon = spent_by_rdp(event, self._delta) if by_moments else spent(event, self._delta).epsilon
         return epsilon <= self._target
 
     def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
-        """Two root finders, the second from where the first one stopped.
+        """Solve by two root finders, the second from where the first one stopped.
 
-        Coarse loss distributions come near and cost little; there the accountant settles on its interval, at which the
-        last one ends.
+        Coarse loss distributions come near and cost little. There the accountant settles on its interval, which the second
+        one uses.
         """
         target, delta = self._target, self._delta
 
@@ -77,7 +79,7 @@ class EpsilonLimit:
 
 
 class ReferenceLimit:
-    """Dominated by a reference, under each relation that it is for."""
+    """The limit of a reference that must dominate, under each relation that it is for."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -90,14 +92,14 @@ class ReferenceLimit:
         return self._reference.dominates(event)
 
     def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
-        """As `EpsilonLimit.solve`, for the shift that dominates in the place of epsilon.
+        """Solve as `EpsilonLimit.solve` does, for the shift that dominates instead of epsilon.
 
         A record replaced seldom asks for more noise than one added or removed.
         """
         multiplier = self._solve(event_at, largest, ADD_OR_REMOVE_ONE)
         if self._reference.replaceable and not self.holds(event_at(multiplier)):
             multiplier = max(multiplier, self._solve(event_at, largest, REPLACE_ONE))
-        # Seldom, and a few times: the limit itself has the last word.
+        # The limit itself has the last word; this is seldom needed, and then a few times.
         while multiplier < largest and not self.holds(event_at(multiplier)):
             multiplier *= 1.0005
         return min(multiplier, largest)
@@ -110,7 +112,7 @@ class ReferenceLimit:
         multiplier = root(at(INTERVALS[0]), 1.0 - 1e-9, largest)
         settled = self._reference.used(event_at(multiplier), relation)
         if settled.shift < 0.999:
-            # By way of one that costs little, after which the last one is near.
+            # An interval that costs little comes first, after which the last root is near.
             if settled.interval < INTERVALS[3]:
                 multiplier = root(at(INTERVALS[3]), 0.9997, multiplier, start=multiplier)
             multiplier = root(at(settled.interval), 0.9997, multiplier, start=multiplier)
@@ -122,22 +124,22 @@ class ReferenceLimit:
 
 
 def root(cost_at: Callable[[float], float], target: float, largest: float, *, start: float = 1.0) -> float:
-    """The multiplier at which a falling cost meets `target`: at most `largest`, which is the answer where it is too dear.
+    """Return the multiplier at which a falling cost meets `target`; `largest` where even that is too dear.
 
     The answer costs at most `target`; its cost is within a part in 1e4 of it, or the multiplier within as much of one that
     costs more. Costs are expensive and nearly a power of the multiplier, so secants in both logarithms are followed, and
     the interval is halved where they do not.
 
     Args:
-        cost_at: of a multiplier; may be 0 or infinite.
-        target: positive.
-        largest: multiplier.
+        cost_at: the cost of a multiplier; may be 0 or infinite.
+        target: a positive cost.
+        largest: the largest multiplier that is allowed.
         start: the first multiplier that is tried.
     """
     x, highest = math.log(min(start, largest)), math.log(largest)
     dear = cheap = last = None
     for tried in itertools.count():
-        # Beyond the largest epsilon there is no number, only that it is too much.
+        # Beyond the largest epsilon there is no number; it is known only to be too much.
         cost = min(max(cost_at(math.exp(x) if x < highest else largest), _LEAST_COST * target), 2.0 * LARGEST_EPSILON)
         y = math.log(cost / target)
         if cost > target:

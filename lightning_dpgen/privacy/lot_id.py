@@ -1,4 +1,4 @@
-"""The identity of a draw of records: what ties gradients to the one sampled lot that they are computed from."""
+"""The identity of a draw of records, which ties gradients to the one sampled lot that they are computed from."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class LotId:
     """One draw of records, for one access.
 
     `Account.sample` issues the draws that an access may be opened against. One that is made by hand belongs to records
-    that no sampler has drawn: gradients may be computed of them, and no step can be taken.
+    that no sampler has drawn: gradients may be computed from them, but no step can be taken.
 
     Args:
-        stage: of the plan, for an access of which the records were drawn.
-        size: how many records they are; private.
-        parts: among how many processes the lot is divided, of which each has a part.
+        stage: the stage of the plan that the records were drawn for.
+        size: the number of records; private.
+        parts: the number of processes that have a part of the lot each.
     """
 
     stage: str | None = None

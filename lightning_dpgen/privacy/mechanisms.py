@@ -1,9 +1,9 @@
 """The only door to noise: a mechanism draws against an open access and nowhere else.
 
-Each takes exact, private values and gives public ones. The multiplier comes from the plan, by the name of the noise; its
+Each takes exact, private values and returns public ones. The multiplier comes from the plan, by the name of the noise; its
 ledger line is on disk before the mechanism can be called. Sensitivities are those of one record under the relation of the
-plan, add-or-remove-one or replace-one. Where the unit of privacy is a person with up to m records, a mechanism takes m
-times as much by itself: m records, one after the other. With multiplier 0 (the non-private twin) exact values come back.
+plan, add-or-remove-one or replace-one. Where the unit of privacy is a person with up to m records, a mechanism multiplies
+the sensitivity by m itself: m records, one after the other. With multiplier 0 (the non-private twin) values stay exact.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import draw_trial_count
 
 
 def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False) -> Tensor:
-    """The Gaussian mechanism: add noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
+    """Add Gaussian noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
 
     Args:
         access: an open access; its ledger line is on disk already.
-        name: which of its noises to use up; the multiplier comes from the plan and not from the caller.
+        name: the noise of the access to use up; the multiplier comes from the plan and not from the caller.
         values: a contiguous float tensor, exact and private; after the call it is noisy and public. Noise is added in its
-            own precision, and is lost beside numbers 10^7 times as large in float32: give large ones as float64.
-        sensitivity: the largest L2 change of all of `values` by one record. Stacked blocks of which a record touches one
-            have the sensitivity of one block.
-        of_unit: whether the sensitivity is that of a whole unit already, with all of its records.
+            own precision, and is lost beside numbers 10^7 times as large in float32: pass large numbers as float64.
+        sensitivity: the largest L2 change of all of `values` by one record. Where a record touches one of several stacked
+            blocks, it is the sensitivity of one block.
+        of_unit: True if the sensitivity is that of a whole unit already, with all of its records.
 
     Guarantee:
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
         plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
         one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
-        Where R processes share the access, `values` are each one's part of a sum, each adds the noise of its own R-th of
-        the numbers, and what comes back, to all of them, is the sum: every number with the noise of one.
+        Where R processes share the access, each passes its part of a sum as `values` and adds the noise of its own R-th of
+        the numbers. All of them get the sum back, where every number has the noise of one draw.
 
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
@@ -52,14 +52,14 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
         deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
-        # Each draws for all.
+        # Each process draws noise for its own part of the numbers, on behalf of all.
         access.ranks.agree(name, deviation, values.shape, values.dtype)
         access.stream.add_normal_(access.ranks.part_of(values), deviation)
     return access.ranks.sum_(values)
 
 
 def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
-    """The Laplace mechanism: add noise of scale ``multiplier * sensitivity`` to `values`, in place.
+    """Add Laplace noise of scale ``multiplier * sensitivity`` to `values`, in place.
 
     Args:
         access, name, values: as for `gaussian`.
@@ -79,12 +79,12 @@ def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float
 
 
 def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, by_row: bool = False) -> Tensor:
-    """The K-norm mechanism of the Euclidean ball: add one vector of density ``exp(-|z| / (multiplier * sensitivity))``.
+    """Add one vector of density ``exp(-|z| / (multiplier * sensitivity))``: the K-norm mechanism of the Euclidean ball.
 
     Args:
         access, name, values: as for `gaussian`.
         sensitivity: the largest L2 change of all of `values`.
-        by_row: add an independent vector to each row of (n, k) values, for neighbours that differ in one row.
+        by_row: True adds an independent vector to each row of (n, k) values, for neighbours that differ in one row.
 
     Guarantee:
         ``1 / multiplier``-private (Hardt and Talwar 2010, K-norm mechanism).
@@ -101,7 +101,7 @@ def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: flo
 
 
 def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivity: int) -> Tensor:
-    """Whole numbers plus discrete Laplace noise: no floating point, so nothing in the low-order bits.
+    """Return whole numbers plus discrete Laplace noise: no floating point, so nothing in the low-order bits.
 
     Args:
         access, name: as for `gaussian`.
@@ -127,12 +127,12 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
 def noisy_histogram(
     access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0, of_unit: bool = False
 ) -> Tensor:
-    """How many of `places` fall into each bin, with Gaussian noise; counted in float64, in which a count is exact.
+    """Count how many of `places` fall into each bin, with Gaussian noise; in float64, in which a count is exact.
 
     Args:
         access, name: as for `gaussian`.
         places: (B,) whole numbers in 0..bins-1, one a record unless the sensitivity says otherwise.
-        bins: how many.
+        bins: the number of bins.
         sensitivity: 1 where a record is one place; sqrt m where it is m of them, or moves m / 2 from bin to bin.
         of_unit: as for `gaussian`.
 
@@ -154,25 +154,25 @@ def noisy_histogram(
 def select_keys(
     access: OpenAccess, name: str, keys: np.ndarray, counts: np.ndarray, *, most: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Partition selection: of the keys that records hold, those whose noisy counts are above `key_threshold`.
+    """Select the keys whose noisy counts are above `key_threshold`, of all that records hold (partition selection).
 
     Args:
         access, name: as for `gaussian`; the plan gives the noise a delta too (`Access.deltas`).
-        keys: (K,) distinct, strings or whole numbers: exactly those that are held. Which they are is private.
-        counts: (K,) how many records hold each, whole numbers from 1. A record (or a person, where that is the unit) counts
-            for at most `most` of the keys, and once for each: the caller has seen to that.
+        keys: (K,) distinct strings or whole numbers, exactly those that are held; private.
+        counts: (K,) the number of records that hold each, whole numbers from 1. The caller has made sure that a record (or
+            a person, where that is the unit) counts for at most `most` of the keys, and once for each.
         most: see `counts`; public.
 
     Returns:
         The keys that were selected, in their own order, and their noisy counts; public.
 
     Guarantee:
-        What `gaussian` gives at sensitivity ``sqrt(most)``, composed with ``(0, delta)``: keys that one record alone holds
+        That of `gaussian` at sensitivity ``sqrt(most)``, composed with ``(0, delta)``: keys that one record alone holds
         are seen with probability at most delta, all of them together (docs/PRIVACY.md, "Keys above a threshold").
 
     Raises:
         LedgerError: as for `gaussian`; or if the plan gives this noise no delta, or is one under replace-one.
-        ValueError: if `most`, keys or counts are none of the above.
+        ValueError: if `most`, keys or counts are not as described above.
 
     Example:
         >>> from lightning_dpgen import Account, Plan, Stage
@@ -205,9 +205,9 @@ def select_keys(
 
 
 def key_threshold(multiplier: float, most: int, delta: float) -> float:
-    """The noisy count above which `select_keys` shows a key.
+    """Return the noisy count above which `select_keys` shows a key.
 
-    Of `most` keys that one record alone holds, one or more are above it with probability exactly delta:
+    Where one record alone holds `most` keys, one or more of them are above it with probability exactly delta:
     ``1 - Phi((t - 1) / s)^most = delta``, where ``s = multiplier * sqrt(most)`` is the standard deviation. Without noise
     (multiplier 0) it is 0.
 
@@ -224,13 +224,13 @@ def key_threshold(multiplier: float, most: int, delta: float) -> float:
 def report_noisy_max(
     access: OpenAccess, name: str, scores: np.ndarray, *, sensitivity: float, monotonic: bool = False
 ) -> int:
-    """The exponential mechanism: the place of a large score, by adding Gumbel noise and taking the largest.
+    """Return the place of a large score, by adding Gumbel noise and taking the largest (the exponential mechanism).
 
     Args:
         access, name: as for `gaussian`.
         scores: (n,) exact scores, private; finite.
         sensitivity: the largest change of any one score when one record is added or removed.
-        monotonic: whether a record added never lowers any score (or never raises one): half the noise suffices.
+        monotonic: True if a record added never lowers any score (or never raises one): half the noise is enough.
 
     Guarantee:
         ``1 / multiplier``-private (McSherry and Talwar 2007).
@@ -249,7 +249,7 @@ def report_noisy_max(
 
 
 def _check_real(name: str, values: Tensor) -> None:
-    # Noise that is rounded to whole or to short numbers before it is added is not post-processing: it leaks.
+    # Rounding noise to whole or short numbers before it is added is not post-processing: it leaks.
     if values.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"values of {name!r} are {values.dtype}: expected float32 or float64")
     if not values.is_contiguous():
@@ -263,15 +263,15 @@ def _checked(name: str, sensitivity: float) -> float:
 
 
 def number_of_trials(access: OpenAccess, name: str) -> int:
-    """How many trials a selection makes: secret, for ever, and drawn once.
+    """Draw how many trials a selection makes: once, and secret for ever.
 
     Args:
-        access: of a selection; its ledger line, with the law and all that a trial may cost, is on disk already.
-        name: of the number.
+        access: the access of a selection; its ledger line, with the law and all that a trial may cost, is on disk already.
+        name: the name of the number.
 
     Guarantee:
-        The best of so many independent trials costs what `Access.event` says, if each is drawn anew from the settings that
-        were declared, and nothing is told of the others nor of their number (Papernot and Steinke 2022, Theorems 2 and 6).
+        The best of so many independent trials costs what `Access.event` says, if each is drawn anew from the declared
+        settings, and neither the others nor their number are told (Papernot and Steinke 2022, Theorems 2 and 6).
 
     Raises:
         LedgerError: as `gaussian`.

@@ -1,12 +1,11 @@
-"""The private stream: the randomness that nobody may know, and normals whose tail is right.
+"""The private stream: the randomness that must stay secret, and normals whose tail is right.
 
 Noise, Poisson sampling and the randomness of each record are drawn from here and from nowhere else. The stream is
-keyed by the operating system, is never saved, and is keyed anew in a forked child. On a CPU the words that noise is made
-of come from a cipher, which is also the quickest source here; lots are sampled by a statistical generator, unless the
-stream is `secure`.
+keyed by the operating system, is never saved, and is keyed anew in a forked child. On a CPU noise is made from words of a
+cipher, which is also the quickest source here; lots are sampled by a statistical generator, unless the stream is `secure`.
 
 Normals are made here from random words by Box and Muller's formula and not by ``torch.Tensor.normal_``, for two
-reasons. ``torch.Generator.manual_seed`` keeps 32 bits of a key on a CPU. And float32 normals of torch stop at 5.77
+reasons. ``torch.Generator.manual_seed`` keeps 32 bits of a key on a CPU. Moreover, float32 normals of torch stop at 5.77
 standard deviations, as their uniforms have 24 bits; over a long run that alone costs more than the delta that is
 claimed (docs/PRIVACY.md, "The tail"). Here a radius beyond 4.5 takes another 53 random bits.
 """
@@ -26,7 +25,7 @@ from torch import Tensor
 from lightning_dpgen.privacy.coins import geometric, poisson_sample
 from lightning_dpgen.privacy.keystream import Keystream
 
-# What certificates say of where the noise came from.
+# The words in which certificates name the source of the noise.
 STANDARD = (
     "AES-256 in counter mode (noise on a CPU), Philox (noise on a GPU), PCG64DXSM (sampling), keyed by the operating "
     "system; normals by Box-Muller, full tail"
@@ -36,19 +35,19 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
 _PAIRS = 1 << 18
-# As many normals are a few, and so many are drawn ahead for those who ask for a few.
+# Requests for at most so many normals are served from a reserve of so many that are drawn ahead.
 _FEW, _RESERVE = 1 << 12, 1 << 15
 # Uniforms whose product stays above the smallest float64.
 _MULTIPLIED = 8
-# How normals are made of words: the words' type, the bits that give a radius, and below what these are continued by 53
-# more. For float32 that is 2^16 of 2^31, a radius above 4.5.
+# For each type of normals: the type of the words, the bits that give a radius, and the value below which 53 more bits
+# continue these. For float32 that is 2^16 of 2^31, a radius above 4.5.
 _WORDS = {torch.float32: (np.int32, 31, 2.0**16), torch.float64: (np.int64, 63, 2.0**43)}
 
 _streams: weakref.WeakSet[PrivateStream] = weakref.WeakSet()
 
 
 def _one_at_a_time(draw):
-    """Two threads that used a generator and its scratch memory at once would draw the same numbers."""
+    """Let one thread draw at a time: two that shared a generator and its scratch memory would draw the same numbers."""
 
     @functools.wraps(draw)
     def drawn(self, *arguments, **keywords):
@@ -66,9 +65,9 @@ class PrivateStream:
     say so. A secure stream takes all its words from the cipher.
 
     Args:
-        seed: only for debugging: makes the noise repeatable, and so removable. Certificates of such a run say that it
-            is not private, and `dpgen verify` fails them.
-        secure: draw every word from AES-256, those of sampling too. On a GPU the words are made on the CPU and copied.
+        seed: a seed for debugging alone: it makes the noise repeatable, and so removable. Certificates of such a run say
+            that it is not private, and `dpgen verify` fails them.
+        secure: True draws every word from AES-256, for sampling too. On a GPU the words are made on the CPU and copied.
 
     Raises:
         ValueError: for a secure stream with a seed, which would be secure in name only.
@@ -88,13 +87,13 @@ class PrivateStream:
         _streams.add(self)
 
     def part_of(self, rank: int) -> None:
-        """Of a debugging seed that several processes were given, make another one in each but the first."""
+        """Derive another debugging seed in each process but the first, where several were given the same."""
         if self.seeded and rank:
             self._seed = int(np.random.SeedSequence([self._seed, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
             self._key()
 
     def _key(self) -> None:
-        # Anew in a forked child too, where the thread that may have held it is gone.
+        # A forked child needs a new lock, too: the thread that may have held it is gone.
         self._lock = threading.RLock()
         self._bits = np.random.PCG64DXSM(self._seed) if self.seeded else Keystream()
         sampling = self._bits if self.seeded else np.random.PCG64DXSM()
@@ -106,11 +105,11 @@ class PrivateStream:
 
     @property
     def source(self) -> str:
-        """Where its numbers come from, in the words of a certificate."""
+        """The source of its numbers, in the words of a certificate."""
         return SEEDED if self.seeded else SECURE if self.secure else STANDARD
 
     def __reduce__(self):
-        raise TypeError("a private stream is never saved: whoever reads the file could remove the noise")
+        raise TypeError("a private stream is never saved: a reader of the file could remove the noise")
 
     def normal_(self, out: Tensor) -> Tensor:
         """Fill a contiguous float32 or float64 tensor with independent standard normals, tail included."""
@@ -118,7 +117,7 @@ class PrivateStream:
 
     @_one_at_a_time
     def add_normal_(self, out: Tensor, deviation: float) -> Tensor:
-        """Add independent normals of that standard deviation, in place, in one pass over a contiguous tensor."""
+        """Add independent normals of a standard deviation, in place, in one pass over a contiguous tensor."""
         if out.dtype not in _WORDS:
             raise TypeError(f"noise is drawn in float32 or float64, not in {out.dtype}")
         flat = out.view(-1)
@@ -131,7 +130,7 @@ class PrivateStream:
 
     @_one_at_a_time
     def add_laplace_(self, out: Tensor, scale: float) -> Tensor:
-        """Add independent Laplace noise of that scale, in place; drawn in float64, an exponential and a sign."""
+        """Add independent Laplace noise of a scale, in place; drawn in float64, as an exponential and a sign."""
         flat = out.view(-1)
         for start in range(0, flat.numel(), 2 * _PAIRS):
             part = flat[start : start + 2 * _PAIRS]
@@ -145,7 +144,7 @@ class PrivateStream:
     def add_spherical_(self, out: Tensor, scale: float) -> Tensor:
         """Add to each row of (n, k) a vector of density proportional to ``exp(-|z| / scale)``, in place.
 
-        A uniform direction, and a length from the gamma distribution of shape k, a sum of k exponentials.
+        Its direction is uniform, and its length from the gamma distribution of shape k, a sum of k exponentials.
         """
         n, k = out.shape
         rows = max(1, 2 * _PAIRS // k)
@@ -153,7 +152,7 @@ class PrivateStream:
             part = out[start : start + rows]
             direction = self.normal(tuple(part.shape), dtype=part.dtype)
             uniforms = self._uniform(part.numel())[0].reshape(-1, k)
-            # A few of them multiplied have one logarithm for all; none is below 2^-116, so nothing underflows.
+            # A product of a few needs one logarithm for all of them; none is below 2^-116, so nothing underflows.
             length = np.log(np.multiply.reduceat(uniforms, np.arange(0, k, _MULTIPLIED), axis=1)).sum(axis=1)
             factor = torch.from_numpy(length).to(part) / torch.linalg.vector_norm(direction, dim=1)
             part.addcmul_(direction, factor[:, None], value=scale)
@@ -161,25 +160,25 @@ class PrivateStream:
 
     @_one_at_a_time
     def gumbel(self, size: int) -> np.ndarray:
-        """Independent standard Gumbel numbers, float64."""
-        # Minus the logarithm of an exponential -ln u. Half of the u are measured from 1 and half from 0: from one end
-        # alone, one of the two tails would end early.
+        """Draw independent standard Gumbel numbers, float64."""
+        # A Gumbel number is minus the logarithm of an exponential -ln u. Half of the u are measured from 1 and half from
+        # 0: from one end alone, one of the two tails would end early.
         uniform, sign = self._uniform(size)
         end = 0.5 * uniform
         return -np.log(np.where(sign > 0, -np.log(end), -np.log1p(-end)))
 
     @_one_at_a_time
     def discrete_laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
-        """Independent whole numbers of probability proportional to ``exp(-|x| / scale)``: a difference of geometrics."""
+        """Draw independent whole numbers of probability proportional to ``exp(-|x| / scale)``, geometric differences."""
         count = math.prod(shape)
         return (geometric(self._octets, count, scale) - geometric(self._octets, count, scale)).reshape(shape)
 
     def normal(self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device=None) -> Tensor:
-        """Independent standard normals of that shape."""
+        """Draw independent standard normals of a shape."""
         return self.normal_(torch.empty(shape, dtype=dtype, device=device))
 
     def _from_reserve(self, size: int, dtype: torch.dtype) -> Tensor:
-        """A few normals of those that were drawn ahead, for a draw of their own would cost many times what they do."""
+        """Take a few normals of those that were drawn ahead, since a draw of their own would cost many times as much."""
         left = self._reserve.get(dtype)
         if left is None or len(left) < size:
             with torch.inference_mode(False):
@@ -190,19 +189,19 @@ class PrivateStream:
 
     @_one_at_a_time
     def words(self, size: int) -> np.ndarray:
-        """`size` uniform words of 64 bits."""
+        """Draw `size` uniform words of 64 bits."""
         return self._bits.random_raw(size)
 
     def integers(self, size: int, below: int) -> np.ndarray:
-        """`size` independent int64 from 0 to ``below - 1``, each within 2^-63 of equal probability."""
+        """Draw `size` independent int64 from 0 to ``below - 1``, each within 2^-63 of equal probability."""
         return (self.words(size) % np.uint64(below)).astype(np.int64)
 
     @_one_at_a_time
     def poisson_sample(self, population: int, rate: float) -> np.ndarray:
-        """The sorted positions of a Poisson sample: each of `population` records independently with probability `rate`.
+        """Draw a Poisson sample: the sorted positions of records, each of `population` independently at probability `rate`.
 
-        Binomial size, then distinct positions: the same law as one coin a record, at the cost of the sample alone. A
-        secure stream throws the coins, at a nanosecond or two each. At rate 1 nothing is drawn.
+        A binomial size and then distinct positions have the same law as one coin a record, at the cost of the sample
+        alone. A secure stream throws the coins, at a nanosecond or two each. At rate 1 nothing is drawn.
         """
         if rate == 1.0:
             return np.arange(population)
@@ -220,7 +219,7 @@ class PrivateStream:
         rest = out.numel() - half
         kept = (out.device, out.dtype)
         if kept not in self._scratch:
-            with torch.inference_mode(False):  # made there, it would serve there only
+            with torch.inference_mode(False):  # a tensor made in inference mode could be used there only
                 self._scratch[kept] = torch.empty(3, _PAIRS, device=out.device, dtype=out.dtype)
         radius, angle, wave = self._scratch[kept][:, :half]
         words = self._words(half, out.device, out.dtype)
@@ -235,7 +234,7 @@ class PrivateStream:
     def _refine(self, magnitudes: Tensor) -> None:
         """Continue small integers below the binary point, where their logarithm needs more bits."""
         fine = _WORDS[magnitudes.dtype][2]
-        if magnitudes.device.type == "cpu":  # where numpy compares, and finds few among many, ten times as quickly
+        if magnitudes.device.type == "cpu":  # numpy compares, and finds few among many, ten times as quickly
             values = magnitudes.numpy()
             places = np.flatnonzero(values < fine)
             values[places] += self._fractions(len(places))
@@ -245,11 +244,11 @@ class PrivateStream:
             magnitudes[places] += fractions.to(magnitudes.device)
 
     def _fractions(self, size: int) -> np.ndarray:
-        """Uniform multiples of 2^-53 in (0, 1]: the open end keeps logarithms finite."""
+        """Draw uniform multiples of 2^-53 in (0, 1]: the open end keeps logarithms finite."""
         return ((self._bits.random_raw(size) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
 
     def _uniform(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """`size` uniforms in (0, 1], float64, continued below 2^-20 and so fine down to 2^-116; and independent signs."""
+        """Draw `size` float64 uniforms in (0, 1], continued below 2^-20 and so fine to 2^-116; and independent signs."""
         words = self._bits.random_raw(size)
         uniform = (words >> np.uint64(1)).astype(np.float64)
         self._refine(torch.from_numpy(uniform))
@@ -257,7 +256,7 @@ class PrivateStream:
         return uniform, 1.0 - 2.0 * (words & np.uint64(1))
 
     def _words(self, pairs: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-        """(2, pairs) uniform integers: 32 bits for float32, 64 for float64."""
+        """Draw (2, pairs) uniform integers: 32 bits for float32, 64 for float64."""
         kind, bits, _ = _WORDS[dtype]
         if self.secure or device.type == "cpu" or bits > 31:
             raw = self._raw(pairs * (bits + 1) // 32)
@@ -269,7 +268,7 @@ class PrivateStream:
         return words.random_(-(2**31), 2**31, generator=self._on_device[device])
 
     def _raw(self, size: int) -> np.ndarray:
-        """`size` words, where the next ones will be: pages that are new to the process would cost as much as the cipher."""
+        """Draw `size` words into memory that is used again: new pages would cost as much as the cipher."""
         if not isinstance(self._bits, Keystream):
             return self._bits.random_raw(size)
         if len(self._held) < size:
@@ -277,7 +276,7 @@ class PrivateStream:
         return self._bits.fill(self._held[:size])
 
     def _octets(self, size: int) -> np.ndarray:
-        """`size` uniform bytes."""
+        """Draw `size` uniform bytes."""
         return self._bits.random_raw(-(-size // 8)).view(np.uint8)[:size]
 
 

@@ -12,23 +12,18 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import (
-    ADD_OR_REMOVE_ONE,
-    INTERVALS,
-    LARGEST_EPSILON,
-    Spent,
-    round_down,
-    spent,
-    spent_by_rdp,
-)
+from lightning_dpgen.privacy.accountant import INTERVALS, Spent, spent
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
-from lightning_dpgen.privacy.pld import RELATIONS
+from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
-# Far more than rounding moves a number in a calibration, and far less than anybody would call other noise.
+# Far more than rounding moves a number in a calibration, and far less than a difference of noise that matters.
 _ROUNDING = 1e-9
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
 _SHAPE = shape(
@@ -49,9 +44,10 @@ _SHAPE = shape(
         "required": ["multiplier", "failure", "after", "replaceable"],
         "additionalProperties": False,
     },
+    n_={"type": "integer", "minimum": 1},
 )
 
-# Of a certificate, which lists them one by one.
+# The most stages of a certificate, which lists them one by one.
 MOST_STAGES = 1000
 
 
@@ -68,10 +64,10 @@ class Stage:
         return self.access.stage
 
     def draws_as(self, other: Stage) -> bool:
-        """Whether both stages draw the same, whichever way their numbers were computed.
+        """Return whether both stages draw the same, whichever way their numbers were computed.
 
         A share says how noise was found and not what is drawn, so shares are not compared. Fractions may differ in their
-        last digits, since another sequence of operations, or another version of a library, rounds otherwise.
+        last digits, since another sequence of operations, or another version of a library, rounds differently.
         """
         ours, theirs = self.access, other.access
         exact = [(a.stage, count, a.kinds, a.trials) for a, count in ((ours, self.count), (theirs, other.count))]
@@ -87,16 +83,19 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run promises: its stages in order, and the budget that they were calibrated to.
+    """The promise of a run: its stages in order, and the budget that they were calibrated to.
 
     `epsilon` is computed from `event`; it is `inf` for a run without privacy, whose event is one NonPrivateDpEvent.
-    Multipliers and epsilon are those of `relation`; see `access.Access`. What is added or removed is one unit: a record, or
-    a person with all of theirs, `max_rows` at most. Lots draw units whole, and every mechanism multiplies the sensitivity
-    of a record by `max_rows`, since a unit is that many records added one after the other.
+    Multipliers and epsilon are those of `relation`; see `access.Access`. One unit is added or removed: a record, or a
+    person with all of their records, `max_rows` at most. Lots draw units whole, and every mechanism multiplies the
+    sensitivity of a record by `max_rows`, since a unit is that many records added one after the other.
 
-    `flexible` names the stage that gives up accesses if others have to be made again (`rewritten`); None the last one.
+    `n` is the number of records that the plan was made for: declared, or bought by its first stages; None where no stage
+    depends on it.
 
-    Of a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
+    `flexible` names the stage that gives up accesses if others have to be made again (`rewritten`); None is the last one.
+
+    In a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
     fixed before, dominates them, and takes their place in `event`.
     """
 
@@ -107,10 +106,13 @@ class Plan:
     max_rows: int = 1
     flexible: str | None = None
     reference: Reference | None = None
+    n: int | None = None
 
     def __post_init__(self) -> None:
         if type(self.max_rows) is not int or self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
+        if self.n is not None and (type(self.n) is not int or self.n < 1):
+            raise ValueError(f"n={self.n!r}: expected a whole number (int) of records, 1 or more, or None")
         if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
         if len(self.stages) > MOST_STAGES:
@@ -125,7 +127,7 @@ class Plan:
 
     @property
     def _affordable(self) -> bool:
-        """Whether others can verify it in seconds. What its Renyi moments call infinite has no other account."""
+        """True if others can verify the plan in seconds, or if its Renyi moments are infinite and so its only account."""
         stages = composed([stage.access.event for stage in self.stages])
         return affordable(stages, INTERVALS[0]) or spent_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
@@ -143,12 +145,12 @@ class Plan:
 
     @property
     def composition(self) -> dp_accounting.DpEvent:
-        """All accesses, composed."""
+        """The composition of all accesses."""
         return composed([event for _, event in self.stage_events])
 
     @property
     def event(self) -> dp_accounting.DpEvent:
-        """What the plan costs: its composition, with the reference in the place of what it stands for."""
+        """The cost of the plan: its composition, where the reference takes the place of the stages that it stands for."""
         if self.reference is None:
             return self.composition
         first = self.stage_events[: self.reference.after]
@@ -163,7 +165,7 @@ class Plan:
         return self.spent.epsilon
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name.
+        """Return the stage of a name.
 
         Raises:
             KeyError: if the plan has none.
@@ -174,8 +176,8 @@ class Plan:
         raise KeyError(f"the plan has no stage {name!r}; it has {[stage.name for stage in self.stages]}")
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as it stands in a ledger; a target that is infinite is null."""
-        return {
+        """Return the plan as it stands in a ledger; a target that is infinite is null, and an `n` of None is left out."""
+        fields = {
             "stages": [stage.access.as_json() | {"count": stage.count, "share": stage.share} for stage in self.stages],
             "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
             "delta": self.delta,
@@ -184,13 +186,14 @@ class Plan:
             "flexible": self.flexible,
             "reference": None if self.reference is None else self.reference.as_json(),
         }
+        return fields if self.n is None else fields | {"n": self.n}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Plan:
-        """The plan that `as_json` described.
+        """Return the plan that `as_json` described.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if the fields describe none.
         """
         check_shape(fields, _SHAPE)
         stages = tuple(Stage(Access.from_json(s), int(s["count"]), s["share"]) for s in fields["stages"])
@@ -199,14 +202,14 @@ class Plan:
             raise ValueError(f"stages {str(names)[:160]}: expected no name twice, and the flexible one among them")
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
         reference = None if fields["reference"] is None else Reference(**fields["reference"])
-        rows = int(fields["max_rows"])
-        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference)
+        rows, n = int(fields["max_rows"]), int(fields["n"]) if "n" in fields else None
+        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n)
 
     def covers(self, accesses: Iterable[tuple[Access, int]]) -> bool:
-        """Whether accesses cost no more than the plan: by their reference, where there is one, else by the budget.
+        """Return whether accesses cost no more than the plan: its reference, where there is one, else its budget.
 
         Args:
-            accesses: those of the first stages, as they are planned, before all others.
+            accesses: the accesses, those of the first stages before all others, as they are planned.
         """
         events = stage_events(accesses, pure=self.delta == 0.0)
         if self.reference is None:
@@ -219,20 +222,25 @@ class Plan:
         return not rest or self.reference.dominates(composed(rest))
 
     def begun_by(self, first: Plan) -> Plan:
-        """This plan, with the stages of a plan that was carried out before it as they were drawn.
+        """Return this plan, with the stages of a plan that was carried out before it as they were drawn.
 
         Raises:
-            PlanMismatch: if it does not begin with these stages, or has another relation, unit or reference.
+            PlanMismatch: if it does not begin with these stages, or has another relation, unit, reference or n.
         """
+        n = first.n if self.n is None else self.n
+        if first.n not in (None, n):
+            raise PlanMismatch(
+                f"the plan is for n={n} records, and the stages that were drawn were planned for n={first.n}"
+            )
         begun = self.stages[: len(first.stages)]
         alike = len(begun) == len(first.stages) and all(map(Stage.draws_as, begun, first.stages))
         same = (self.relation, self.max_rows, self.reference) == (first.relation, first.max_rows, first.reference)
         if not alike or not same:
             raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
-        return replace(self, stages=(*first.stages, *self.stages[len(begun) :]))
+        return replace(self, stages=(*first.stages, *self.stages[len(begun) :]), n=n)
 
     def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
-        """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
+        """Return the plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
 
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
         takes to stay within the budget, or below the reference; its own total never grows.
@@ -271,7 +279,7 @@ class Plan:
         return shortened(low)
 
     def curve(self, name: str, points: int = 16) -> Curve:
-        """Epsilon after each part of stage `name`, with all that comes before it, for a progress bar.
+        """Return epsilon after each part of stage `name`, with all stages before it, for a progress bar.
 
         The knots are computed before the run; between two of them the later one is shown, so that the display never
         understates. It is a display of the plan and not an odometer: stopping early does not lower a certificate.
@@ -290,7 +298,7 @@ class Plan:
         return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
 
     def _up_to(self, accesses: list[tuple[Access, int]]) -> dp_accounting.DpEvent:
-        """What a beginning of the run costs; of accesses that a reference stands for, a part of it that dominates them."""
+        """Return the cost of a beginning of the run; a part of the reference stands for accesses that it dominates."""
         events = [event for _, event in stage_events(accesses)]
         if self.reference is None or len(events) <= self.reference.after:
             return composed(events)

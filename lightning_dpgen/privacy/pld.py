@@ -1,8 +1,8 @@
-"""Privacy loss distributions: of the events that a run is made of, for either relation.
+"""Privacy loss distributions of the events that a run is made of, under either relation.
 
-Composition, rounding and truncation are dp-accounting's, in the quicker form of `dense_loss`. What is ours is the privacy
-profile of the Poisson-sampled Gaussian, in closed form for whole arrays (dp-accounting inverts the loss point by point in
-Python, which takes most of the time of an account), and its bound under replace-one.
+Composition, rounding and truncation are dp-accounting's, in the quicker form of `dense_pld`. The privacy profile of the
+Poisson-sampled Gaussian is computed here, in closed form for whole arrays (dp-accounting inverts the loss point by point in
+Python, which takes most of the time of an account), and so is its bound under replace-one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Unaccountable(ValueError):
 def loss_distribution(
     event: dp_accounting.DpEvent, interval: float, relation: str = ADD_OR_REMOVE_ONE
 ) -> pld.PrivacyLossDistribution:
-    """The privacy loss distribution of one event, rounded up to multiples of `interval`.
+    """Return the privacy loss distribution of one event, rounded up to multiples of `interval`.
 
     Multipliers are those of add-or-remove-one; under replace-one the shift of a Gaussian is doubled here.
 
     Args:
         event: Gaussian, sampled (Poisson) or not, or Laplace; no composition.
-        interval: of the discretisation.
+        interval: the discretisation interval.
         relation: ``add_or_remove_one`` or ``replace_one``.
 
     Raises:
@@ -54,16 +54,17 @@ def loss_distribution(
 
 
 def gaussian_profile(loss: np.ndarray, multiplier: float) -> np.ndarray:
-    """delta(loss) of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+    """Return delta(loss) of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
     upper = 0.5 / multiplier - loss * multiplier
     ratio = loss + log_ndtr(upper - 1.0 / multiplier) - log_ndtr(upper)
     return ndtr(upper) * -np.expm1(np.minimum(ratio, 0.0))
 
 
 def removal_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
-    """delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``N(0)``: ``q delta_Gauss(l)``, ``e^l = 1 + (e^eps - 1) / q``.
+    """Return delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``N(0)``.
 
-    Balle, Barthe and Gaboardi 2018, Theorem 2, with equality. Below log(1-q) the first is everywhere the larger.
+    It is ``q delta_Gauss(l)`` with ``e^l = 1 + (e^eps - 1) / q`` (Balle, Barthe and Gaboardi 2018, Theorem 2, with
+    equality). Below log(1-q) the first density is everywhere the larger.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         loss = epsilon - math.log(rate) + np.log1p(-(1.0 - rate) * np.exp(-epsilon))
@@ -72,7 +73,7 @@ def removal_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.n
 
 
 def addition_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
-    """delta(epsilon) of the same two swapped: ``q e^(eps - l) delta_Gauss(l)``, ``e^-l = 1 + (e^-eps - 1) / q``."""
+    """Return delta(epsilon) of the two swapped: ``q e^(eps - l) delta_Gauss(l)``, ``e^-l = 1 + (e^-eps - 1) / q``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         loss = epsilon + math.log(rate) - np.log1p(-(1.0 - rate) * np.exp(epsilon))
         below = epsilon < -math.log1p(-rate) if rate < 1.0 else np.ones_like(epsilon, dtype=bool)
@@ -80,9 +81,9 @@ def addition_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.
 
 
 def replacement_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
-    """delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``: the worst case of a replaced record.
+    """Return delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``: the worst replaced record.
 
-    That this antipodal pair dominates every other is proved in docs/PRIVACY.md ("Replace-one under sampling"). The loss
+    A proof that this antipodal pair dominates every other is in docs/PRIVACY.md ("Replace-one under sampling"). The loss
     falls in x, and reaches epsilon at ``x = m^2 (asinh(-A sinh(eps/2)) - eps/2)`` with ``A = e^(1 / 2m^2) (1-q)/q``.
     Below 0, by symmetry, ``delta(eps) = 1 - e^eps + e^eps delta(-eps)``.
     """
@@ -111,7 +112,7 @@ def _replaced(multiplier: float, rate: float, interval: float) -> pld.PrivacyLos
 
 
 def _connected(profile, multiplier: float, rate: float, interval: float, adjacency: AdjacencyType) -> pld_pmf.PLDPmf:
-    """Connect-the-dots (Doroshenko and others 2022) on the grid that dp-accounting takes for this mechanism."""
+    """Connect the dots (Doroshenko and others 2022) on the grid that dp-accounting takes for this mechanism."""
     bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
     deltas = np.clip(profile(interval * np.arange(low, high + 1), multiplier, rate), 0.0, 1.0)

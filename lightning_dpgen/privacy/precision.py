@@ -1,4 +1,4 @@
-"""Full precision for what a bound on norms rests on, whatever is set for the rest of a program."""
+"""Full precision for computations on which a bound on norms rests, whatever is set for the rest of a program."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Neither autocast nor what ``torch.set_float32_matmul_precision`` asks for.
+    """Switch off autocast and what ``torch.set_float32_matmul_precision`` asks for.
 
-    In the eleven or eight bits of either a clipped sum would be longer than its bound by up to a hundredth, norms that much
-    too small, and sums that count as exact would be rounded.
+    In their eleven or eight bits a clipped sum would be longer than its bound by up to a hundredth, norms would be too
+    small by as much, and sums that count as exact would be rounded.
     """
     backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
     asked = [backend.fp32_precision for backend in backends]

@@ -1,7 +1,7 @@
-"""The best of a secret number of trials: the law of their number, what choosing among them costs, and how it is drawn.
+"""The best of a secret number of trials: the law of their number, the cost of choosing among them, and the draw.
 
-A grid of runs composes: each is paid for. But where the number of trials is drawn from a law that is fixed in advance,
-stays secret, and nothing of the losers is told, the winner costs little more than two trials, however many there were
+The runs of a grid compose: each is paid for. But if the number of trials is drawn from a law that is fixed in advance and
+stays secret, and nothing is told about the losers, the winner costs little more than two trials, however many there were
 (Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privacy").
 """
 
@@ -19,16 +19,16 @@ from scipy.optimize import brentq
 # The shape of each law, as `RepeatAndSelectDpEvent` has it: truncated negative binomial ones, and the Poisson law.
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 SMALLEST_MEAN, LARGEST_MEAN = 1.01, 1000.0
-# A number that is less likely than this, beyond the mean, stands for all that are larger.
+# A number beyond the mean that is less likely than this stands for all larger ones.
 _NEVER = 1e-18
 
 
 @attrs.frozen
 class OneOfDpEvent(dp_accounting.DpEvent):
-    """One of several events, drawn without a look at the records: never above the largest of theirs.
+    """One of several events, drawn without a look at the records; it costs at most as much as the dearest of them.
 
-    dp-accounting has no such event. What is drawn is told with the outcome, so ``exp((a - 1) D_a)`` of the whole is the
-    mean of that of the parts.
+    dp-accounting has no such event. The draw is told with the outcome, so ``exp((a - 1) D_a)`` of the whole is the mean of
+    that of the parts.
 
     Example:
         >>> OneOfDpEvent([dp_accounting.GaussianDpEvent(2.0), dp_accounting.GaussianDpEvent(3.0)]).events[0]
@@ -39,21 +39,21 @@ class OneOfDpEvent(dp_accounting.DpEvent):
 
 
 def one_of(events: Sequence[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
-    """One of these; of a single one, or several that are equal, that one itself."""
+    """Return the event of one of these; where all are equal, that event itself."""
     different = [event for position, event in enumerate(events) if event not in events[:position]]
     return different[0] if len(different) == 1 else OneOfDpEvent(different)
 
 
 def selected_moments(moments: np.ndarray, orders: Sequence[float], mean: float, shape: float) -> np.ndarray:
-    """Renyi moments of the best of a random number of trials.
+    """Return the Renyi moments of the best of a random number of trials.
 
     Theorem 2 of Papernot and Steinke for the truncated negative binomial laws, Theorem 6 for the Poisson law.
 
     Args:
-        moments: (orders,) of one trial, with its score.
-        orders: above 1.
-        mean: of the number of trials.
-        shape: of its law, one of `SHAPES`.
+        moments: (orders,) the moments of one trial, with its score.
+        orders: numbers above 1.
+        mean: the mean number of trials.
+        shape: the shape of its law, one of `SHAPES`.
 
     Returns:
         (orders,)
@@ -75,12 +75,12 @@ def selected_moments(moments: np.ndarray, orders: Sequence[float], mean: float, 
 
 
 def draw_trial_count(uniform: Callable[[], float], law: str, mean: float) -> int:
-    """A number of trials from that law, which is 0 under the Poisson law alone.
+    """Draw a number of trials from a law; it can be 0 under the Poisson law alone.
 
     Args:
-        uniform: gives independent uniform numbers in [0, 1).
+        uniform: a function that draws independent uniform numbers in [0, 1).
         law: a key of `SHAPES`.
-        mean: of the law, from `SMALLEST_MEAN` to `LARGEST_MEAN`.
+        mean: the mean of the law, from `SMALLEST_MEAN` to `LARGEST_MEAN`.
 
     Example:
         >>> draw_trial_count(lambda: 0.1, "geometric", 2.0)
@@ -95,12 +95,12 @@ def draw_trial_count(uniform: Callable[[], float], law: str, mean: float) -> int
 
 
 def probability_of_none(law: str, mean: float) -> float:
-    """The probability that there is no trial at all."""
+    """Return the probability that there is no trial at all."""
     return math.exp(-mean) if law == "poisson" else 0.0
 
 
 def _law(law: str, mean: float) -> Iterator[tuple[int, float]]:
-    """Numbers in order, with their probabilities."""
+    """Yield the numbers of a law in order, with their probabilities."""
     if law == "poisson":
         number = 0
         while True:
@@ -116,7 +116,7 @@ def _law(law: str, mean: float) -> Iterator[tuple[int, float]]:
 
 
 def _gamma(mean: float, shape: float) -> float:
-    """The parameter of a geometric or logarithmic law of that mean."""
+    """Return the parameter of the geometric or logarithmic law of a mean."""
     if shape == SHAPES["geometric"]:
         return 1.0 / mean
     return brentq(lambda gamma: (1.0 / gamma - 1.0) / -math.log(gamma) - mean, 1e-3 / mean**2, 1.0 - 1e-12, xtol=1e-15)

@@ -15,14 +15,14 @@ from torch import Tensor
 from lightning_dpgen.privacy.errors import RankLost, RanksDiffer
 
 T = TypeVar("T")
-# What rank 0 does alone (a split, measurements) others wait for. One that dies is noticed at once, by its connection.
+# Others wait for what rank 0 does alone (a split, measurements). A rank that dies is noticed at once, by its connection.
 _PATIENCE = timedelta(days=7)
-# Where launchers say which process this is, in the order in which Lightning asks.
+# The variables by which launchers say which process this is, in the order in which Lightning asks.
 _SAID_BY = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
 def launched_as() -> int:
-    """The rank that the launcher of this process has given to it (torchrun, SLURM, Lightning's own); 0 where none has."""
+    """Return the rank that a launcher gave to this process (torchrun, SLURM, Lightning's own); 0 where none has."""
     said = next((os.environ[name] for name in _SAID_BY if os.environ.get(name)), "0")
     return int(said) if said.isdigit() else 0
 
@@ -33,12 +33,12 @@ class Ranks:
     All ranks trust each other as the devices of one machine do: what they exchange is private.
 
     Args:
-        rank: of this process.
-        size: how many there are.
+        rank: the rank of this process.
+        size: the number of processes.
         control: the group over which they talk; tensors on a GPU take the default group.
 
     Raises:
-        RankLost: from whatever needs all of them, when one is gone.
+        RankLost: from any method that needs all of them, when one is gone.
 
     Example:
         >>> Ranks().sum_(torch.ones(2)), Ranks().leads
@@ -51,7 +51,7 @@ class Ranks:
 
     @classmethod
     def joined(cls) -> Ranks:
-        """Those of torch's default process group; called by all of them."""
+        """Make the ranks of torch's default process group; all of them call it."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
         with all_needed():
@@ -59,22 +59,22 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0."""
+        """True if this is rank 0."""
         return self.rank == 0
 
     def sum_(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, in place, bit for bit the same in each."""
+        """Sum values over all ranks, in place, bit for bit the same in each."""
         if self.size > 1:
             with all_needed():
                 dist.all_reduce(values, group=self._control if values.device.type == "cpu" else None)
         return values
 
     def part_of(self, values: Tensor) -> Tensor:
-        """The numbers of a contiguous tensor that fall to this rank, as a view: each number to one rank."""
+        """Return the numbers of a contiguous tensor that fall to this rank, as a view: each number to one rank."""
         return values.view(-1).tensor_split(self.size)[self.rank]
 
     def broadcast_object(self, value: T | None = None) -> T:
-        """What rank 0 says; the value of others is not looked at."""
+        """Return the value of rank 0; that of others is not looked at."""
         if self.size == 1:
             return value
         said = [value]
@@ -83,14 +83,14 @@ class Ranks:
         return said[0]
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
-        """Put those of rank 0 in the place of everybody's."""
+        """Put the tensors of rank 0 in the place of all ranks' own."""
         if self.size > 1:
             with all_needed():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0, group=self._control if tensor.device.type == "cpu" else None)
 
     def assert_equal(self, what: str, value: Any) -> None:
-        """See that all ranks have an equal value.
+        """Check that all ranks have an equal value.
 
         Raises:
             RanksDiffer: in every rank, naming one that differs from rank 0.
@@ -108,12 +108,12 @@ class Ranks:
                 )
 
     def agree(self, *values: Any) -> None:
-        """Take down what all ranks must have alike, such as how large a noise is; `compare` sees to it."""
+        """Take down values that all ranks must have alike, such as the size of a noise; `compare` checks them."""
         if self.size > 1:
             self._said = hashlib.blake2b(self._said + repr(values).encode(), digest_size=16).digest()
 
     def compare(self) -> None:
-        """See that all ranks have taken down the same.
+        """Check that all ranks have taken down the same.
 
         Raises:
             RanksDiffer: in every rank, naming one that differs from rank 0.
@@ -121,7 +121,7 @@ class Ranks:
         self.assert_equal("clipping rule, bound or divisor", self._said)
 
     def leader_first(self, work: Callable[[], T]) -> T:
-        """Let rank 0 do its work, and then, if it was done, the others theirs."""
+        """Let rank 0 do its work, and then, if that succeeded, the others theirs."""
         if self.size > 1 and not self.leads and not self.broadcast_object():
             raise RankLost("rank 0 could not do its part, and has said why")
         done = False
@@ -136,7 +136,7 @@ class Ranks:
 
 @contextmanager
 def all_needed() -> Iterator[None]:
-    """Within it, an error of torch's process groups is a `RankLost`."""
+    """Raise an error of torch's process groups as a `RankLost`, within the block."""
     try:
         yield
     except RuntimeError as error:

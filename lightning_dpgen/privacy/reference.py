@@ -1,7 +1,7 @@
-"""One Gaussian that stands in an account for accesses that are planned later, and whether what was planned stays below it.
+"""One Gaussian that stands in an account for accesses that are planned later, and the check that these stay below it.
 
 A plan that is made from what an access has released is adaptive: its events may not be composed as if they had been
-fixed. So a reference is fixed before that access, and whatever is planned afterwards must be dominated by it, at every
+fixed. So a reference is fixed before that access, and it must dominate everything that is planned afterwards, at every
 epsilon and in both directions. Then the access and the reference together dominate the run (docs/PRIVACY.md, "Plans made
 from what was bought").
 """
@@ -18,15 +18,17 @@ import dp_accounting
 import numpy as np
 from scipy.special import log_ndtr
 
-from lightning_dpgen.privacy.accountant import gaussian_shift, hashable, intervals_for, profile, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import intervals_for, profile, spent
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.event_parts import gaussian_shift, hashable
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.renyi import spent_by_rdp
 
-# Pieces of a profile. Tangents and chords of so many differ by a part in 1e4 at most.
+# Pieces of a profile. With so many, tangents and chords differ by a part in 1e4 at most.
 _PIECES = 160
 # A finer discretisation has to lower a shift by more than this part of it to be worth another halving.
 _SETTLED = 1e-3
-# By what part a shift is raised, at most, to make up for the difference of tangents and chords.
+# The largest part by which a shift is raised, to make up for the difference of tangents and chords.
 _MOST_RAISED = 1e-2
 
 
@@ -45,17 +47,17 @@ class Shift:
 
 @dataclass(frozen=True)
 class Reference:
-    """What stands for all accesses after the first stages of a plan.
+    """A Gaussian that stands for all accesses after the first stages of a plan.
 
     Args:
-        multiplier: of the Gaussian, under add-or-remove-one.
+        multiplier: the multiplier of the Gaussian, under add-or-remove-one.
         failure: a probability beside it, which the plan's delta pays for; 0 where only full passes with Gaussian noise
             can follow, which need none.
-        after: how many stages come before; their accesses are fixed.
+        after: the number of stages that come before; their accesses are fixed.
         replaceable: whether it also dominates, with twice its shift and twice its failure, when a record is replaced.
 
     Raises:
-        ValueError: for a multiplier, a failure or a number of stages that is none.
+        ValueError: for a multiplier, a failure or a number of stages out of range.
 
     Example:
         >>> reference = Reference(1.0, 1e-6, after=1)
@@ -79,14 +81,14 @@ class Reference:
 
     @property
     def event(self) -> dp_accounting.DpEvent:
-        """What an accountant is handed in the place of the accesses."""
+        """The event that an accountant takes in the place of the accesses."""
         gaussian = dp_accounting.GaussianDpEvent(self.multiplier)
         if not self.failure:
             return gaussian
         return dp_accounting.ComposedDpEvent([gaussian, EpsilonDeltaDpEvent(0.0, self.failure)])
 
     def dominates(self, event: dp_accounting.DpEvent) -> bool:
-        """Whether an event is dominated, under each relation that the reference is for."""
+        """Return whether the reference dominates an event, under each relation that it is for."""
         return all(self.used(event, relation).shift <= 1.0 for relation in self.relations)
 
     @property
@@ -94,23 +96,23 @@ class Reference:
         return (ADD_OR_REMOVE_ONE, REPLACE_ONE) if self.replaceable else (ADD_OR_REMOVE_ONE,)
 
     def used(self, event: dp_accounting.DpEvent, relation: str = ADD_OR_REMOVE_ONE, interval: float | None = None) -> Shift:
-        """The `dominating_shift` of an event over that of the reference: 1 where the reference is just used up."""
+        """Return the `dominating_shift` of an event over that of the reference: 1 where the reference is just used up."""
         times = 2.0 if relation == REPLACE_ONE else 1.0
         found = dominating_shift(event, times * self.failure, relation, interval)
         return replace(found, shift=found.shift * self.multiplier / times)
 
     def as_json(self) -> dict[str, Any]:
-        """The reference as it stands in a ledger."""
+        """Return the reference as it stands in a ledger."""
         return {
             "multiplier": self.multiplier, "failure": self.failure, "after": self.after, "replaceable": self.replaceable,
         }  # fmt: skip
 
 
 def read_reference(event: dp_accounting.DpEvent, after: int, *, replaceable: bool) -> Reference:
-    """The reference whose `event` this is.
+    """Return the reference whose `event` this is.
 
     Raises:
-        ValueError: if it is that of none.
+        ValueError: if it is the event of no reference.
 
     Example:
         >>> read_reference(Reference(2.0, 1e-7, 1).event, 1, replaceable=False)
@@ -128,19 +130,19 @@ def read_reference(event: dp_accounting.DpEvent, after: int, *, replaceable: boo
 def dominating_shift(
     event: dp_accounting.DpEvent, failure: float, relation: str = ADD_OR_REMOVE_ONE, interval: float | None = None
 ) -> Shift:
-    """The shift of a Gaussian that dominates an event beside a failure: a little above the smallest such shift.
+    """Return the shift of a Gaussian that dominates an event beside a failure: a little above the smallest such shift.
 
     With H the profile, ``H(event) <= failure + (1 - failure) H(Gaussian)`` holds at every epsilon and in both directions.
     Unsampled Gaussians are one Gaussian, exactly. Otherwise profiles are compared piece by piece. As a function of
     ``alpha = e^epsilon`` a profile is convex: that of the event lies below its chord, and upper bounds of it at both ends
     bound it in between; that of the Gaussian lies above its tangent. So a tangent that is above the chord at both ends of a
-    piece shows it for the piece. Beyond the last one the event's profile is below the failure.
+    piece proves domination on the piece. Beyond the last piece the event's profile is below the failure.
 
     Args:
         event: an event tree.
         failure: the probability of failing, in [0, 1).
-        relation: under which.
-        interval: use this discretisation alone (quick looks); None halves it until the shift settles.
+        relation: ``add_or_remove_one`` or ``replace_one``.
+        interval: the only discretisation interval to use, for quick looks; None halves it until the shift settles.
 
     Returns:
         The shift; none is found for an event that fails itself, is not private, or, with ``failure=0``, is no Gaussian.
@@ -155,7 +157,7 @@ def dominating_shift(
     return _dominating_shift(hashable(event), failure, relation, interval)
 
 
-# Whoever solves for noise, extends a plan and certifies it asks for the same.
+# The solver of noise, the extension of a plan and its certificate ask for the same.
 @functools.lru_cache(maxsize=256)
 def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: str, interval: float | None) -> Shift:
     exact = gaussian_shift(event)
@@ -184,7 +186,7 @@ def _fails(event: dp_accounting.DpEvent) -> bool:
 
 
 def _shift_at(event: dp_accounting.DpEvent, failure: float, relation: str, interval: float) -> float:
-    # From where on the event's profile is below the failure.
+    # From here on the event's profile is below the failure.
     end = spent(event, failure / 2, relation=relation, interval=interval).epsilon
     if not math.isfinite(end):
         return math.inf
@@ -201,7 +203,7 @@ def _shift_at(event: dp_accounting.DpEvent, failure: float, relation: str, inter
 
 
 def _smallest_shift(epsilons: np.ndarray, deltas: np.ndarray) -> float:
-    """That of the Gaussian whose profile is as large as some deltas at the points themselves."""
+    """Return the shift of the Gaussian whose profile is as large as some deltas at the points themselves."""
     low, high = np.full(len(epsilons), math.log(1e-9)), np.full(len(epsilons), math.log(1e3))
     for _ in range(50):
         middle = (low + high) / 2
@@ -211,10 +213,10 @@ def _smallest_shift(epsilons: np.ndarray, deltas: np.ndarray) -> float:
 
 
 def _is_above(shift: float, failure: float, epsilons: np.ndarray, deltas: np.ndarray) -> bool:
-    """Whether tangents of the Gaussian's profile, each at the middle of a piece, are above the chords."""
+    """Return whether tangents of the Gaussian's profile, each at the middle of a piece, are above the chords."""
     middle = (epsilons[:-1] + epsilons[1:]) / 2
     value = _gaussian_profile(middle, shift)
-    # Minus alpha times the slope in alpha, which is the probability of a greater loss.
+    # This is minus alpha times the slope in alpha, the probability of a greater loss.
     fall = np.exp(middle + log_ndtr(-middle / shift - shift / 2))
     for ends, bounds in ((epsilons[:-1], deltas[:-1]), (epsilons[1:], deltas[1:])):
         tangent = value - fall * np.expm1(ends - middle)
@@ -224,7 +226,7 @@ def _is_above(shift: float, failure: float, epsilons: np.ndarray, deltas: np.nda
 
 
 def _gaussian_profile(epsilons: np.ndarray, shift: np.ndarray | float) -> np.ndarray:
-    """delta at each epsilon of a Gaussian (Balle and Wang 2018, Theorem 8)."""
+    """Return delta at each epsilon of a Gaussian (Balle and Wang 2018, Theorem 8)."""
     first = log_ndtr(shift / 2 - epsilons / shift)
     ratio = epsilons + log_ndtr(-shift / 2 - epsilons / shift) - first
     return np.exp(first) * -np.expm1(np.minimum(ratio, 0.0))

@@ -1,4 +1,4 @@
-"""What a run is made with: versions that a certificate names, and that all processes of a run have alike."""
+"""The software that a run is made with: versions that a certificate names, the same in all processes of a run."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that a release depends on, and of Python."""
+    """Return the versions of the packages that a release depends on, and of Python."""
     return {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}

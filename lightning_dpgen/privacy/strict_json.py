@@ -1,4 +1,4 @@
-"""JSON from outside: every reader gets the same of it, and it is measured before anything is built from it."""
+"""JSON from outside: every reader gets the same value from it, and it is measured before anything is built from it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _STEPS[[ord("["), ord("{")]], _STEPS[[ord("]"), ord("}")]] = 1, -1
 def parse_json(
     content: bytes, *, most_values: int = MOST_VALUES, most_depth: int = MOST_DEPTH, lone_surrogates: bool = False
 ) -> Any:
-    """The value that a JSON text stands for, if every reader of JSON gets the same value of it.
+    """Return the value that a JSON text stands for, if every reader of JSON gets the same value from it.
 
-    No key twice, no NaN or infinity, no number that a double cannot hold. The count of values and the depth are bounded
-    before a value is built, so the cost is linear in the length of the text.
+    It has no key twice, no NaN or infinity, and no number that a double cannot hold. The count of values and the depth are
+    bounded before a value is built, so the cost is linear in the length of the text.
 
     Args:
         content: the text, in UTF-8, of a length that the caller has bounded.
-        most_values, most_depth: how many values it may hold at all levels, and how many levels.
+        most_values, most_depth: the most values that it may hold at all levels, and the most levels.
         lone_surrogates: whether text may hold halves of surrogate pairs, as names of files do that are not UTF-8.
 
     Raises:
-        ValueError: saying in one line what is wrong with it.
+        ValueError: saying in one line what is wrong with the text.
 
     Example:
         >>> parse_json(b'{"a": [1, 2.5]}')
@@ -65,7 +65,7 @@ def parse_json(
 
 
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """The object in a file.
+    """Return the object in a file.
 
     Raises:
         ValueError: naming the file and what is wrong, if it is too large, is no JSON object, or says two things.
@@ -76,7 +76,7 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
 
 
 def read_object(file: BinaryIO, name: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """The object in a file that is open.
+    """Return the object in an open file.
 
     Raises:
         ValueError: as `read_json`.
@@ -95,7 +95,7 @@ def read_object(file: BinaryIO, name: str, *, most_bytes: int = MOST_BYTES) -> d
 
 
 def shape(**properties: Any) -> jsonschema.Validator:
-    """What `check_shape` holds an object to: these keys, each with its JSON schema, and any others besides.
+    """Make the validator of `check_shape` for an object with these keys, each with its JSON schema, and any others besides.
 
     Keys that end in ``_`` may be left out (the ``_`` is not part of the key).
     """
@@ -105,7 +105,7 @@ def shape(**properties: Any) -> jsonschema.Validator:
 
 
 def check_shape(value: Any, expected: jsonschema.Validator) -> None:
-    """Refuse a value of JSON that is not of the shape that its reader relies on.
+    """Refuse a JSON value that has not the shape that its reader relies on.
 
     Raises:
         ValueError: naming the place and what was expected there, in one line.
@@ -123,7 +123,7 @@ def check_shape(value: Any, expected: jsonschema.Validator) -> None:
 
 def _check_size(content: bytes, most_values: int, most_depth: int) -> None:
     opened = content.count(b"[") + content.count(b"{")
-    # Brackets and commas within text count here, too; only where there are many is it worth a look without text.
+    # Brackets and commas within text count here, too; a look without text is only worth it where there are many.
     if opened <= most_depth and opened + content.count(b",") < most_values:
         return
     bare = _TEXTS.sub(b"", content)
@@ -135,7 +135,7 @@ def _check_size(content: bytes, most_values: int, most_depth: int) -> None:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers differ in which of two equal keys they take, so a text that has them says two things."""
+    """Make a dict, and refuse a key that stands twice: readers differ in which of the two they take."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -5,43 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dp_accounting
 import filelock
-import numpy as np
 
-from lightning_dpgen.privacy import chain, durable
-from lightning_dpgen.privacy.accountant import (
-    RDP_ORDERS,
-    check_delta,
-    converted,
-    failure_probability,
-    pure_moments,
-    renyi_moments,
-    round_up,
-)
+from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.folders import read_plain
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.gaussian_cost import check_delta
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, Unaccountable
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strict_json import check_shape, shape
+from lightning_dpgen.privacy.study_total import Total, composed
 
 FORMAT_VERSION = 2
 # Seconds that a run waits for others to write their line.
 _PATIENCE = 60.0
-# The part of delta from which failures and pairs are paid where runs are composed by moments; the orders have the rest.
-_PAIRS = 0.5
-# Beyond it there is no delta left, and exp would overflow.
-_LARGEST_EXPONENT = 700.0
-KEY = "fingerprint.key"
-_KEY_BYTES = 16
 # For a file that is read only to see whether it is a study.
 _LARGEST_FILE = 2**26
 _TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
@@ -59,47 +43,31 @@ _ENTRY = shape(
 )
 
 
-@dataclass(frozen=True)
-class Total:
-    """What the runs of a study tell together.
-
-    Args:
-        epsilon, delta: upper bounds.
-        relation: under which: that of the first run.
-        runs: how many.
-    """
-
-    epsilon: float
-    delta: float
-    relation: str
-    runs: int
-
-
 class Study:
     """Runs on one population under one name, in an append-only file, against a total.
 
-    Whoever asks several times pays several times: before a run draws anything, its event is entered, and a run that would
-    pass the total is refused. Budgets of later runs may follow from the results of earlier ones. The first run says how
-    they are composed (docs/PRIVACY.md, "Studies"):
+    Each run is paid for: before a run draws anything, its event is entered, and a run that would pass the total is
+    refused. Budgets of later runs may follow from the results of earlier ones. The first run decides how they are composed
+    (docs/PRIVACY.md, "Studies"):
 
     * by Renyi moments, where it has them and is under add-or-remove-one. A pair (epsilon, delta) has the moments of
       randomised response, but for a failure of probability delta. Each order has a part of the total's delta, and failures
       have a half of it, fixed with the total.
     * else by pairs, whose epsilons and deltas add up. Under replace-one a run of add-or-remove-one enters with what it
-      costs there: as it was accounted for, or, of a pair (e, d), as (2 e, (1 + exp e) d).
+      costs there: as it was accounted for, or, for a pair (e, d), as (2 e, (1 + exp e) d).
 
     A study that began under add-or-remove-one takes no run under replace-one.
 
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
     time lose nothing. A second file beside it (``.heads``) names the last line, so that lines lost at the end are noticed.
-    Of records it holds a keyed fingerprint at most; its owner alone may read it.
+    The file holds at most a keyed fingerprint of records; its owner alone may read it.
 
     Args:
-        path: of the file; it is made with its total, or must have been made with the same.
+        path: the file; it is made with its total, or must have been made with the same.
         epsilon, delta: the total; None takes that of the file.
 
     Attributes:
-        records: a keyed fingerprint of the records of this run, which stands beside its entry, if it is known; private.
+        records: a keyed fingerprint of the records of this run, which is written beside its entry, if known; private.
 
     Raises:
         LedgerError: if the file is damaged, of another version, or has another total; if there is none and no total.
@@ -143,12 +111,12 @@ class Study:
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """The name of its file."""
         return self.path.stem
 
     @property
     def total(self) -> Total:
-        """What has been entered, composed.
+        """The cost of all entered runs together.
 
         Raises:
             LedgerError: if the file is damaged.
@@ -169,25 +137,25 @@ class Study:
         moments: bool | None = None,
         replaced: tuple[float, float] | None = None,
     ) -> Total:
-        """Charge a run, before it draws; of a run that enters again (resumed, extended) the last event counts.
+        """Charge a run before it draws; where a run enters again (resumed, extended), its last event counts.
 
         Args:
             run: its identity, that of its ledger.
-            event: all that it will draw.
-            relation: under which.
+            event: the event of all that it will draw.
+            relation: the relation of the event.
             pair: its (epsilon, delta), by which it enters a study of pairs.
             moments: whether the Renyi moments of its event bound it, under add-or-remove-one and at a delta above 0; None
-                for whether no pair is given.
-            replaced: what a run under add-or-remove-one costs as a pair under replace-one, if that is known.
+                is True where no pair is given.
+            replaced: the cost of a run under add-or-remove-one as a pair under replace-one, if that is known.
 
         Returns:
-            What the study has spent with it.
+            The total of the study with this run.
 
         Raises:
             BudgetTooSmall: if that passes the total; nothing has been written then.
             LedgerError: if the file is damaged, no pair is given where one is needed, or a run under replace-one would
                 enter a study that began under add-or-remove-one.
-            ValueError: for a pair or a relation that is none, or moments under replace-one.
+            ValueError: for a pair or a relation out of range, or moments under replace-one.
         """
         return self._with(run, event, relation, pair, moments, replaced, write=True)
 
@@ -201,11 +169,11 @@ class Study:
         moments: bool | None = None,
         replaced: tuple[float, float] | None = None,
     ) -> Total:
-        """As `enter`, but nothing is written; without an identity, of a run that is not begun."""
+        """Compute what `enter` would return, and write nothing; without an identity, for a run that is not begun."""
         return self._with(run, event, relation, pair, moments, replaced, write=False)
 
     def knows(self, records: str) -> bool:
-        """Whether a run on these records was entered, by their fingerprint."""
+        """Return whether a run on the records of this fingerprint was entered."""
         with self._held():
             return any(entry.get("records") == records for entry in self._read()[1])
 
@@ -250,7 +218,7 @@ class Study:
         return total
 
     def _compared(self, before: Total, after: Total) -> str:
-        """What had been spent, and why a run does not fit, in words."""
+        """Return in words what had been spent, and why a run does not fit."""
         runs = f"{before.runs} run{'s have' if before.runs != 1 else ' has'} spent epsilon {round_up(before.epsilon):g}"
         spent = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
         if math.isfinite(after.epsilon):
@@ -258,40 +226,7 @@ class Study:
         return f"{spent}, and with this one no epsilon holds at that delta"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
-        last = {entry["run"]: entry for entry in entries}
-        # How runs are composed is fixed before any of them has a result.
-        relation, moments = (entries[0]["relation"], entries[0]["moments"]) if entries else (ADD_OR_REMOVE_ONE, True)
-        if relation == ADD_OR_REMOVE_ONE and any(entry["relation"] != relation for entry in last.values()):
-            raise Unaccountable(
-                f"it is about a record replaced ({REPLACE_ONE}), and the first run of this study about one added or "
-                "removed, for which that has no account; begin another study with a run about a record replaced"
-            )
-        compose = self._by_moments if moments else self._by_pairs
-        return Total(compose(list(last.values()), relation), self.delta, relation, len(last))
-
-    def _by_pairs(self, entries: Sequence[Mapping[str, Any]], relation: str) -> float:
-        pairs = [_pair(entry, relation) for entry in entries]
-        within = math.fsum(delta for _, delta in pairs) <= self.delta
-        return math.fsum(epsilon for epsilon, _ in pairs) if within else math.inf
-
-    def _by_moments(self, entries: Sequence[Mapping[str, Any]], relation: str) -> float:
-        moments, failures = np.zeros(len(RDP_ORDERS)), []
-        for entry in entries:
-            if entry["moments"]:
-                event = decode(entry["event"])
-                moments += renyi_moments(event, RDP_ORDERS)
-                failures.append(failure_probability(event))
-            else:
-                epsilon, delta = _pair(entry, relation)
-                moments += pure_moments(epsilon, RDP_ORDERS)
-                failures.append(delta)
-        if math.fsum(failures) > _PAIRS * self.delta:
-            return math.inf
-        if not entries:
-            return 0.0
-        shares = _shares(self.epsilon, self.delta)
-        found = zip(RDP_ORDERS, moments, strict=True)
-        return max(0.0, min(float(moment) + converted(a, self.delta * shares[a]) for a, moment in found))
+        return composed(entries, self.epsilon, self.delta)
 
     def _held(self) -> filelock.BaseFileLock:
         if not self.path.parent.is_dir():
@@ -311,7 +246,7 @@ class Study:
             chain.append(file, known, lines.ending + text, heads[-1])
 
     def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]], chain.Lines]:
-        """The first line, the entries, and where they end."""
+        """Return the first line, the entries, and all lines with their end."""
         file, known = chain.reopen(self._file)
         with file, known:
             lines = chain.Lines(self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study")
@@ -319,38 +254,8 @@ class Study:
         return read[0], read[1:], lines
 
 
-def fingerprint_key(folder: Path) -> str:
-    """The key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine.
-
-    Raises:
-        LedgerError: if it is damaged.
-        OSError: if it is no plain file, or cannot be read.
-    """
-    path = folder / KEY
-    with chain.hold(path, _PATIENCE):
-        if not os.path.lexists(path):
-            durable.write(path, secrets.token_hex(_KEY_BYTES).encode())
-        key = _read_key(path)
-    if key is None:
-        raise LedgerError(f"{path}: is not a key of fingerprints, or only a part of one; delete it, and another is made")
-    return key
-
-
-def known_key(folder: Path) -> str | None:
-    """The same key, where a study has made one; nothing in the folder is made, locked or changed."""
-    try:
-        return _read_key(folder / KEY)
-    except OSError:
-        return None
-
-
-def _read_key(path: Path) -> str | None:
-    key = read_plain(path, _LARGEST_FILE)
-    return key.decode() if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * _KEY_BYTES), key) else None
-
-
 def recorded(path: Path) -> frozenset[str]:
-    """The fingerprints of all records of which a study knows; none where a file is no sound study.
+    """Return the fingerprints of all records that a study knows; none where a file is no sound study.
 
     The file may be anybody's: nothing is made, locked or changed.
     """
@@ -365,7 +270,7 @@ def recorded(path: Path) -> frozenset[str]:
 
 
 def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
-    """The first line and the entries.
+    """Return the first line and the entries.
 
     Raises:
         LedgerError: if one of them is damaged.
@@ -380,31 +285,6 @@ def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
             raise lines.damaged(number, str(error)) from None
         read.append(line)
     return read
-
-
-def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
-    """What a run costs as (epsilon, delta) under a relation.
-
-    Raises:
-        Unaccountable: if it has entered with no pair.
-    """
-    if entry["relation"] != relation and entry["replaced"] is not None:
-        return tuple(entry["replaced"])
-    if entry["pair"] is None:
-        raise Unaccountable("runs of this study enter with their (epsilon, delta), as its first one did; expected a pair")
-    epsilon, delta = entry["pair"]
-    if entry["relation"] == relation:
-        return epsilon, delta
-    # A record replaced is one removed and one added.
-    return 2.0 * epsilon, delta * (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT)))
-
-
-def _shares(epsilon: float, delta: float) -> dict[int, float]:
-    """Of delta, by order, fixed with the total: to the order at which a Gaussian would use it up as much as to all."""
-    of_all = (1.0 - _PAIRS) / 2.0
-    first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
-    rest = of_all / (len(RDP_ORDERS) - 1)
-    return {order: of_all if order == first else rest for order in RDP_ORDERS}
 
 
 def _now() -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.account import OpenAccess
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.projection.sensitivity import l1_of_a_row, l2_of_a_row, largest_row
 
 

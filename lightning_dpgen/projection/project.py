@@ -13,10 +13,11 @@ import torch
 
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import REPLACE_ONE
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.sampling.csr import check_csr

@@ -14,12 +14,15 @@ from typing import Any
 import dp_accounting
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import INTERVALS, gaussian_mu, round_up, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import composed, encode, stage_events
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.text import printable

@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
 from lightning_dpgen.release.pages import environment
 from lightning_dpgen.release.text import markdown, value_text

@@ -20,21 +20,16 @@ import numpy as np
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
-from lightning_dpgen.privacy.accountant import (
-    ADD_OR_REMOVE_ONE,
-    INTERVALS,
-    REPLACE_ONE,
-    gaussian_history,
-    round_up,
-    spent,
-    spent_by_rdp,
-    without_failures,
-)
+from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.reference import Reference, read_reference
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long

@@ -12,7 +12,6 @@ from typing import Any
 from scipy.optimize import brentq
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none

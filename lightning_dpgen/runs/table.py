@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.accountant import REPLACE_ONE, round_up, spent
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.rounding import round_up
 
 _KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace", PURE: "pure"}
 _METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}

@@ -1,1 +1,1 @@
-"""How records are drawn: stores, Poisson lots, multi-hot records."""
+"""The drawing of records: stores, Poisson lots, multi-hot records."""

@@ -13,17 +13,17 @@ import numpy as np
 
 from lightning_dpgen.sampling.errors import BadRecords
 
-# As many as an index of 32 bits tells apart: no record that is ever written out is as wide.
+# The number of columns that an index of 32 bits tells apart: no record that is ever written out is as wide.
 MOST_COLUMNS = 2**31 - 1
 _INDEX = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def check_csr(matrix: Any, name: str) -> None:
-    """Refuse a CSR matrix whose arrays do not fit together. Nothing but numpy looks at them.
+    """Refuse a CSR matrix whose arrays do not fit together. Only numpy looks at them.
 
     Args:
-        matrix: of format ``csr``, or ``csc``, which is the same of its transpose, and of two dimensions.
-        name: what it is called in an error.
+        matrix: a matrix of two dimensions, in format ``csr``, or ``csc``, the same format for its transpose.
+        name: its name in an error.
 
     Raises:
         BadRecords: naming the part that is damaged. It quotes no number of the matrix, which may be private.
@@ -43,7 +43,7 @@ def check_csr(matrix: Any, name: str) -> None:
 
 
 def problem_of(shape: tuple[int, ...], indptr: Any, indices: Any, data: Any) -> str | None:
-    """The first thing that is wrong with a matrix, in words; None if it is sound."""
+    """Return in words the first thing that is wrong with a matrix; None if it is sound."""
     for name, part in (("indptr", indptr), ("indices", indices), ("data", data)):
         if not isinstance(part, np.ndarray) or part.ndim != 1:
             return f"{name} must be an array of one dimension"

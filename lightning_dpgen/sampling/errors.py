@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class BadRecords(ValueError):
-    """The records are not what the schema declares, or not kept in what lots can be drawn from."""
+    """The records are not what the schema declares, or are kept in a form that no lot can be drawn from."""

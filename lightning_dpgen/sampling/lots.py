@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.sampling.contents import check_finite, content
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.stores import Store, check_finite, content, store_of
+from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.stores import Store
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Lot:
     Args:
         records: (B, m), or a tuple, list or dict of tensors (B, ...); B is random and may be 0.
         offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
-        draw: its identity; copies of a lot share it. A lot that is made by hand has one that no step can be taken with:
-            lots to learn from are those of `PoissonLots`.
+        draw: its identity, which copies of a lot share. No step can be taken with the identity of a lot that is made by
+            hand: lots to learn from are those of `PoissonLots`.
 
     Raises:
         ValueError: for more records than were drawn.
@@ -48,13 +50,13 @@ class Lot:
         return tree_leaves(self.records)
 
     def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
-        """With `change` done to each tensor."""
+        """Return the lot with `change` applied to each tensor."""
         return Lot(tree_map(change, self.records), self.offsets if offsets is None else offsets, self.draw)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
-        """On that device; real numbers in that precision.
+        """Return the lot on a device, with real numbers in a precision.
 
-        A GPU copies from pinned memory while the program goes on: whatever is queued there next finds the whole lot, and
+        A GPU copies from pinned memory while the program goes on: work that is queued there next finds the whole lot, and
         torch keeps the pinned memory until it has been read.
         """
         device = torch.device(device)
@@ -63,13 +65,13 @@ class Lot:
             wanted = dtype if x.is_floating_point() else None
             if device.type != "cuda" or x.device.type != "cpu":
                 return x.to(device, wanted)
-            # Converted there: on the way, it would go through memory that is not pinned, and be waited for.
+            # It is converted on the device: on the way it would pass through memory that is not pinned, and block.
             return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
 
         return self.mapped(moved)
 
     def cut(self, size: int) -> Iterator[Lot]:
-        """The same records in lots of `size` at most, for `MicroBatches`: one of none, if there are none.
+        """Cut the records into lots of at most `size`, for `MicroBatches`; an empty lot yields one empty lot.
 
         Example:
             >>> [(len(part), part.offsets) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).cut(2)]
@@ -84,20 +86,20 @@ class Lot:
 class PoissonLots:
     """An endless source of Poisson lots.
 
-    Sampling is a random size and distinct positions, whose records are fetched at once; an empty lot is a lot like any
+    Sampling draws a random size and distinct positions, whose records are fetched at once. An empty lot is a lot like any
     other, since skipping it would tell that it was empty. Records stay where they are: no copy of them is made. Where
     several processes share the account, each record (or person) belongs to one of them, by an independent draw that rank 0
     makes when the first lot is asked for and that stays among them; all are given the same records, and a lot is the part
     of one that falls to this process.
 
     Args:
-        records: what `store_of` takes: a tensor or array in memory or memory-mapped, a CSR matrix, a tuple or dict of
-            columns, a map-style Dataset, or a store. Finite (`check_finite`).
-        account: its plan says the rate, its private stream draws the samples.
+        records: anything that `store_of` takes: a tensor or array in memory or memory-mapped, a CSR matrix, a tuple or
+            dict of columns, a map-style Dataset, or a store. Finite (`check_finite`).
+        account: the account whose plan says the rate and whose private stream draws the samples.
         stage: the plan's stage that the lots are for.
         clusters: (N,) whole numbers, the component of each record, in 0..k-1; None puts all into the first.
-        k: number of components.
-        persons: (N,) whole numbers, whose each record is, where one person has several: a lot holds all of a person's
+        k: the number of components.
+        persons: (N,) whole numbers, the person of each record, where one person has several: a lot holds all of a person's
             records or none. None takes the store's own, if it has any.
 
     Raises:
@@ -126,7 +128,7 @@ class PoissonLots:
     ) -> None:
         self._store = store_of(records)
         self._person_of = persons_of(self._store, persons, account.plan.max_rows)
-        # Positions are drawn in the order of components; `order` says which record is at each, None if all are in place.
+        # Positions are drawn in the order of components; `_order` says which record is at each, None if all are in place.
         if clusters is None:
             self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
         else:
@@ -163,11 +165,11 @@ class PoissonLots:
 
     @property
     def empty(self) -> Any:
-        """The records of a lot of none: their shapes and types, which are public."""
+        """The records of an empty lot: their shapes and types, which are public."""
         return self._store.take(np.zeros(0, dtype=np.int64))
 
     def draw(self) -> Lot:
-        """One Poisson lot, or this process's part of it."""
+        """Draw one Poisson lot, or this process's part of it."""
         if not self._divided:
             self._divide()
         if self._persons is None:
@@ -196,7 +198,7 @@ class _Persons:
         return len(self.starts) - 1
 
     def records(self, persons: np.ndarray) -> np.ndarray:
-        """The sorted positions of all records of these persons."""
+        """Return the sorted positions of all records of these persons."""
         starts = self.starts[persons]
         counts = self.starts[persons + 1] - starts
         ends = counts.cumsum()
@@ -204,12 +206,12 @@ class _Persons:
 
 
 def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.ndarray | None:
-    """Whose each record is, checked; None where nobody has several.
+    """Return the person of each record, checked; None where each person has one.
 
     Raises:
         BadRecords: for a person with more than `max_rows` records.
-        ValueError: for persons that are not (N,) whole numbers, or none where the plan is about persons: records drawn one
-            by one would be in nearly every lot with one of theirs.
+        ValueError: for persons that are not (N,) whole numbers, or for no persons where the plan is about them: if records
+            were drawn one by one, nearly every lot would hold one of a person's.
     """
     persons = store.persons if persons is None else np.asarray(persons)
     if persons is None:
@@ -230,7 +232,7 @@ def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.nd
 
 
 def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
-    # Neither says a number of records, nor what it found.
+    # Neither message tells the number of records, nor what was found.
     if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
         raise ValueError("clusters: expected (N,) whole numbers, one a record; make them of the same records")
     if n and (clusters.min() < 0 or clusters.max() >= k):
@@ -239,15 +241,15 @@ def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
 
 
 class LotBlocks:
-    """A run's lots in blocks: what a Trainer takes as its dataloader.
+    """The lots of a run in blocks, which a Trainer takes as its dataloader.
 
     Each batch that Lightning sees is a block of several lots, so that its overhead is paid once a block. Lots are drawn
-    when they are asked for. The number of steps is the plan's, never a function of how many records there are.
+    when they are asked for. The number of steps is the plan's, never a function of the number of records.
 
     Args:
-        lots: where lots come from.
-        steps: how many lots in all.
-        block: how many lots a batch.
+        lots: the source of lots.
+        steps: the number of lots in all.
+        block: the number of lots in a batch.
     """
 
     def __init__(self, lots: PoissonLots, steps: int, block: int) -> None:
@@ -258,7 +260,7 @@ class LotBlocks:
 
     @property
     def empty(self) -> Any:
-        """The records of a lot of none: their shapes and types."""
+        """The records of an empty lot: their shapes and types."""
         return self._lots.empty
 
     def __iter__(self) -> Iterator[list]:
@@ -274,13 +276,13 @@ def poisson_loader(
     block: int | None = None,
     persons: np.ndarray | None = None,
 ) -> LotBlocks:
-    """All lots of a run, for a Trainer: what takes the place of a DataLoader.
+    """Make the loader of all lots of a run, which takes the place of a DataLoader in a Trainer.
 
     Args:
-        records: what `store_of` takes: tensors, arrays, a CSR matrix, columns, a Dataset. No DataLoader.
-        account: its plan says rate and steps.
+        records: anything that `store_of` takes: tensors, arrays, a CSR matrix, columns, a Dataset. No DataLoader.
+        account: the account whose plan says rate and steps.
         stage: the plan's stage that the lots are for.
-        block: lots a batch; None takes `block_of(steps)`.
+        block: the number of lots in a batch; None takes `block_of(steps)`.
         persons: as for `PoissonLots`.
 
     Raises:
@@ -293,7 +295,7 @@ def poisson_loader(
 
 
 def block_of(steps: int) -> int:
-    """How many lots are a batch: many, to hide a Trainer's overhead, and so few that a crash costs little."""
+    """Return the number of lots in a batch: enough to hide a Trainer's overhead, and so few that a crash costs little."""
     return min(50, max(1, steps // 20))
 
 

@@ -1,4 +1,4 @@
-"""Wide records of few ones, as the places of their ones: what a network's first layer takes without writing them out."""
+"""Wide records of few ones, as the places of their ones; a network's first layer takes these without writing them out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from lightning_dpgen.sampling.stores import Store
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiHotStore(Store):
-    """Records whose lots hold, for each record, the places of its ones: (B, most + groups) int64, the width where there are
-    fewer.
+    """Records whose lots hold the places of each record's ones, (B, most + groups) int64, filled up with `width`.
 
     Args:
         units: (N, units) CSR matrix of 0 and 1.
-        most: how many ones of the units a record has at most.
+        most: the most ones of the units that a record has.
         codes: (N, groups) the choice of each group.
-        starts: where the choices of each group begin in a record that is written out.
-        width: how many numbers a record has when it is written out.
+        starts: the places where the choices of each group begin in a record that is written out.
+        width: the number of numbers in a record that is written out.
         persons: (N,) the person of each record; None where each person has one.
 
     Example:
@@ -59,13 +58,13 @@ class MultiHotStore(Store):
 
 
 def find_ones(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Of records as the places of their ones (B, ones): which record and which place each one is, (ones in all,) each."""
+    """Find the record and the place of each one, (ones in all,) each, in records as the places of their ones (B, ones)."""
     records = (x < width).nonzero()[:, 0]
     return records, x[x < width]
 
 
 def to_dense(x: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(B, width) records written out as 0 and 1, from the places of their ones; others as they are.
+    """Write out records as 0 and 1, (B, width), from the places of their ones; real numbers are returned as they are.
 
     Example:
         >>> to_dense(torch.tensor([[0, 2], [1, 3]]), width=3)

@@ -103,7 +103,7 @@ def check_budget(epsilon: float | None) -> None:
     Raises:
         UsageError: saying the least and the largest.
     """
-    from lightning_dpgen.privacy.accountant import check_epsilon
+    from lightning_dpgen.privacy.gaussian_cost import check_epsilon
 
     try:
         check_epsilon(epsilon)

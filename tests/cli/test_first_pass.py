@@ -2,16 +2,19 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.privacy.accountant import round_up, spent
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.verify import verify
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train

@@ -9,9 +9,10 @@ import shutil
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, round_up
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.pld import Unaccountable
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.opened import file_hash

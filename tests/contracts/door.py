@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.account import OpenAccess
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,12 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import account, chain, coins, mechanisms, study
+from lightning_dpgen.privacy import chain, coins, mechanisms, settlement, study_entry, study_total
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import Account, OpenAccess
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.issued_lots import IssuedLots
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.project import Projection
@@ -396,12 +398,12 @@ BROKEN = {
         (a_lot_is_spent_once, a_lot_that_was_not_drawn_is_refused),
     ),
     "lot that was not drawn believed": Broken(
-        Account.check_draw,
+        IssuedLots.check,
         {"draw in self._issued and draw.stage == stage": "True"},
         (a_lot_that_was_not_drawn_is_refused,),
     ),
     "lot of another stage believed": Broken(
-        Account.check_draw,
+        IssuedLots.check,
         {"draw in self._issued and draw.stage == stage": "draw in self._issued"},
         (a_lot_that_was_not_drawn_is_refused,),
     ),
@@ -598,19 +600,19 @@ BROKEN = {
         (killed_trial,),
     ),
     "orders of a study with more than its delta": Broken(
-        study._shares, {"of_all if order == first": "4.0 * of_all if order == first"}, (orders_fail,)
+        study_total._shares, {"of_all if order == first": "4.0 * of_all if order == first"}, (orders_fail,)
     ),
     "other orders of a study with more than its delta": Broken(
-        study._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
+        study_total._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
     ),
     "replace-one run entered in a study by its moments": Broken(
-        account.study_entry,
+        study_entry.study_entry,
         {"moments = plan.relation == ADD_OR_REMOVE_ONE and": "moments =",
          '= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
     "replace-one run entered in a study as its pair for a record added": Broken(
-        account.study_entry,
+        study_entry.study_entry,
         {'= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
@@ -661,7 +663,7 @@ BROKEN = {
         (functools.partial(a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
     ),
     "reference for records added charged in a study of records replaced": Broken(
-        account.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
+        study_entry.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
         (references.a_study_of_records_replaced_charges_its_pair,),
     ),
     "reference for records added stated for a record replaced": Broken(
@@ -669,7 +671,7 @@ BROKEN = {
         (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(
-        Account.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
+        settlement.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
     ),
     "certificate asks the ledger alone": Broken(
         certificate.make_certificate,

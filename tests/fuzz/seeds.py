@@ -29,10 +29,11 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood

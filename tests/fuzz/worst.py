@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from lightning_dpgen.privacy import accountant, reference
-from lightning_dpgen.privacy.accountant import INTERVALS, round_up, spent
+from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.events import composed, encode
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import ACCOUNTANTS, alone, also
 
 from .mutations import sealed

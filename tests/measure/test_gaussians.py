@@ -27,9 +27,9 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_mu
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.release.sampler import load_release, write_model
 from lightning_dpgen.sampling.errors import BadRecords
 

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, round_down, round_up, spent, spent_by_rdp
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_down, round_up
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
 
@@ -70,7 +74,7 @@ def test_gaussians_of_one_access_are_merged_and_sampled_once():
     access = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.0017)
     assert access.multiplier == pytest.approx(0.970, abs=5e-4)
     merged = spent(dp_accounting.SelfComposedDpEvent(access.event, 11780), DELTA).epsilon
-    # Two events, each sampled by itself, would claim less than is spent (docs/PRIVACY.md).
+    # As two events, each sampled by itself, the lot would cost less than is spent (docs/PRIVACY.md).
     apart = spent(dp_accounting.ComposedDpEvent([_steps(0.0017, m, 11780) for m in (4.0, 1.0)]), DELTA).epsilon
     assert merged == pytest.approx(0.981, abs=2e-3) and apart < merged - 0.02
 

@@ -1,4 +1,4 @@
-"""Coins are exact, shown by counting all bytes that they can meet; whole-number noise has the law that they make."""
+"""Coins are exact, by a count of all bytes that they can meet; whole-number noise has the law that they give it."""
 
 import math
 from fractions import Fraction
@@ -11,7 +11,7 @@ from lightning_dpgen.privacy import coins
 
 
 def test_every_pair_of_bytes_once_gives_exactly_the_probability():
-    """65,536 coins, one for each pair of bytes; only those whose first byte ties see their second."""
+    """There are 65,536 coins, one for each pair of bytes; only those whose first byte ties see their second."""
     for numerator in (0, 1, 255, 256, 257, 2**15, 2**16 - 1, 2**16):
         given = [np.arange(256, dtype=np.uint8).repeat(256), np.arange(256, dtype=np.uint8)]
 

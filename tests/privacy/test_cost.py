@@ -1,12 +1,13 @@
-"""What an account costs is bounded where a plan is made: no certificate is dearer to verify than a plan may be."""
+"""The cost of an account is bounded where a plan is made: no certificate is dearer to verify than a plan may be."""
 
 import dp_accounting
 import pytest
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import INTERVALS, spent, spent_by_rdp
+from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.plan import MOST_STAGES, Plan, Stage
+from lightning_dpgen.privacy.renyi import spent_by_rdp
 
 
 def _sampled(multiplier, rate, count=10):
@@ -28,7 +29,7 @@ def test_a_plan_that_nobody_could_verify_is_refused():
 
 
 def test_plans_of_many_stages_are_not():
-    # Those without an epsilon, and those that have it in closed form, cost nothing to account for.
+    # Plans without an epsilon, or with one in closed form, cost nothing to account for.
     _plan([Access(f"s{i}", {"sum": 1e-3}, sample_rate=0.1) for i in range(5)])
     pure = [Access(f"s{i}", {"sum": 900.0 + i}, kinds={"sum": "laplace"}) for i in range(900)]
     assert Plan(tuple(Stage(access, 1, 0.1) for access in pure), 8.0, 0.0).spent.method == "closed form"

@@ -16,14 +16,18 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import REPLACE_ONE, gaussian_history, gaussian_mu, spent, spent_by_rdp
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.event_parts import gaussian_history
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import Unaccountable, loss_distribution
+from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable, loss_distribution
+from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
 DISCOVERY = StageSpec("discovery", {"n": 0.2, "keys": 0.8}, 1, max_noise=1e4, share=0.05, deltas={"keys": 2e-6})
@@ -41,7 +45,7 @@ def _tree(*events):
 @given(st.floats(0.3, 30.0), st.lists(st.floats(1e-9, 4e-6), min_size=1, max_size=2))
 @settings(deadline=None, max_examples=15)
 def test_full_passes_by_integration(multiplier, deltas):
-    """delta(eps) of the Gaussian by quadrature, and beside it the chance that one of the others fails."""
+    """The exact value is delta(eps) of the Gaussian by quadrature, beside the chance that one of the others fails."""
     epsilon = spent(_tree(dp_accounting.GaussianDpEvent(multiplier), *_failing(*deltas)), DELTA).epsilon
     p, q = stats.norm(1, multiplier), stats.norm(0, multiplier)
     edge = multiplier**2 * epsilon + 0.5
@@ -91,7 +95,7 @@ def test_failures_alone_cost_no_epsilon_and_need_a_delta():
 
 
 def test_a_record_replaced_fails_twice():
-    """Shifts of probability d each, one way and the other: 2 d between two replacements, and not 1 - (1 - d)^2."""
+    """Probability d shifts one way and d the other: 2 d lies between two replacements, and not 1 - (1 - d)^2."""
     gaussian_alone = dp_accounting.GaussianDpEvent(4.0)
     tree = _tree(gaussian_alone, *_failing(1e-6))
     left = (DELTA - 2e-6) / (1.0 - 2e-6)
@@ -114,7 +118,7 @@ def test_a_plan_stays_within_its_delta():
     full = make_plan([DISCOVERY, StageSpec("rest", {"x": 1.0}, 1, max_noise=1e4)], epsilon=2.0, delta=DELTA)
     left = (DELTA - 2e-6) / (1.0 - 2e-6)
     assert full.stage("discovery").access.multiplier ** -2 == pytest.approx(0.05 * gaussian_mu(2.0, left) ** 2, rel=3e-3)
-    # And exactly what the tree says, at the plan's own delta.
+    # Epsilon is exactly what the tree says, at the plan's own delta.
     again = decode(json.loads(json.dumps(encode(plan.event))))
     assert again == plan.event and spent(again, DELTA).epsilon == plan.epsilon
 
@@ -203,7 +207,7 @@ def test_a_resumed_run_pays_for_each_discovery(tmp_path):
 
 
 def test_a_run_that_found_its_keys_too_often_does_not_go_on():
-    """Two of them leave room, three do not, whatever noise they had."""
+    """Two deltas leave room, three do not, whatever the noise is."""
     spec = StageSpec(**{**vars(DISCOVERY), "deltas": {"keys": 4e-6}, "noise": 100.0})
     plan = make_plan([spec, TRAINING], epsilon=2.0, delta=DELTA)
     assert plan.rewritten({"discovery": 1}, {}).epsilon <= 2.0

@@ -1,4 +1,4 @@
-"""Losses made of arrays and composed with themselves are dp-accounting's, number by number."""
+"""Losses that are made from arrays and composed with themselves equal dp-accounting's, number by number."""
 
 import math
 
@@ -28,7 +28,7 @@ SETTINGS = [
 
 @pytest.fixture(params=PROFILES)
 def dots(request):
-    """Makes the same distribution in both ways, with the name of dp-accounting's in front."""
+    """Return a function that makes a distribution in both ways, that of dp-accounting first."""
 
     def of(rate, multiplier, interval):
         profile, adjacency = PROFILES[request.param]

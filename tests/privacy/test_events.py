@@ -28,7 +28,7 @@ def _depth(tree):
     return 1 + max(map(_depth, [tree.get("event", {}), *tree.get("events", [])])) if tree else 0
 
 
-# Nested deeper, repetitions would stand for more accesses than there is time to account for.
+# Nested repetitions would stand for more accesses than there is time to account for.
 @given(TREES)
 @settings(deadline=None)
 def test_round_trip(event):

@@ -1,4 +1,4 @@
-"""A plan is extended by one that begins with what was drawn: compared by what is drawn, not by how it was computed."""
+"""A plan is extended by one that begins with the same draws; it is compared by what is drawn, not how it was computed."""
 
 import math
 from dataclasses import replace
@@ -9,15 +9,16 @@ import torch
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 FIRST = Stage(Access("first", {"n": 10.0, "keys": 12.0}, deltas={"keys": 1e-7}), 1, 0.01)
 LAST = Stage(Access("last", {"sum": 2.0}, sample_rate=0.5), 3, 0.99)
-# Far above what the last stage costs.
+# The reference is far above the cost of the last stage.
 REFERENCE = Reference(0.3, 1e-7, after=1)
 
 

@@ -1,4 +1,4 @@
-"""Keys above a threshold: what neighbours may differ by, by integration and by sampling; and what is refused."""
+"""Keys above a threshold: the largest difference of neighbours, by integration and by sampling; and refusals."""
 
 import math
 
@@ -10,10 +10,10 @@ from scipy.stats import norm
 
 from lightning_dpgen.privacy.access import LAPLACE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import key_threshold, select_keys
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 
 
 @pytest.mark.parametrize("most", [1, 20])
@@ -22,18 +22,18 @@ def test_keys_of_one_record_are_seen_with_its_delta(most):
 
 
 def _paid(epsilon, multiplier, delta):
-    """delta(epsilon) of the Gaussian mechanism beside a failure of that probability, from the textbook."""
+    """Compute delta(epsilon) of the Gaussian mechanism beside a failure of probability delta, from the textbook."""
     mu = 1.0 / multiplier
     of_gaussian = ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
     return delta + (1.0 - delta) * of_gaussian
 
 
 def _spent(epsilon, multiplier, threshold, *, most, common):
-    """The larger delta(epsilon) of two neighbours, by integration over all that they release.
+    """Compute the larger delta(epsilon) of two neighbours, by integration over all that they release.
 
-    One record holds `most` keys: `common` of them are held by others too, the rest by nobody else. By rotation,
-    what is seen of the common ones is one normal number that moves by the root of how many they are; here none of them is
-    below the threshold, which only hides.
+    One record holds `most` keys: others hold `common` of them too, and the rest is its own. By rotation, the counts of the
+    common keys are one normal number that moves by the square root of their number; here none of them is below the
+    threshold, which only hides.
     """
     deviation = multiplier * math.sqrt(most)
     unseen = norm.cdf((threshold - 1.0) / deviation) ** (most - common)
@@ -48,7 +48,7 @@ def _spent(epsilon, multiplier, threshold, *, most, common):
 @pytest.mark.parametrize("multiplier", [0.7, 3.0])
 @pytest.mark.parametrize("delta", [1e-2, 1e-6])
 def test_a_new_record_costs_no_more_than_is_paid(multiplier, delta):
-    """Whatever part of its keys others hold too; and all of it is needed where they hold none, or all."""
+    """This holds for any part of its keys that others hold too; all of the price is needed where they hold none, or all."""
     most = 4
     threshold = key_threshold(multiplier, most, delta)
     for epsilon in (0.0, 0.1, 1.0, 3.0):
@@ -56,11 +56,11 @@ def test_a_new_record_costs_no_more_than_is_paid(multiplier, delta):
         for common in range(most + 1):
             spent = _spent(epsilon, multiplier, threshold, most=most, common=common)
             assert spent <= paid * (1 + 1e-6) + 1e-12
-    # Where nobody else holds its keys, delta is met; a threshold for one key instead of four exceeds it.
+    # Where no other record holds its keys, delta is met; a threshold for one key instead of four exceeds it.
     alone = _spent(20.0, multiplier, threshold, most=most, common=0)
     assert alone == pytest.approx(delta, rel=1e-6)
     assert _spent(20.0, multiplier, key_threshold(multiplier, 1, delta), most=most, common=0) > 1.5 * delta
-    # All of the Gaussian is met where others hold all of them.
+    # Where others hold all of its keys, the cost is all of the Gaussian's.
     of_gaussian = _spent(0.1, multiplier, threshold, most=most, common=most)
     assert of_gaussian == pytest.approx(_paid(0.1, multiplier, 0.0), rel=1e-5)
 
@@ -71,7 +71,7 @@ def test_the_threshold_solves_its_equation(most, delta):
     threshold = key_threshold(5.0, most, delta)
     seen = -math.expm1(most * norm.logcdf((threshold - 1.0) / (5.0 * math.sqrt(most))))
     assert seen == pytest.approx(delta, rel=1e-6)
-    # By the union bound, which is what it comes to for small delta, it would be a little larger.
+    # The union bound, to which it tends for small delta, would be a little larger.
     assert threshold <= 1.0 + 5.0 * math.sqrt(most) * norm.isf(delta / most) * (1 + 1e-12)
     assert threshold < key_threshold(5.0, most + 1, delta) and threshold < key_threshold(5.0, most, delta / 2)
 

@@ -11,14 +11,14 @@ from lightning_dpgen.privacy.keystream import Keystream
 
 
 def _keyed(*keys):
-    """A keystream that asks for these keys, one after the other."""
+    """Make a keystream that uses these keys, one after the other."""
     stream, left = Keystream(), list(keys)
     stream._entropy = lambda size: left.pop(0).to_bytes(size, "big")
     return stream
 
 
 def test_known_answer():
-    """Key 0, counters 0 and 1: H and E(K, Y0) of test case 13 of the GCM specification (McGrew and Viega)."""
+    """Key 0 with counters 0 and 1 gives H and E(K, Y0) of test case 13 of the GCM specification (McGrew and Viega)."""
     expected = "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738b"
     assert _keyed(0).random_raw(4).tobytes().hex() == expected
 

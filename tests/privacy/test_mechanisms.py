@@ -1,4 +1,4 @@
-"""One law for every mechanism: its noise is what it says, costs what it says, and draws against a line of its own kind."""
+"""One law for every mechanism: its noise and its cost are those that it states, and it draws against a line of its kind."""
 
 import math
 
@@ -19,7 +19,7 @@ from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 
-# Chance that a test below fails although all is right; each has a twin of the wrong size that must fail.
+# The chance that a test below fails although all is right; each has a twin of the wrong size that must fail.
 ALARM = 1e-6
 
 
@@ -100,7 +100,7 @@ def test_noisy_max_is_the_exponential_mechanism(stream_of, monotonic):
 
 
 def test_no_neighbour_changes_an_output_by_more_than_epsilon():
-    """Densities of neighbours, from the formulas that the laws above are tested against, over a search of shifts."""
+    """The densities of neighbours are compared over a search of shifts, by the formulas of the laws above."""
     random = np.random.default_rng(0)
     for _ in range(300):
         m, point = random.uniform(0.2, 5), random.normal(size=3) * 4
@@ -115,7 +115,7 @@ def test_no_neighbour_changes_an_output_by_more_than_epsilon():
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 2.0, 8.0])
 def test_the_dominating_laplace_is_above_every_pure_mechanism(epsilon):
-    """Randomised response is the worst: delta(x) = (e^eps - e^x) / (1 + e^eps). At other deltas e would be too little."""
+    """Randomised response is the worst: delta(x) = (e^eps - e^x) / (1 + e^eps). Multiplier 1/e suffices at delta 0 only."""
     m = dominating_laplace(epsilon)
 
     def laplace(x, multiplier):
@@ -176,7 +176,7 @@ def test_noise_of_another_kind_is_refused():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float16, torch.bfloat16, torch.bool])
 def test_rounded_noise_is_refused_before_it_is_taken(dtype):
-    """Noise cut down to whole numbers before it is added would give counts of neighbours odds far above e^epsilon."""
+    """Noise that is cut to whole numbers before it is added would give counts of neighbours odds far above e^epsilon."""
     for kind, draw in ((GAUSSIAN, mechanisms.gaussian), (LAPLACE, mechanisms.laplace), (PURE, mechanisms.spherical)):
         with _open(kind, 1.0) as access:
             with pytest.raises(TypeError, match="expected float32 or float64"):

@@ -11,7 +11,8 @@ from dp_accounting.pld import PLDAccountant
 from scipy import integrate, stats
 from scipy.special import ndtr
 
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, spent
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
@@ -51,7 +52,7 @@ def test_is_what_dp_accounting_computes_point_by_point(rate, multiplier, count, 
 @pytest.mark.parametrize("loss", [-3.0, -0.5, 0.0, 0.7, 4.0])
 @pytest.mark.parametrize(("rate", "multiplier"), [(0.2, 0.8), (0.01, 2.0), (1.0, 1.5)])
 def test_a_profile_is_its_integral(loss, rate, multiplier):
-    """delta(eps) = integral of (p - e^eps q)+, for each of the three pairs."""
+    """The exact value is delta(eps) = integral of (p - e^eps q)+, for each of the three pairs."""
     out, one, other = (stats.norm(mean, multiplier) for mean in (0, 1, -1))
 
     def mixed(shifted, x):
@@ -72,9 +73,9 @@ def test_a_profile_is_its_integral(loss, rate, multiplier):
 
 
 def _divergence(near, far, angle, multiplier, rate, epsilon):
-    """delta(epsilon) of one record at distance `near` from the rest, replaced by one at `far`, `angle` between them.
+    """Compute delta(epsilon) of one record at distance `near` from the rest, replaced by one at `far`, at an `angle`.
 
-    Along the second's direction by a grid; across it the region where the first prevails is a half-line.
+    The integral runs over a grid along the second's direction; across it, the first prevails on a half-line.
     """
     a, b, alpha = near / multiplier, far / multiplier, math.exp(epsilon)
     s = np.linspace(-12 - b, 12 + b, 20_001)
@@ -90,7 +91,7 @@ def _divergence(near, far, angle, multiplier, rate, epsilon):
 
 
 def test_no_pair_of_records_is_worse_than_the_antipodal_one():
-    """The theorem of docs/PRIVACY.md, at 100 random settings, and its three steps: angle, near, far."""
+    """The theorem of docs/PRIVACY.md holds at 100 random settings, and so do its three steps: angle, near, far."""
     random = np.random.default_rng(0)
     for _ in range(100):
         multiplier, rate = random.uniform(0.4, 3), random.choice([1.0, 0.5, 0.1, 0.01]) * random.uniform(0.2, 1)
@@ -111,7 +112,7 @@ def test_replacing_costs_more_than_adding_and_less_than_both():
     event = dp_accounting.SelfComposedDpEvent(_sampled(0.01, 1.0), 200)
     one = spent(event, 1e-5).epsilon
     replaced = spent(event, 1e-5, relation=REPLACE_ONE).epsilon
-    # Removal and addition one after the other: (2 eps, (1 + e^eps) delta).
+    # A removal and an addition one after the other cost (2 eps, (1 + e^eps) delta).
     both = 2 * spent(event, 1e-5 / (1 + math.exp(2 * one))).epsilon
     assert one < replaced < both
 
@@ -136,7 +137,7 @@ def test_what_has_no_sound_account_is_refused():
 @pytest.mark.parametrize("delta", [1e-8, 1e-11, 1e-12, 1e-13, 1e-15])
 @pytest.mark.parametrize("count", [1000, 30_000])
 def test_no_rounding_makes_epsilon_too_small(count, delta):
-    """Sampled with probability nearly 1 it is one Gaussian of multiplier 1, whose epsilon is known in closed form."""
+    """Sampled with probability nearly 1, a Gaussian of multiplier 1 has the epsilon of its closed form."""
     step = dp_accounting.PoissonSampledDpEvent(1 - 1e-9, dp_accounting.GaussianDpEvent(math.sqrt(count)))
     exact = gaussian_epsilon(1.0, delta)
     answer = spent(dp_accounting.SelfComposedDpEvent(step, count), delta)

@@ -1,4 +1,4 @@
-"""The best of a secret number of trials: its cost against another implementation and an exact one, and the law itself."""
+"""The best of a secret number of trials: its cost against another implementation and an exact one, and its law."""
 
 import functools
 import itertools
@@ -13,9 +13,10 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import Account, study_entry
-from lightning_dpgen.privacy.accountant import RDP_ORDERS, _moments, hashable, spent
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.event_parts import hashable
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -30,7 +31,9 @@ from lightning_dpgen.privacy.private_selection import (
     one_of,
     probability_of_none,
 )
+from lightning_dpgen.privacy.renyi import RDP_ORDERS, moments_of
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.study_entry import study_entry
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)
@@ -51,7 +54,7 @@ def test_costs_what_another_implementation_says(law, mean, event):
 
 @pytest.mark.parametrize("law", SHAPES)
 def test_no_delta_of_the_best_of_gaussian_trials_is_above_what_is_certified(law):
-    """One trial is N(x, s^2) and its score is its value, so the best is the largest: exact, by its generating function."""
+    """One trial is N(x, s^2) and its score is its value, so the best is the largest, whose law is known exactly."""
     deviation, mean, delta = 2.0, 50.0, 1e-3
     trial = dp_event.GaussianDpEvent(deviation)
 
@@ -64,12 +67,12 @@ def test_no_delta_of_the_best_of_gaussian_trials_is_above_what_is_certified(law)
 
     certified = spent(dp_event.RepeatAndSelectDpEvent(trial, mean, SHAPES[law]), delta).epsilon
     assert exact(certified) <= delta
-    # One trial's epsilon is no bound of the best of several.
+    # The epsilon of one trial does not bound the best of several.
     assert exact(spent(trial, delta).epsilon) > delta
 
 
 def _density(law, mean, value, centre, deviation):
-    """Of the best of a random number of normals: that of one, times the derivative of the generating function."""
+    """Return the density of the best of a random number of normals: that of one, times the generating function's slope."""
     below = stats.norm.cdf(value, centre, deviation)
     if law == "poisson":
         slope = mean * np.exp(mean * (below - 1.0))
@@ -84,7 +87,7 @@ def _density(law, mean, value, centre, deviation):
 
 @functools.cache
 def stats_gamma(mean):
-    """The parameter of a logarithmic law of that mean, by bisection."""
+    """Find the parameter of the logarithmic law of a mean, by bisection."""
     low, high = 1e-6, 1.0 - 1e-6
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -100,7 +103,7 @@ REFERENCE = {
 
 
 def _p_value(numbers, law):
-    """Of a chi-square test of numbers against a law, numbers that are expected fewer than ten times together."""
+    """Test numbers against a law by chi-square; a tail that is expected fewer than ten times is pooled."""
     most = next(number for number in range(1, 10**4) if len(numbers) * law.sf(number) < 10.0)
     found = np.bincount(np.minimum(numbers, most), minlength=most + 1)
     expected = len(numbers) * np.array([law.pmf(i) for i in range(most)] + [law.sf(most - 1)])
@@ -111,7 +114,7 @@ def _p_value(numbers, law):
 
 @pytest.mark.parametrize("law", SHAPES)
 def test_the_number_has_its_law(law):
-    """20,000 draws from a fixed seed. A right law fails with probability 1e-4; one of a mean a quarter larger fails."""
+    """There are 20,000 draws from a fixed seed. A right law fails with probability 1e-4; a mean a quarter larger fails."""
     random = np.random.default_rng(0)
     numbers = np.array([draw_trial_count(random.random, law, 6.0) for _ in range(20_000)])
     assert _p_value(numbers, REFERENCE[law](6.0)) > 1e-4
@@ -147,14 +150,14 @@ def test_one_of_several_costs_at_each_order_what_the_dearest_does():
 
 
 def test_the_moments_of_one_of_several_are_the_largest_at_each_order():
-    """Events of very different cost, and such that one is dearer at low orders and the other at high ones."""
+    """The events have very different costs, or one is dearer at low orders and the other at high ones."""
     steps = dp_event.PoissonSampledDpEvent(0.001, dp_event.GaussianDpEvent(0.6))
     mixed = hashable(dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(8.0), dp_event.LaplaceDpEvent(2.0)]))
     many = dp_event.SelfComposedDpEvent(steps, 500)
     events = [dp_event.GaussianDpEvent(50.0), dp_event.GaussianDpEvent(0.5), steps, many, mixed]
-    alone = {event: _moments(event, tuple(RDP_ORDERS)) for event in events}
+    alone = {event: moments_of(event, tuple(RDP_ORDERS)) for event in events}
     for some in [*itertools.permutations(events, 2), *itertools.combinations(events, 3), events]:
-        assert (_moments(OneOfDpEvent(some), tuple(RDP_ORDERS)) == np.max([alone[one] for one in some], axis=0)).all()
+        assert (moments_of(OneOfDpEvent(some), tuple(RDP_ORDERS)) == np.max([alone[one] for one in some], axis=0)).all()
     over = alone[many] > alone[mixed]
     assert over.any() and not over.all(), "neither is the dearest at every order"
 
@@ -213,7 +216,7 @@ def test_is_charged_before_the_number_is_drawn_and_once(tmp_path):
         with pytest.raises(LedgerError):
             number_of_trials(access, "trials")
     account.verify_complete()
-    # The number itself stands nowhere.
+    # The ledger does not hold the number itself.
     again = Account.resume(tmp_path / "ledger.jsonl")
     again.ledger.close()
     assert again.accesses == account.accesses and encode(again.event) == encode(_plan().event)
@@ -239,7 +242,7 @@ def test_enters_a_study_by_its_moments(tmp_path):
     assert study_entry(plan)["moments"] and "replaced" not in study_entry(plan)
     study = Study(tmp_path / "s.jsonl", epsilon=20.0, delta=1e-5)
     alone = study.enter("one", plan.event, **study_entry(plan)).epsilon
-    # Not less than by itself, at the best of all orders; and two of them less than twice as much.
+    # One costs not less than by itself at the best of all orders; two of them cost less than twice as much.
     assert plan.spent.epsilon <= alone < 1.3 * plan.spent.epsilon
     assert study.enter("two", plan.event, **study_entry(plan)).epsilon < 1.8 * alone
     with pytest.raises(BudgetTooSmall):

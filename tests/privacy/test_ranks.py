@@ -29,7 +29,7 @@ def _plan(count=5, **multipliers):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_noise_of_all_ranks_together_is_that_of_one(size):
-    """Of 50,000 numbers, at a false alarm of 4e-8; each rank's whole noise would be twice as much at four."""
+    """A test of 50,000 numbers at a false alarm of 4e-8; whole noise from each of four ranks would be twice as much."""
 
     def work(ranks):
         account = account_of({"sum": 0.8}, seed=3)
@@ -62,7 +62,7 @@ def test_rank_0_writes_before_anybody_draws(tmp_path):
         account.join(ranks)
         for number in range(1, 451):
             with account.open("training") as access:
-                # Of every line on disk, counted by whoever is about to draw.
+                # Each rank counts the lines on disk when it is about to draw.
                 written.append((number, path.read_bytes().count(b'"id"')))
                 gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
         account.verify_complete()
@@ -112,7 +112,7 @@ def test_ranks_must_run_the_same_software(monkeypatch):
 
 
 def test_only_sums_are_shared():
-    """Parts of a Laplace draw do not add up to one, nor are keys that ranks hold the same."""
+    """Parts of a Laplace draw do not add up to a Laplace draw, and ranks do not hold the same keys."""
     laplace = Access("training", {"sum": 1.0}, kinds={"sum": LAPLACE})
 
     def work(ranks):
@@ -126,7 +126,7 @@ def test_only_sums_are_shared():
 
 
 def test_what_rank_0_makes_alone_all_know_of():
-    """Others take what was made and count its accesses; the next one is shared again."""
+    """The other ranks take what was made and count its accesses; the next access is shared again."""
 
     def work(ranks):
         account = account_of({"sum": 0.8}, count=3)
@@ -201,7 +201,7 @@ def test_other_ranks_leave_the_ledger_alone(monkeypatch, tmp_path, name):
 
 
 def test_an_account_goes_along_with_spawned_processes_once(tmp_path, monkeypatch):
-    """With its ledger, and entered in its study; here it can only be looked at from then on."""
+    """It takes its ledger along, and is entered in its study; here it can only be looked at from then on."""
     study = Study(tmp_path / "study.jsonl", epsilon=2000.0, delta=1e-5)
     account = Account(_plan(count=450), tmp_path / "ledger.jsonl", study=study)
     with pytest.raises(TypeError, match="never saved nor copied"):
@@ -228,7 +228,7 @@ def test_an_account_goes_along_with_spawned_processes_once(tmp_path, monkeypatch
 
 
 def test_a_ledger_is_read_as_it_is_reopened(tmp_path):
-    """Also where a crash has cut its last line short, or left it without its end."""
+    """This holds also where a crash has cut its last line short, or left it without its end."""
     path = tmp_path / "ledger.jsonl"
     plan = Plan((Stage(Access("training", {"sum": 1.0}), 3, 1.0),), 8.0, 1e-5)
     ledger = Ledger(path, plan=plan.as_json(), about={"b": 2}, noise="c")

@@ -1,4 +1,4 @@
-"""A line that was edited, its checksums made again: whatever it says now, one error says so, and nothing is written."""
+"""A line that was edited, with its checksums made again: whatever it says, one error says so, and nothing is written."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ def _places(value, before=()):
 
 
 def _edited(lines):
-    """Every line, every place in it, with everything wrong in its place."""
+    """Yield every line with every place in it replaced by every wrong value."""
     for number, line in enumerate(lines):
         for place in _places(line):
             for wrong in (*WRONG, REMOVED):
@@ -53,7 +53,7 @@ def _lines(path):
 
 
 def _use(path):
-    """All that going on with a run asks of a ledger, but for what draws."""
+    """Do all that going on with a run asks of a ledger, except for draws."""
     account = Account.resume(path)
     try:
         account.go_on({"first": 1})
@@ -70,7 +70,7 @@ def ledger(tmp_path):
         Stage(Access("first", {"n": 9.0, "keys": 8.0}, deltas={"keys": 1e-8}), 1, 0.1),
         Stage(Access("last", {"sum": 6.0}, sample_rate=0.5), 3, 0.9),
     )
-    # Far above what the last stage costs.
+    # The reference is far above the cost of the last stage.
     reference = Reference(0.3, 1e-7, after=1)
     account = Account(Plan(stages[:1], 8.0, 1e-5, reference=reference), path, about={"settings": {"a": 1}})
     with account.open("first") as access:
@@ -108,7 +108,7 @@ def test_an_edited_ledger_is_refused_or_used(ledger, tmp_path):
 
 
 def test_entries_cannot_be_taken_back_by_naming_them_twice(ledger, tmp_path):
-    """Two entries of one id would count as one, and one that is named as never drawn after the close counts as none."""
+    """Two entries with one id would count as one; an entry that is named as never drawn after the close counts as none."""
     lines, path = _lines(ledger), tmp_path / "edited.jsonl"
     entries = [line for line in lines if "id" in line]
     twice = [{**line, "id": entries[0]["id"]} if "id" in line else line for line in lines]
@@ -165,7 +165,7 @@ def test_a_line_that_no_run_has_written_is_one_error(ledger, tmp_path, line, end
             file.write_bytes(content)
             try:
                 use(file)
-                # Behind the last line that was written, a part of one is what a crash leaves.
+                # A part of a line behind the last whole one is what a crash leaves.
                 assert content.startswith(before) and not end
             except PrivacyError as error:
                 assert "\n" not in str(error) and len(str(error)) < 600

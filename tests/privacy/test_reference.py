@@ -1,4 +1,4 @@
-"""What is planned from something bought stays below a reference that was fixed before it, at every epsilon, both ways."""
+"""A plan that is made from a purchase stays below a reference that was fixed before, at every epsilon, both ways."""
 
 import math
 from dataclasses import replace
@@ -11,10 +11,11 @@ from scipy.stats import norm
 
 from lightning_dpgen.privacy import reference
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import Spent, gaussian_mu, spent
-from lightning_dpgen.privacy.calibration import StageSpec, make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.accountant import Spent, spent
+from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import (
@@ -26,10 +27,11 @@ from lightning_dpgen.privacy.pld import (
     replacement_profile,
 )
 from lightning_dpgen.privacy.reference import Reference, dominating_shift, read_reference
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 GAUSSIAN, LAPLACE = dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent
 EPSILON, DELTA = 4.0, 1e-5
-# Rates and numbers of steps that a count may lead to; the first is one full pass, as of measurements.
+# Rates and numbers of steps that a count may lead to; the first is one full pass, as measurements are.
 PLANS = ((1.0, 1), (0.5, 60), (0.001, 300))
 
 
@@ -48,7 +50,7 @@ def _training(rate, steps, **more):
 
 
 def _true_delta(count, multipliers, epsilon):
-    """The delta of a count and of whichever plan is the worst at each value of it: an integral over the values."""
+    """Integrate the delta of a count, and of the plan that is the worst at each value of it, over the values."""
     shift, y = 1.0 / count, np.linspace(-9.0, 9.0, 601)
     weight, worst = norm.pdf(y) * (y[1] - y[0]), []
     for removed in (True, False):
@@ -68,8 +70,8 @@ def _true_delta(count, multipliers, epsilon):
 
 @pytest.mark.parametrize("share", [pytest.param(0.05, marks=pytest.mark.slow), 0.5])
 def test_whatever_plan_follows_from_a_count_the_delta_is_the_stated_one(share):
-    """Three plans of one budget; which is made follows from the count, in the way that harms most. Accounted for as if it
-    had been fixed, delta is up to 1.7 times the stated one."""
+    """Three plans have one budget, and the count chooses among them in the way that harms most. If the plan counted as
+    fixed, delta would be up to 1.7 times the stated one."""
     count = _count(share)
     fixed = [make_plan([count, _training(*plan)], epsilon=EPSILON, delta=DELTA) for plan in PLANS]
     assert _true_delta(count.noise, [plan.stage("training").access.multiplier for plan in fixed], EPSILON) > 1.2 * DELTA
@@ -79,7 +81,7 @@ def test_whatever_plan_follows_from_a_count_the_delta_is_the_stated_one(share):
     multipliers = [plan.stage("training").access.multiplier for plan in below]
     true = _true_delta(count.noise, multipliers, EPSILON)
     assert 0.7 * DELTA < true <= DELTA
-    # And it costs little: noise is a few per cent more than if the plan had been fixed, and more for few and rare lots.
+    # The price is small: noise is a few per cent more than if the plan had been fixed, and more for few and rare lots.
     for own, plan, most in zip(multipliers, fixed, (1.02, 1.02, 1.2), strict=True):
         assert 1.0 <= own / plan.stage("training").access.multiplier < most
 
@@ -91,7 +93,7 @@ def _both(multiplier, rate):
 EVENTS = {
     "one lot": (_sampled(0.1, 1.0, 1), _both(1.0, 0.1)),
     "a rare lot": (_sampled(0.005, 0.5, 1), _both(0.5, 0.005)),
-    # Balle and Wang 2018 and others: the profile of Laplace noise in closed form.
+    # The profile of Laplace noise in closed form (Balle and Wang 2018 and others).
     "Laplace noise": (LAPLACE(2.0), lambda e: np.maximum(-np.expm1((e - 0.5) / 2), 0.0)),
 }
 
@@ -99,7 +101,7 @@ EVENTS = {
 @pytest.mark.parametrize("failure", [1e-3, 1e-6, 1e-9])
 @pytest.mark.parametrize(("event", "profile"), EVENTS.values(), ids=EVENTS)
 def test_a_dominating_shift_dominates_between_all_points_of_its_grid(event, profile, failure):
-    """Against profiles in closed form, at points that no grid has; and a shift that is 1 % smaller does not."""
+    """Profiles in closed form are compared at points that no grid has; a shift that is 1 % smaller does not dominate."""
     shift = dominating_shift(event, failure).shift
     epsilons = np.sort(np.random.default_rng(0).uniform(0.0, 12.0, 4000))
 
@@ -125,13 +127,13 @@ def test_a_reference_for_replaced_records_takes_nothing_without_such_an_account(
 
 
 def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch):
-    """Beyond the last point it must be below the failure."""
+    """Beyond the last point the profile must be below the failure."""
     monkeypatch.setattr(reference, "spent", lambda *given, **named: Spent(0.5 * spent(*given, **named).epsilon, 0.0))
     assert dominating_shift(_sampled(0.2, 1.3, 1), 1e-6).shift == math.inf
 
 
 def test_one_bound_above_the_tangent_is_seen_wherever_it_stands():
-    """The last one is a right end alone, the first a left one."""
+    """The last point is only a right end, the first only a left one."""
     epsilons = np.linspace(0.0, 6.0, 61)
     below = 0.9 * _gaussian(epsilons, 1.0)
     assert reference._is_above(1.0, 1e-3, epsilons, below)
@@ -147,7 +149,7 @@ def _gaussian(epsilons, shift):
 
 
 def test_gaussians_alone_need_no_failure_and_cost_nothing():
-    """Full passes with Gaussian noise are one Gaussian, whatever they are: their noise is that of a plan that was fixed."""
+    """Full passes with Gaussian noise are one Gaussian, whichever they are: their noise is that of a fixed plan."""
     count = _count(0.1)
     first = make_first_plan(count, epsilon=EPSILON, delta=DELTA, sampled=0)
     assert first.reference.failure == 0.0 and first.reference.replaceable
@@ -197,7 +199,7 @@ def test_what_is_rewritten_after_a_crash_stays_below_it():
         composed([event for _, event in rewritten.stage_events[1:]])
     )
     assert not plan.covers([(stage.access, stage.count + (stage.name != "count")) for stage in plan.stages])
-    # What was bought is not bought again.
+    # The count that was bought is not bought again.
     with pytest.raises(BudgetTooSmall):
         plan.rewritten(made, {})
     assert Plan.from_json(plan.as_json()) == plan

@@ -12,12 +12,13 @@ import torch
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DRAFTS = [
     StageSpec("first", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),
@@ -35,7 +36,7 @@ def _draw(account, stage, times=1):
 
 
 def _crashed(path, *draws, plan=PLAN):
-    """The ledger of a run that made these draws and died."""
+    """Write the ledger of a run that made these draws and died."""
     account = Account(plan, path, about={"who": "me"})
     for stage, times in draws:
         _draw(account, stage, times)
@@ -70,7 +71,7 @@ def _heads(path):
 
 
 def _forget_the_last_block(path):
-    """As after a crash while the last line was written: what vouches for it is written later."""
+    """Cut the heads as a crash while the last line is written does: the file that vouches for it is written later."""
     heads = _heads(path).read_bytes()
     _heads(path).write_bytes(heads[: heads.rstrip(b"\n").rfind(b"\n") + 1])
 
@@ -106,12 +107,12 @@ def test_a_line_cut_anywhere_is_closed_off(tmp_path):
     for cut in range(start + 1, len(whole)):
         path.write_bytes(whole[:cut])
         _heads(path).write_bytes(heads)
-        # A line that lacks its line break alone may have been in time.
+        # A line that lacks only its line break may have been in time.
         counted = 2 if cut == len(whole) - 1 else 1
         ledger = Ledger.reopen(path)
         assert ledger.count("split") == counted
         ledger.close()
-        # And once more: what closed it off is part of the file now.
+        # It is cut once more, and what closed it off is part of the file now.
         again = Ledger.reopen(path)
         assert again.count("split") == counted and path.read_bytes().startswith(whole[:cut])
         again.close()
@@ -145,7 +146,7 @@ def test_a_line_that_cannot_be_written_leaves_a_ledger_that_can_be_opened(tmp_pa
         raise error
 
     class Half:
-        """Writes half of what it is given, then fails; afterwards there is room again."""
+        """A file that writes half of what it is given, then fails; afterwards there is room again."""
 
         def __init__(self, file):
             self.file, self.full = file, True
@@ -183,7 +184,7 @@ def test_a_whole_line_that_is_marked_as_torn_is_damage(tmp_path):
 
 
 def _damage(lines):
-    """Every way to spoil one line that is not the last."""
+    """Yield every way to spoil one line that is not the last."""
     for i in range(len(lines) - 1):
         yield f"line {i + 1} gone", lines[:i] + lines[i + 1 :]
         yield f"line {i + 1} twice", lines[: i + 1] + lines[i:]
@@ -222,14 +223,14 @@ def test_lines_lost_at_the_end_are_noticed(tmp_path):
             assert path.read_bytes() == cut
     path.write_bytes(whole)
     _heads(path).unlink()
-    with pytest.raises(LedgerError, match="is missing, so nobody can tell"):
+    with pytest.raises(LedgerError, match="is missing, so it is not known"):
         Ledger.reopen(path)
     first = len(heads) - len(heads.lstrip(b"\n")) + 17
     for nothing in (b"", b"\n", heads[: first - 2]):
         _heads(path).write_bytes(nothing)
         with pytest.raises(LedgerError, match="missing at its end"):
             Ledger.reopen(path)
-    # The file that vouches is cut by crashes as well, and says less then, and nothing wrong.
+    # A crash cuts the file that vouches as well; it then says less, but nothing wrong.
     for cut in range(first, len(heads)):
         path.write_bytes(whole)
         _heads(path).write_bytes(heads[:cut])
@@ -245,13 +246,13 @@ def test_a_ledger_that_is_gone_is_not_begun_again(tmp_path):
     path.unlink()
     with pytest.raises(LedgerError, match=r"is missing, and .* names lines that it held"):
         Account(PLAN, path)
-    # Of a crash before the first line had its name, nothing was drawn.
+    # Before the first line had its name nothing was drawn.
     _heads(path).write_bytes(_heads(path).read_bytes()[:18])
     Account(PLAN, path).ledger.close()
 
 
 def test_threads_draw_each_noise_once(tmp_path):
-    """Four at a time on one account: as many accesses as planned, and no number twice."""
+    """Four threads draw on one account: as many accesses as planned are made, and no number is drawn twice."""
     account, drawn = Account(make_plan(DRAFTS[1:2], epsilon=2.0, delta=1e-5)), []
 
     def work():
@@ -271,14 +272,14 @@ def test_threads_draw_each_noise_once(tmp_path):
     account.verify_complete()
     numbers = torch.cat(drawn)
     assert len(numbers) == 4 * 2 * 300_000 and torch.isfinite(numbers).all()
-    # Of float32 normals some are equal by chance, at their own places; whole stretches are not.
+    # Some float32 normals are equal by chance, at their own places; whole stretches are not.
     assert not any(torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
     pairs = [(a == b).sum() for i, a in enumerate(drawn) for b in drawn[:i]]
     assert max(pairs) < 100
 
 
 def test_stages_lost_after_later_ones_began_are_made_again(tmp_path):
-    """The ledger has them out of the plan's order then; what they cost together is the same."""
+    """The ledger has them out of the plan's order then; they cost the same together."""
     path = tmp_path / "ledger"
     _crashed(path, ("first", 1), ("split", 4), ("training", 7))
     account = _resume(path)
@@ -351,7 +352,7 @@ def test_lost_steps_are_not_made_again(tmp_path):
 
 @pytest.mark.slow
 def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
-    """A split interrupted at its second access, again and again; each time the budget holds."""
+    """A split is interrupted at its second access again and again; each time the budget holds."""
     path = tmp_path / "ledger"
     done = _crashed(path, ("first", 1), ("split", 1))
     counts = []
@@ -372,7 +373,7 @@ def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     event, cost = account.certified()
     assert cost.epsilon == spent(account.event, 1e-5).epsilon <= 2.0
     assert account.ledger.count("split") == 4 + 3 and event == account.event
-    # With one step more it would have been too much.
+    # One step more would have been too much.
     stages = account.plan.as_json()
     stages["stages"][-1]["count"] += 2
     assert Plan.from_json(stages).epsilon > 2.0 * 0.999
@@ -425,7 +426,7 @@ def test_the_twin_without_privacy_goes_on_too(tmp_path):
 
 @pytest.mark.parametrize("first", [{"seed": 3}, {"secure": True}, {}], ids=["seeded", "secure", "standard"])
 def test_a_run_goes_on_with_noise_of_the_same_source_only(tmp_path, first):
-    """Or a certificate would call the noise secure, or unseeded, of which half was not."""
+    """Otherwise a certificate would call noise secure, or unseeded, although half of it was not."""
     path = tmp_path / "ledger"
     account = Account(PLAN, path, PrivateStream(**first))
     _draw(account, "first")

@@ -1,13 +1,13 @@
-"""The multiplier that meets a limit: for costs of any falling form, and quickly for those that accountants have."""
+"""The multiplier that meets a limit is found for falling costs of any form, and quickly for those of accountants."""
 
 import math
 
 import pytest
 
-from lightning_dpgen.privacy.accountant import LARGEST_EPSILON
+from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
 from lightning_dpgen.privacy.limits import root
 
-# Each with the multiplier at which it falls to 2; those without a number are never as dear within reach.
+# Each cost has the multiplier at which it falls to 2; those without one are never as dear within reach.
 COSTS = {
     "a power": (lambda m: 6.0 * m**-1.5, 3.0 ** (1 / 1.5)),
     "two powers": (lambda m: m**-2 + m**-0.5, 1.0),
@@ -30,7 +30,7 @@ def test_meets_the_target_from_below(cost, start):
     found = root(cost_at, 2.0, 10.0, start=start)
     assert cost_at(found) <= 2.0
     if where is None:
-        # Less noise than this protects nothing, and is not looked for.
+        # Less noise than this protects nothing, so the search stops there.
         assert found < 0.2
     else:
         assert cost_at(found) >= 2.0 * (1.0 - 1.1e-4) or found <= where * (1.0 + 1.1e-4)

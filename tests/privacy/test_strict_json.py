@@ -1,4 +1,4 @@
-"""One reader for all JSON from outside: same value for every reader, bounded before it is built."""
+"""JSON from outside has the same value for every reader, and is bounded before it is built."""
 
 import json
 import math
@@ -52,14 +52,14 @@ def _value(random_, depth):
 
 
 def test_the_bounds_count_as_the_values_do():
-    """An independent count over the values themselves: the bound refuses exactly what lies beyond it."""
+    """By an independent count over the values themselves, the bound refuses exactly the values beyond it."""
 
     def depth(value):
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
         return 0 if inside is None else 1 + max(map(depth, inside), default=0)
 
     def count(value):
-        """Values, where an empty list or object counts as one more than its elements."""
+        """Count values, where an empty list or object counts as one more than its elements."""
         inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
         return isinstance(value, (dict, list)) + max(0, len(inside) - 1) + sum(map(count, inside))
 

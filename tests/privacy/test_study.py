@@ -1,4 +1,4 @@
-"""A study adds runs up, refuses what passes its total, and loses nothing when many write at once."""
+"""A study adds runs up, refuses runs that pass its total, and loses nothing when many write at once."""
 
 import contextlib
 import json
@@ -14,13 +14,17 @@ from contracts.laws import studies as laws
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from lightning_dpgen.privacy.account import study_entry
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, pure_moments
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from lightning_dpgen.privacy.study import Study, _shares, fingerprint_key
+from lightning_dpgen.privacy.renyi import pure_moments
+from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.study_entry import study_entry
+from lightning_dpgen.privacy.study_total import _shares
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -33,7 +37,7 @@ def study(tmp_path):
 
 
 def test_runs_are_composed_by_renyi_moments(study):
-    """Between what dp-accounting says of the best order, and of one that has its small part of delta; not below exact."""
+    """The cost lies between dp-accounting's at the best order and at one with a small part of delta; not below exact."""
     study.enter("a", STEPS)
     total = study.enter("b", GAUSSIAN(3.0))
     accountant = RdpAccountant(orders=ORDERS)
@@ -53,7 +57,7 @@ def test_a_run_that_would_pass_the_total_is_refused_and_writes_nothing(study):
     assert 3 < number < 39 and before.epsilon <= 5.0
     assert f"study census: {number} runs have spent epsilon" in said and "of 5 at delta 1e-06" in said
     assert study.total == before and Study(study.path).total == before
-    # What is smaller may still fit.
+    # A smaller run may still fit.
     assert study.enter("small", GAUSSIAN(60.0)).runs == number + 1
 
 
@@ -67,7 +71,7 @@ def test_of_a_run_the_last_entry_counts(study):
 
 
 def test_failures_have_a_half_of_delta(study):
-    """They are what pairs take from it, too; the parts of orders do not shrink with them, which results might decide."""
+    """Pairs take from it, too; the parts of orders do not shrink with failures, which results might decide."""
     plain = study.enter("a", GAUSSIAN(3.0)).epsilon
     failing = dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), EpsilonDeltaDpEvent(0.0, 3e-7)])
     assert study.enter("a", failing).epsilon == plain
@@ -85,14 +89,14 @@ def test_pairs_alone_share_delta(study):
 
 
 def test_near_its_total_a_study_pays_little_for_being_a_filter(tmp_path):
-    """A run that uses nearly all costs within a tenth of its best order, though which is best was not known."""
+    """A run that uses nearly all costs within a tenth of its best order, although the best order was not known."""
     study = Study(tmp_path / "s.jsonl", epsilon=5.0, delta=1e-6)
     alone = _rdp(GAUSSIAN(1.2), 1e-6)
     assert 4.0 < alone <= study.enter("a", GAUSSIAN(1.2)).epsilon < 1.1 * alone
 
 
 def test_the_first_run_fixes_the_relation(study, tmp_path):
-    """A guarantee is under one relation whatever the results say: results may not choose between two."""
+    """A guarantee is under one relation whatever the results are: results may not choose between two."""
     study.enter("a", GAUSSIAN(8.0))
     rows = {"event": dp_accounting.LaplaceDpEvent(1.0), "relation": REPLACE_ONE, "pair": (1.0, 0.0)}
     with pytest.raises(LedgerError, match="begin another study with a run about a record replaced"):
@@ -113,7 +117,7 @@ def test_the_first_run_fixes_the_relation(study, tmp_path):
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
 @pytest.mark.parametrize("multiplier", [0.8, 3.0, 40.0])
 def test_no_study_states_less_than_its_runs_cost_under_its_relation(tmp_path, relation, multiplier):
-    """Whatever way runs enter: what two Gaussians cost together is known exactly."""
+    """This holds in whatever way runs enter: the cost of two Gaussians together is known exactly."""
     delta, shift = 1e-6, 2.0 if relation == REPLACE_ONE else 1.0
     plan = make_plan([StageSpec("a", {"x": 1.0}, 1, max_noise=1e9, noise=multiplier)], epsilon=None, delta=delta / 4)
     study = Study(tmp_path / "s.jsonl", epsilon=900.0, delta=delta)
@@ -126,7 +130,7 @@ def test_no_study_states_less_than_its_runs_cost_under_its_relation(tmp_path, re
 
 
 def test_pairs_enter_a_study_of_moments_by_randomised_response(study):
-    """Its moments are those of a table of two by two, which is summed here; beside moments a pair costs little more."""
+    """Its moments are those of a two-by-two table, which is summed here; beside moments a pair costs little more."""
     for epsilon in (0.1, 1.0, 5.0):
         true, false = 1.0 / (1.0 + math.exp(-epsilon)), 1.0 / (1.0 + math.exp(epsilon))
         for order in (2, 5, 32):
@@ -140,7 +144,7 @@ def test_pairs_enter_a_study_of_moments_by_randomised_response(study):
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-9), (0.5, 1e-5), (3.0, 1e-6), (40.0, 1e-3)])
 def test_parts_of_delta_add_up_to_the_whole_at_most(epsilon, delta):
-    """Of the orders, and of failures and pairs, which are tried out: no more than what orders leave is ever taken."""
+    """Orders, failures and pairs are tried out: no more than what orders leave is ever taken."""
     shares = _shares(epsilon, delta)
     assert shares.keys() == set(ORDERS) and all(share > 0.0 for share in shares.values())
     with tempfile.TemporaryDirectory() as folder:
@@ -156,8 +160,8 @@ def test_parts_of_delta_add_up_to_the_whole_at_most(epsilon, delta):
 
 @pytest.mark.parametrize("part", [0.3, 0.5])
 def test_what_follows_from_results_stays_within_the_total(tmp_path, part):
-    """After a Gaussian run either a pair or a second Gaussian enters, whichever harms more at the loss that was seen: the
-    true delta at the study's epsilon is an integral. By one account for both ends it was 1.04 times what was stated."""
+    """After a Gaussian run a pair or a second Gaussian enters, whichever harms more at the observed loss: the true delta
+    at the study's epsilon is an integral. With one account for both ends it was 1.04 times the stated one."""
     epsilon, delta = 3.0, 1e-5
 
     def fits(*runs):
@@ -214,7 +218,7 @@ def test_a_pair_or_a_relation_that_is_none_is_refused(study, pair, relation):
 
 
 def test_two_names_of_one_study_are_one(tmp_path):
-    """Whoever holds it by one name keeps the other waiting."""
+    """A holder of the file by one name makes a holder by the other wait."""
     (tmp_path / "other").mkdir()
     one = Study(tmp_path / "a.jsonl", epsilon=5.0, delta=1e-6)
     (tmp_path / "other" / "b.jsonl").symlink_to(tmp_path / "a.jsonl")
@@ -301,7 +305,7 @@ def test_a_damaged_study_is_refused_and_left_alone(study, damage):
 
 @pytest.mark.parametrize("lines", [1, 2, 3])
 def test_entries_that_are_lost_at_the_end_are_noticed(study, lines):
-    """What is left is a study whose lines follow from each other, and which would let more runs in."""
+    """The lines that are left follow from each other, and would let more runs in."""
     for number in range(3):
         study.enter(f"run {number}", GAUSSIAN(9.0))
     whole = study.path.read_bytes().splitlines(keepends=True)
@@ -326,7 +330,7 @@ def test_without_its_heads_nobody_can_tell(study):
 
 
 def test_a_whole_last_line_counts_though_its_end_is_missing(study):
-    """Nobody can tell whether a run has drawn on it: to count it is safe."""
+    """It is not known whether a run has drawn on it: to count it is safe."""
     study.enter("a", GAUSSIAN(9.0))
     study.path.write_bytes(study.path.read_bytes()[:-1])
     assert study.total.runs == 1 and study.enter("b", GAUSSIAN(9.0)).runs == 2 and Study(study.path).total.runs == 2
@@ -336,7 +340,7 @@ def test_a_line_that_a_crash_cut_short_was_never_entered(study):
     for number in range(3):
         study.enter(f"run {number}", GAUSSIAN(9.0))
     study.path.write_bytes(study.path.read_bytes()[:-20])
-    # The line was cut while it was written, and its head is written after it.
+    # The line was cut while it was written; its head would have been written after it.
     heads = Path(f"{study.path}.heads")
     heads.write_bytes(heads.read_bytes()[:-18])
     assert study.total.runs == 2

@@ -18,7 +18,7 @@ def accountants():
     return accountants
 
 
-# One lot; many at half the data; the shape of a training run; Laplace, Gaussian and sampled parts together.
+# One lot; many lots of half the data; the shape of a training run; Laplace, Gaussian and sampled parts together.
 @pytest.mark.parametrize("place", [2, *(pytest.param(place, marks=pytest.mark.slow) for place in (3, 6, 11))])
 def test_ours_is_never_below_and_half_a_percent_above_at_most(accountants, place):
     setting = accountants.SETTINGS[place]

@@ -1,4 +1,4 @@
-"""Of epsilon, noise and steps any two give the third; shares; pure plans; what is not used is given back."""
+"""Any two of epsilon, noise and steps give the third; shares; pure plans; an unused share is given back."""
 
 import math
 
@@ -6,9 +6,11 @@ import pytest
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
-from lightning_dpgen.privacy.accountant import gaussian_epsilon, gaussian_mu, spent
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
 SPLIT = StageSpec("split", {"counts": 0.2, "sums": 0.8}, 3, max_noise=1e4, share=0.25)
@@ -40,7 +42,7 @@ def test_one_step_more_would_not_fit():
 
 
 def test_a_sampled_stage_has_the_mu_of_its_epsilon_alone():
-    """Each stage at its share, seen alone, up to the one factor that all of them have in common."""
+    """Each stage costs its share, seen alone, up to the one factor that all of them have in common."""
     plan = make_plan([SPLIT, _training()], epsilon=2.0, delta=DELTA)
     mu = gaussian_mu(2.0, DELTA)
     factors = []
@@ -122,7 +124,7 @@ def test_pure_noise_in_a_composition_with_a_delta():
     specs = [StageSpec("choice", {"best": 1.0}, 3, max_noise=1e3, share=0.3, kinds={"best": PURE}), _training()]
     plan = make_plan(specs, epsilon=2.0, delta=DELTA)
     assert 1.99 < plan.epsilon <= 2.0
-    # Bounded losses compose otherwise than a Gaussian's, which the common factor makes up for.
+    # Bounded losses compose differently from a Gaussian's; the common factor makes up for that.
     alone = spent(dict(plan.stage_events)["choice"], DELTA).epsilon
     assert alone == pytest.approx(gaussian_epsilon(math.sqrt(0.3) * gaussian_mu(2.0, DELTA), DELTA), rel=0.25)
 
@@ -132,6 +134,6 @@ def test_a_stage_that_is_not_used_gives_its_share_back():
     assert [spec.stage for spec in one.specs(1000)] == ["final pass"]
     with_means, without = ten.specs(1000)[-1], ten.specs(1000, means=False)[-1]
     assert without.noise_shares == {"counts": 1.0} and without.share == pytest.approx(0.1 * with_means.share)
-    # The counts are as good as they were.
+    # The counts are as accurate as before.
     before, after = (d.access(d.share**-0.5).multipliers["counts"] for d in (with_means, without))
     assert before == pytest.approx(after)

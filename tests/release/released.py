@@ -7,9 +7,10 @@ import torch
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.synthetic import SyntheticContent
 

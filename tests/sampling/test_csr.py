@@ -15,7 +15,7 @@ from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.sampling.csr import MOST_COLUMNS, check_csr
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.stores import store_of
+from lightning_dpgen.sampling.store_of import store_of
 
 SCHEMA = BasketSchema(tuple(range(6)), max_items=3)
 INDPTR, INDICES, DATA = np.array([0, 2, 3, 5]), np.array([0, 4, 5, 1, 2]), np.ones(5)
@@ -27,7 +27,7 @@ def _with(array, place, value):
     return changed
 
 
-# What scipy's own full check lets pass stands first: it looks at nothing where the last of indptr is 0.
+# The first ones pass scipy's own full check: it looks at nothing where the last number of indptr is 0.
 DAMAGED = {
     "an end of 0": {"indptr": _with(INDPTR, -1, 0)},
     "an end of 0 and a row that goes back": {"indptr": np.array([0, -(2**31), 3, 0])},
@@ -79,7 +79,7 @@ def test_a_damaged_matrix_is_refused_at_every_door(door, damage):
         setattr(matrix, part, value)
     with pytest.raises(BadRecords, match=r"damaged cs[rc] matrix") as error:
         DOORS[door](matrix)
-    # Places and numbers are the records': none is quoted.
+    # Places and numbers belong to the records: none is quoted.
     assert not {str(10**9), str(2**31), "-1"} & set(str(error.value).replace(",", " ").split())
 
 

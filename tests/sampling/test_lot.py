@@ -23,7 +23,7 @@ def test_nothing_is_copied_to_where_it_is():
 
 @pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("meta", False), ("cuda:1", True)])
 def test_only_for_a_gpu_is_memory_pinned_and_nobody_waits(device, pinned, monkeypatch):
-    """Every tensor is pinned, then copied as it is without waiting, then converted there; devices only pretend."""
+    """Every tensor is pinned, copied as it is without waiting, and then converted; the devices are stand-ins."""
     done = []
 
     def pin_memory(self):

@@ -1,4 +1,4 @@
-"""Wherever records are kept, a lot of them is the same; what cannot be sampled is refused, without a word of a record."""
+"""Wherever records are kept, lots are the same; what cannot be sampled is refused, without a word about a record."""
 
 import random
 from collections import namedtuple
@@ -20,9 +20,10 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
-from lightning_dpgen.sampling.stores import check_finite, store_of
+from lightning_dpgen.sampling.store_of import store_of
 
 Row = namedtuple("Row", "x y")
 # A number that no message may hold.
@@ -30,7 +31,7 @@ SECRET = 7331
 
 
 class Items(Dataset):
-    """Whatever `item` makes of a row."""
+    """A data set of the items that a function makes from rows."""
 
     def __init__(self, rows, item=lambda row: row):
         self.rows, self.item = rows, item
@@ -58,7 +59,7 @@ def _raw(folder, array):
 
 
 def _parts(folder, rows):
-    """Of a csr matrix with every entry in two halves of the same place: data, indices, indptr."""
+    """Split every entry of a csr matrix into two halves in the same place; return data, indices and indptr."""
     whole = scipy.sparse.csr_array(rows.numpy())
     parts = np.repeat(whole.data / 2, 2), np.repeat(whole.indices, 2), 2 * whole.indptr
     return tuple(_mapped(folder, part) for part in parts)
@@ -68,7 +69,7 @@ def _csr(folder, rows, make=scipy.sparse.csr_array):
     return make(_parts(folder, rows), shape=rows.shape)
 
 
-# Each keeps a float32 matrix of whole numbers from 0 to 127.
+# Each store keeps a float32 matrix of whole numbers from 0 to 127.
 KEPT = {
     "tensor": lambda folder, x: x,
     "tensor in columns": lambda folder, x: x.T.contiguous().T,
@@ -98,7 +99,7 @@ KEPT = {
 
 @pytest.fixture(params=KEPT)
 def kept(request, tmp_path):
-    """Puts a matrix where it is to be kept."""
+    """Return a function that puts a matrix where it is to be kept."""
     return lambda rows: KEPT[request.param](tmp_path, rows)
 
 
@@ -107,7 +108,7 @@ ROWS[7] = 0.0
 
 
 def test_records_are_fetched_as_they_are(kept):
-    """In the order asked for, of the same types and sizes for none, and as a copy."""
+    """Records are copies, in the order asked for; types and sizes are the same where none is asked for."""
     store = store_of(kept(ROWS))
     assert len(store) == 40
     none = store.take(np.zeros(0, np.int64))
@@ -124,7 +125,7 @@ def test_records_are_fetched_as_they_are(kept):
 
 
 def test_a_lot_is_the_lot_of_the_dense_records(kept):
-    """From the same numbers of the private stream: the same records in the same components, whatever keeps them."""
+    """The same numbers of the private stream give the same records in the same components, whatever keeps them."""
     numbers = torch.arange(120) % 5
     plain, same = lots_of(0.1, numbers, seed=3), lots_of(0.1, numbers, seed=3, kept=kept)
     for _ in range(20):
@@ -136,7 +137,7 @@ def test_a_lot_is_the_lot_of_the_dense_records(kept):
 
 @pytest.mark.slow
 def test_inclusion_is_independent_with_the_public_rate(kept):
-    """Each of 23 stores with a false alarm of 2e-6, so 5e-5 in all, over choices of the seed.
+    """Each of 23 stores has a false alarm of 2e-6, so 5e-5 in all, over choices of the seed.
 
     It follows from the test above and from that of plain records (`statistical/test_lots.py`).
     """
@@ -204,7 +205,7 @@ def test_a_sparse_value_that_float32_does_not_hold_is_not_finite():
         check_finite(store)
 
 
-# What cannot be sampled
+# Records that cannot be sampled
 
 
 class Stream(IterableDataset):
@@ -326,7 +327,7 @@ def _drawn():
 
 
 def test_items_draw_random_numbers_that_no_public_seed_decides():
-    """And the public generators are where they were, however many records there were."""
+    """The public generators are where they were, however many records there were."""
     store, drawn, after = store_of(Items(range(6), lambda _: _drawn())), [], []
     with torch.random.fork_rng():
         for size in (2, 2, 0, 6):

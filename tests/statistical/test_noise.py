@@ -1,4 +1,4 @@
-"""The private stream, of both kinds: right law, right tail, unknowable, never saved.
+"""The private stream, of both kinds, has the right law and the right tail, is unknowable and is never saved.
 
 Seeds and keys are fixed, so a false alarm does not come and go; drawn anew, a check at 5 sigma would give one in 6e-7.
 """
@@ -17,7 +17,7 @@ from scipy import stats
 
 from lightning_dpgen.privacy.noise import PrivateStream
 
-COUNT = 4_000_001  # odd, and many pieces
+COUNT = 4_000_001  # an odd number, of many pieces
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_tail(normals, beyond):
 
 
 def test_distribution_of_radius_and_angle(normals):
-    """Kolmogorov-Smirnov on the two halves that one word pair made; p below 1e-6 is a false alarm of 1e-6."""
+    """A Kolmogorov-Smirnov test on the two halves of each pair of words; p below 1e-6 is a false alarm of 1e-6."""
     half = 1 << 17
     first, second = normals[:half].astype(np.float64), normals[half : 2 * half].astype(np.float64)
     assert stats.kstest(np.hypot(first, second), stats.rayleigh.cdf).pvalue > 1e-6
@@ -75,7 +75,7 @@ def test_small_words_are_continued_below_the_binary_point(stream_of, dtype, bits
 
 
 def test_normals_in_float64(stream_of):
-    """Kolmogorov-Smirnov over all, and the second moment; 3 % off must fail."""
+    """A Kolmogorov-Smirnov test over all, and the second moment; 3 % off must fail."""
     sample = stream_of(7).normal((100_001,), dtype=torch.float64).numpy()
     assert stats.kstest(sample, stats.norm.cdf).pvalue > 1e-6
     for values, off in ((sample, False), (1.03 * sample, True)):
@@ -94,7 +94,7 @@ def test_gumbel_and_laplace_numbers(stream_of):
 
 @pytest.mark.parametrize("word", [0, 1, 2**64 - 2, 2**64 - 1])
 def test_the_last_words_give_finite_numbers(stream_of, monkeypatch, word):
-    """All bits 0 and all bits 1, where logarithms end; Gumbel numbers reach far on both sides."""
+    """Words are all bits 0 and all bits 1, where logarithms end; Gumbel numbers reach far on both sides."""
     stream = stream_of(0)
 
     class Same:
@@ -139,8 +139,8 @@ SEEDS = {"torch": torch.manual_seed, "numpy": np.random.seed, "lightning": pl.se
 
 @pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
 def test_no_public_seed_reaches_it(secure, seed, monkeypatch):
-    """Neither a new stream nor one that was there, nor its sampling; and it takes nothing from the public streams."""
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # which Lightning sets and never takes back
+    """It reaches neither a new stream, nor an older one, nor its sampling; the stream takes nothing from public ones."""
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # Lightning sets it and never takes it back
     there = PrivateStream(secure=secure)
     draws = []
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_never_saved(secure, save):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_forked_children_are_keyed_anew(secure, dtype):
-    """Two children and their parent, from a stream in mid-course, draw three different things."""
+    """Two children and their parent draw three different things from a stream in mid-course."""
     stream = PrivateStream(secure=secure)
     stream.normal((5,))
     seen = set()
@@ -183,7 +183,7 @@ def test_no_number_is_handed_out_twice(stream_of):
 
 
 def test_poisson_sample(stream_of):
-    """Size Binomial(200, 0.1) and equal inclusion: a z-score of each at 5 sigma."""
+    """The size is Binomial(200, 0.1) and inclusion is equal: a z-score of each at 5 sigma."""
     stream, draws, population, rate = stream_of(2), 4000, 200, 0.1
     samples = [stream.poisson_sample(population, rate) for _ in range(draws)]
     assert all((np.diff(s) > 0).all() for s in samples)
@@ -193,7 +193,7 @@ def test_poisson_sample(stream_of):
     assert not _off(sizes.var(), variance, variance * math.sqrt(2.2 / draws))
     included = np.bincount(np.concatenate(samples), minlength=population)
     assert np.abs(included - draws * rate).max() < 5.5 * math.sqrt(draws * rate * (1 - rate))
-    # Lots of a fixed size, which are not Poisson samples, would fail.
+    # Lots of a fixed size are no Poisson samples and would fail.
     assert _off(np.full(draws, 20).var(), variance, variance * math.sqrt(2.2 / draws))
 
 
@@ -208,7 +208,7 @@ def test_poisson_sample_at_its_limits(stream_of):
 
 
 def test_a_poisson_sample_of_many_records(stream_of):
-    """More than are drawn at a time: 300,000 records in 30 equal parts, each count at 5.5 sigma."""
+    """More records than are drawn at a time: 300,000 in 30 equal parts, each count at 5.5 sigma."""
     sample = stream_of(4).poisson_sample(300_000, 0.01)
     assert (np.diff(sample) > 0).all() and sample.dtype == np.int64
     assert np.abs(np.histogram(sample, 30, (0, 300_000))[0] - 100).max() < 5.5 * math.sqrt(99)

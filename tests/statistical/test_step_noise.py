@@ -1,4 +1,4 @@
-"""A whole private step adds N(0, (multiplier C / L)^2) to every parameter, whoever was in the lot.
+"""A whole private step adds N(0, (multiplier C / L)^2) to every parameter, whatever is in the lot.
 
 Seeds are fixed. Each check is a z-score at 5.5 on a mean square of 20,000 or more normals: a false alarm of 4e-8.
 """
@@ -38,7 +38,7 @@ def test_pieces_of_a_large_draw_are_independent(account_of):
     half = piece // 2
     for a, b in ((first, second), (first[:half], first[half:]), (first[:-1], first[1:])):
         assert abs(float((a * b).mean())) < 5.5 / math.sqrt(len(a))
-        # Nor do their magnitudes: the two halves of a Box-Muller pair share a radius.
+        # Magnitudes do not correlate either, although the two halves of a Box-Muller pair share a radius.
         assert abs(float(((a.square() - 1) * (b.square() - 1)).mean())) < 5.5 * 2 / math.sqrt(len(a))
     assert (noisy[-7:] != 0).all()
 
@@ -57,7 +57,7 @@ def test_noise_of_low_precision_is_refused(dtype):
 
 
 def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
-    """Words of 0 and 1 (the smallest uniforms): normals of torch end at 5.77, these go beyond 6.5 on their own law."""
+    """Words are 0 and 1 (the smallest uniforms): normals of torch end at 5.77, these go beyond 6.5 by their own law."""
     stream = stream_of(4)
     monkeypatch.setattr(stream, "_words", lambda pairs, device, dtype: torch.zeros(2, pairs, dtype=torch.int32))
     values = stream.normal((2000,))[:1000]  # angle 0: the cosine half is the radius itself

@@ -9,7 +9,7 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import torch
-from lightning_dpgen.cli.run_identity import fingerprint
+from lightning_dpgen.runs.run_identity import fingerprint
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account

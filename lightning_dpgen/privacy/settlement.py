@@ -1,0 +1,57 @@
+"""The comparison of what a plan promised with what a ledger says was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dp_accounting
+
+from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.accountant import Spent, spent
+from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.privacy.events import composed, encode, stage_events
+from lightning_dpgen.privacy.plan import Plan
+
+
+def in_order(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> list[tuple[Access, int]]:
+    """Return the accesses of a ledger by stage in the plan's order.
+
+    A run that went on makes early stages again after later ones; what a composition costs does not depend on the order.
+    """
+    order = {stage.name: position for position, stage in enumerate(plan.stages)}
+    return sorted(accesses, key=lambda run: order.get(run[0].stage, len(order)))
+
+
+def drawn_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accounting.DpEvent:
+    """Return the composition of accesses, stage by stage.
+
+    Raises:
+        PlanMismatch: if there are none.
+    """
+    if not accesses:
+        raise PlanMismatch("nothing has been drawn yet")
+    return composed([event for _, event in stage_events(accesses, pure=plan.delta == 0.0)])
+
+
+def check_complete(plan: Plan, event: dp_accounting.DpEvent) -> None:
+    """Raise PlanMismatch unless the event of a ledger is all that the plan promised, with that noise."""
+    if encode(event) != encode(plan.composition):
+        raise PlanMismatch(
+            "the ledger is not what the plan promised; nothing may be released on the strength of this plan.\n"
+            f"plan:   {encode(plan.composition)}\nledger: {encode(event)}"
+        )
+
+
+def certified(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> tuple[dp_accounting.DpEvent, Spent]:
+    """Return event and epsilon for a certificate: the plan's, unless the ledger's is larger; see `Account.certified`."""
+    planned, event = plan.spent, drawn_event(plan, accesses)
+    if encode(event) == encode(plan.composition):
+        return plan.event, planned
+    if plan.reference is not None:
+        if not plan.covers(accesses):
+            raise PlanMismatch("what the ledger holds is not below the reference of the plan: nothing may be released")
+        return plan.event, planned
+    drawn = spent(event, plan.delta, relation=plan.relation)
+    if drawn.epsilon > planned.epsilon:
+        return event, drawn
+    return plan.event, planned

@@ -1,0 +1,112 @@
+"""A stage of a plan as it is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightning_dpgen.privacy.access import GAUSSIAN, Access
+from lightning_dpgen.privacy.gaussian_cost import check_epsilon
+from lightning_dpgen.privacy.plan import Plan
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A stage as it is asked for.
+
+    Args:
+        stage: its name.
+        noise_shares: the parts of the inverse squared noise of one access, one for each noise drawn from it.
+        count: the number of accesses; None for as many as the budget buys at the given noise.
+        sample_rate: the Poisson rate of an access; 1 is a full pass.
+        share: the share of the whole budget's mu^2 (Gaussian-DP) that the stage may use, at delta = 0 of epsilon; None for
+            the one stage that takes what is left. Without such a stage, shares are divided by their sum.
+        noise: the multiplier of one access (of the one Gaussian that costs as much), if it is given and not solved for.
+        max_noise: the noise multiplier beyond which a single noisy number outweighs all that the records of an access
+            can add up to; a plan that needs more is refused.
+        kinds: the kinds of the noises that are not Gaussian; see `Access`.
+        deltas: the deltas of the noises that stand before a threshold, for one access; see `Access`. They are taken off the
+            plan's delta before anything is shared out.
+        n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
+            on it.
+    """
+
+    stage: str
+    noise_shares: Mapping[str, float]
+    count: int | None
+    max_noise: float
+    sample_rate: float = 1.0
+    share: float | None = None
+    noise: float | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    deltas: Mapping[str, float] = field(default_factory=dict)
+    n: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
+
+    def access(self, multiplier: float) -> Access:
+        """Return the access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
+        total = sum(self.noise_shares.values())
+        multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
+        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas)
+
+
+def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:
+    if epsilon not in (None, math.inf):
+        check_epsilon(epsilon)
+    names = [spec.stage for spec in specs]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"stages {names}: expected at least one, and no name twice")
+    for spec in specs:
+        if spec.count is not None and (type(spec.count) is not int or spec.count < 1):
+            raise ValueError(f"stage {spec.stage!r}: count={spec.count!r}, expected a whole number (int), 1 or more")
+        if spec.n is not None and (type(spec.n) is not int or spec.n < 1):
+            raise ValueError(f"stage {spec.stage!r}: n={spec.n!r}, expected a whole number (int) of records, 1 or more")
+        if not spec.noise_shares or not all(0.0 < weight < math.inf for weight in spec.noise_shares.values()):
+            raise ValueError(f"stage {spec.stage!r}: weights={dict(spec.noise_shares)}, expected positive numbers")
+        if spec.noise is not None and not (spec.noise > 0.0 and math.isfinite(spec.noise)):
+            raise ValueError(f"stage {spec.stage!r}: noise={spec.noise}, expected a positive finite multiplier")
+    open_counts = [spec for spec in specs if spec.count is None]
+    if len(open_counts) > 1 or any(d.noise is None for d in open_counts) or (open_counts and epsilon is None):
+        raise ValueError(
+            "epsilon, noise and steps: give two of them. A stage without a count needs its noise and an epsilon, and one "
+            "stage may have no count"
+        )
+    if epsilon is None and all(spec.noise is None for spec in specs):
+        raise ValueError("without an epsilon, at least one stage must have its noise given")
+
+
+def shares_of(specs: Sequence[StageSpec]) -> list[float]:
+    rest = [spec for spec in specs if spec.share is None]
+    given = [spec.share for spec in specs if spec.share is not None]
+    if len(rest) > 1:
+        raise ValueError(f"at most one stage may take what is left of the budget, found {len(rest)}")
+    left = 1.0 - math.fsum(given)
+    if any(not 0.0 < share <= 1.0 for share in given) or (rest and left <= 0.0) or left < -1e-9:
+        raise ValueError(
+            f"shares {given} of the budget: expected positive numbers that add up to less than 1, or to 1 if no stage "
+            "takes what is left"
+        )
+    if rest:
+        return [left if spec.share is None else spec.share for spec in specs]
+    if abs(left) <= 1e-9:
+        # Shares add up to the whole but for rounding, so they stay: a stage has the same share in every plan.
+        return given
+    return [share / math.fsum(given) for share in given]
+
+
+def records_of(specs: Sequence[StageSpec], promise: Plan | None = None) -> int | None:
+    """Return the number of records that a plan of these stages is for, None if none of them says.
+
+    Raises:
+        ValueError: if two of them, or one of them and the promise, say different numbers.
+    """
+    said = [(f"stage {spec.stage!r}", spec.n) for spec in specs if spec.n is not None]
+    if promise is not None and promise.n is not None:
+        said.append(("the plan that was promised", promise.n))
+    for who, n in said[1:]:
+        if n != said[0][1]:
+            raise ValueError(f"{said[0][0]} is for n={said[0][1]} records and {who} for n={n}: expected the same number")
+    return said[0][1] if said else None

@@ -1,0 +1,181 @@
+"""The store that fits, for records in any form that can be drawn from."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+
+from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.dataset_store import DatasetStore, collated
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.stores import ColumnsStore, DenseStore, ScaledStore, SparseStore, Store
+
+# Types that torch indexes, by the names that numpy and torch share.
+_NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}
+
+
+def store_of(records: Any, *, scale: float | None = None) -> Store:
+    """Return the store that fits the form of records. Rows, and what is mapped from a file, are not copied.
+
+    Args:
+        records: one of
+
+            - a tensor on the CPU or a numpy array, (N, ...), in memory or memory-mapped (``np.memmap``,
+              ``np.load(..., mmap_mode="r")``), of floats, whole numbers or bool, which lots keep;
+            - a ``scipy.sparse`` ``csr_matrix`` or ``csr_array`` (N, m), whose rows lots hold as dense float32;
+            - a tuple or dict of columns, each one of these (or a store) with the same N, in which form lots come too;
+            - a map-style ``torch.utils.data.Dataset``, whose items are collated by ``default_collate``;
+            - a store, which comes back as it is.
+        scale: the divisor of a uint8 tensor or array: lots hold float32 ``byte / scale``. Public, so not the largest byte
+            found.
+
+    Raises:
+        BadRecords: for anything else, saying what was found, what was expected and what to do. No message holds a
+            record's content, its position, or the number of records. Nothing has been spent.
+
+    Example:
+        >>> pictures, labels = np.array([[0, 255], [51, 0], [9, 9]], dtype=np.uint8), np.array([1, 0, 2])
+        >>> store = store_of((store_of(pictures, scale=255), labels))
+        >>> store.take(np.array([0, 1]))
+        (tensor([[0.0000, 1.0000],
+                [0.2000, 0.0000]]), tensor([1, 0]))
+        >>> store_of(scipy.sparse.eye_array(3, format="csr")).take(np.array([2]))
+        tensor([[0., 0., 1.]])
+    """
+    if scale is None:
+        return _store(records, "records")
+    if not 0.0 < scale < math.inf:
+        raise BadRecords(f"scale={scale:g}: expected a positive number, by which bytes are divided, such as 255")
+    values = _tensor(records, "records") if isinstance(records, Tensor | np.ndarray) else None
+    if values is None or values.dtype != torch.uint8:
+        found = type(records).__name__ if values is None else f"{type(records).__name__} of {_name(values.dtype)}"
+        raise BadRecords(
+            f"scale={scale:g} with records that are a {found}: expected a tensor or array of uint8; leave scale out, and "
+            "of several columns give store_of(column, scale=...) for each that needs one"
+        )
+    return ScaledStore(values, float(scale))
+
+
+def _store(records: Any, name: str) -> Store:
+    if isinstance(records, Store):
+        return records
+    if isinstance(records, Tensor | np.ndarray):
+        return DenseStore(_tensor(records, name))
+    if scipy.sparse.issparse(records):
+        return _sparse(records, name)
+    # A TensorDataset has its columns at hand, so no item has to be made.
+    if type(records) is TensorDataset:
+        records = records.tensors
+    if isinstance(records, tuple | dict):
+        return _columns(records, name)
+    kind = type(records).__name__
+    if isinstance(records, DataLoader):
+        raise BadRecords(
+            f"{name} is a {kind}: expected the data set, from which Poisson lots are drawn; hand over the data set, "
+            "loader.dataset: a loader has its own sampling, for which the plan's epsilon does not hold"
+        )
+    if isinstance(records, Sampler):
+        raise BadRecords(
+            f"{name} is a {kind}: expected the data set; hand it over without a sampler: Poisson lots are drawn here, and "
+            "for another sampling the plan's epsilon does not hold"
+        )
+    if isinstance(records, IterableDataset):
+        raise BadRecords(
+            f"{name} is a {kind}, an IterableDataset: expected a map-style Dataset, since a Poisson lot fetches records by "
+            "their positions; give it __getitem__ and __len__, or write its records to an array and memory-map that"
+        )
+    if isinstance(records, Dataset):
+        return _dataset(records, name)
+    raise BadRecords(
+        f"{name} is a {kind}: expected a tensor, a numpy array, a scipy.sparse csr_matrix or csr_array, a tuple or dict of "
+        "these as columns, or a map-style torch Dataset; convert it to one of them (a DataFrame by to_numpy, a list of "
+        "equal records by numpy.stack)"
+    )
+
+
+def _name(dtype: torch.dtype | np.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
+    """Return values as a tensor (N, ...), of the same memory where that is possible."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise BadRecords(f"{name} is a masked array: expected a value in every place; fill in what is masked, or drop it")
+    on_disk, dtype = isinstance(values, np.memmap), values.dtype
+    if (dtype.name if isinstance(values, np.ndarray) else _name(dtype)) not in _NUMBERS:
+        raise BadRecords(
+            f"{name} has dtype {_name(dtype)}: expected float16, bfloat16, float32, float64, uint8, int8 to int64 or bool; "
+            "convert it, or encode what is no real number"
+        )
+    if isinstance(values, np.ndarray):
+        if not dtype.isnative:
+            raise BadRecords(f"{name} has the byte order of another machine: convert it by astype('{dtype.name}')")
+        values = np.asarray(values)
+        # Torch has no such strides.
+        if any(stride < 0 or stride % dtype.itemsize for stride in values.strides):
+            values = np.ascontiguousarray(values)
+        with warnings.catch_warnings():
+            # A file that is mapped for reading is not written to here.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            values = torch.from_numpy(values)
+    elif values.layout != torch.strided:
+        raise BadRecords(f"{name} is a tensor of layout {values.layout}: expected a dense one, or a scipy.sparse.csr_array")
+    elif values.device.type != "cpu":
+        raise BadRecords(f"{name} is on {values.device}: expected the CPU, from where each lot is copied; use .cpu()")
+    if not values.dim():
+        raise BadRecords(f"{name} has shape (): expected (N, ...), one row a record")
+    values = values.detach()
+    return values if on_disk else values.contiguous()
+
+
+def _sparse(matrix: Any, name: str) -> SparseStore:
+    if matrix.format != "csr" or matrix.ndim != 2:
+        raise BadRecords(
+            f"{name} is a sparse {matrix.format} of {matrix.ndim} dimensions: expected csr of 2, (N, m); use .tocsr()"
+        )
+    if matrix.dtype.kind not in "fiub":
+        raise BadRecords(f"{name} has dtype {matrix.dtype}: expected real numbers; convert it")
+    check_csr(matrix, name)
+    return SparseStore(matrix.data, matrix.indices, matrix.indptr, matrix.shape[1])
+
+
+def _columns(columns: tuple | dict, name: str) -> ColumnsStore:
+    keys = list(columns) if isinstance(columns, dict) else range(len(columns))
+    if not keys:
+        raise BadRecords(f"{name} is an empty {type(columns).__name__}: expected at least one column")
+    named = {key: f"{name}[{key!r}]" for key in keys}
+    stores = {key: _store(columns[key], named[key]) for key in keys}
+    for key in keys:
+        if len(stores[key]) != len(stores[keys[0]]):
+            raise BadRecords(
+                f"{named[key]} and {named[keys[0]]} have different numbers of rows: expected one row a record in each; "
+                "hand over columns of the same records"
+            )
+    if isinstance(columns, dict):
+        return ColumnsStore(stores)
+    return ColumnsStore(columns._make(stores.values()) if hasattr(columns, "_make") else tuple(stores.values()))
+
+
+def _dataset(dataset: Dataset, name: str) -> DatasetStore:
+    kind = type(dataset).__name__
+    try:
+        some = len(dataset) > 0
+    except (TypeError, NotImplementedError):
+        raise BadRecords(f"{name} is a {kind} without __len__: expected a map-style Dataset; give it one") from None
+    if not some:
+        # Without an item the form of an empty lot is not known.
+        raise BadRecords(f"{name} is a {kind} without items: expected at least one; hand over tensors of no rows instead")
+    first = collated(dataset, np.zeros(1, np.int64))
+    for leaf in tree_leaves(first):
+        if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
+            found = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise BadRecords(f"{name} is a {kind} whose items hold {found}: expected numbers; encode it in __getitem__")
+    return DatasetStore(dataset, tree_map(lambda x: x[:0].clone(), first))
