@@ -65,7 +65,7 @@ def privatize(
     *,
     add: bool = False,
 ) -> list[Bounds]:
-    """Write the private mean gradient of a lot into `out`; gives the bounds that were used, for each term.
+    """Write the private mean gradient of a lot into `out`, and return the bounds that were used for each term.
 
     Args:
         terms: gradients of the same Poisson lot with respect to exactly the parameters of `out`, each with the rule that
@@ -73,7 +73,7 @@ def privatize(
         access: an open access that lists the noise ``gradient`` and those of the rules.
         expected_batch_size: the public divisor of sums over records: sampling rate times the declared number of records.
         out: overwritten.
-        before: what it gave for the lot before; None for the first.
+        before: the bounds that it returned for the lot before; None for the first.
         add: whether `out` holds the sum of earlier parts of this very lot, from `add_clipped` with the same bounds.
 
     Guarantee:
@@ -126,7 +126,7 @@ def add_clipped(
 def clipped_weights(
     gradients: RecordGradients, rule: ClippingRule, bounds: Bounds, divisor: float, dtype: torch.dtype
 ) -> Tensor | Sequence[Tensor]:
-    """What each gradient is multiplied by, or each layer of it: the rule's factor over the divisor."""
+    """Return the weight of each gradient, or of each layer of it: the rule's factor over the divisor."""
     columns = rule.scope.norms(gradients).columns
     factors = clip_weights if math.inf in bounds else rule.factors
     each = [factors(norms, bound) / divisor for norms, bound in zip(columns, bounds, strict=True)]
@@ -135,7 +135,7 @@ def clipped_weights(
 
 
 def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:
-    """Noise for each component's block in proportion to its own sensitivity: in these units each block has 1."""
+    """Add noise to each component's block in proportion to its own sensitivity: in these units each block has 1."""
     access.ranks.agree(sensitivity.tolist())
     for view in out.views.values():
         view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))

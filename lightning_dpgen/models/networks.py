@@ -13,7 +13,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
 from lightning_dpgen.gradients.sparse import multi_hot_product
-from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_forms
+from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_factors
 
 # Channels of the two convolutions of a network for pictures.
 _CHANNELS = (16, 32)
@@ -136,7 +136,7 @@ class StackedMLP(nn.Module):
         forms: dict[nn.Parameter, GradientFactors] = {}
         for i, own in reversed(list(enumerate(self._offsets(offsets)))):
             layer = self.layers[i]
-            forms |= layer_forms(layer, gradient, inputs[i], own)
+            forms |= layer_factors(layer, gradient, inputs[i], own)
             if i:
                 gradient = segmented_product(gradient, layer.weight.mT, None, own).mul_(inputs[i] > 0)
             elif to_input:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent
+from lightning_dpgen.gradients.component_factors import OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, outer
+from lightning_dpgen.gradients.component_factors import OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.marginals import held_bias

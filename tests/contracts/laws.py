@@ -52,9 +52,10 @@ from lightning_dpgen.gradients.clipping import (
     Smoothed,
     clip_weights,
 )
+from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.factors import Dense, OneComponent, RankOne
+from lightning_dpgen.gradients.factors import Dense, RankOne
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer

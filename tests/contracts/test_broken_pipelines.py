@@ -168,7 +168,7 @@ BROKEN = {
     ),
     "clip by a norm without the bias": Broken(
         records._squares,
-        {"form.norms().double() for form in forms]": "form.norms().double() for form in forms\n"
+        {"factors.norms().double() for factors in each]": "factors.norms().double() for factors in each\n"
          "        if form.materialise().dim() > 3]"},
         (laws.a_norm_is_that_of_what_the_record_adds,),
     ),
@@ -259,15 +259,15 @@ BROKEN = {
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
-        {"found = OuterSum(pairs, form.shape, form.view)":
-         "found = OuterSum(pairs, form.shape, form.view, few=pairs[0][1].shape[1] <= 64)"},
+        {"found = OuterSum(pairs, factors.shape, factors.view)":
+         "found = OuterSum(pairs, factors.shape, factors.view, few=pairs[0][1].shape[1] <= 64)"},
         (laws.the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
-        {"found = OuterSum(pairs, form.shape, form.view)": "found = outer(pairs, form.shape, form.view)",
-         'if isinstance(form, RankOne | OuterSum):':
-         "from lightning_dpgen.gradients.factors import outer\n    if isinstance(form, RankOne | OuterSum):"},
+        {"found = OuterSum(pairs, factors.shape, factors.view)": "found = outer(pairs, factors.shape, factors.view)",
+         'if isinstance(factors, RankOne | OuterSum):':
+         "from lightning_dpgen.gradients.factors import outer\n    if isinstance(factors, RankOne | OuterSum):"},
         (laws.the_norm_of_a_group_is_its_own,),
     ),
     "groups by position": Broken(

@@ -23,7 +23,7 @@ from torchmetrics import MeanMetric
 
 WIDTH = 6
 # The reasons for which a loss is refused.
-WRITES, LOOKS, TAKES, SHAPES = "writes what", "looks at", "out of torch", "makes a shape"
+WRITES, LOOKS, TAKES, SHAPES = "writes a value", "looks at", "out of torch", "makes a shape"
 BESIDE, KEEPS = "beside it", "an earlier"
 
 

@@ -62,15 +62,15 @@ def test_gradients_are_those_of_the_records_written_out(groups, k, offsets, fixe
     for p in network.parameters():
         if not p.requires_grad:
             continue
-        forms = [g._forms[p] for g in both]
-        torch.testing.assert_close(*(form.materialise() for form in forms))
-        torch.testing.assert_close(*(form.norms() for form in forms))
-        torch.testing.assert_close(*(form.project(p.detach()) for form in forms))
+        each = [g._factors[p] for g in both]
+        torch.testing.assert_close(*(factors.materialise() for factors in each))
+        torch.testing.assert_close(*(factors.norms() for factors in each))
+        torch.testing.assert_close(*(factors.project(p.detach()) for factors in each))
         sums = []
-        for form in forms:
+        for factors in each:
             out = torch.ones_like(p)
-            form.weighted_sum(weights, silenced, out, add=True)
-            form.weighted_sum(weights, None, out, add=True)
+            factors.weighted_sum(weights, silenced, out, add=True)
+            factors.weighted_sum(weights, None, out, add=True)
             sums.append(out)
         torch.testing.assert_close(*sums)
 
