@@ -169,7 +169,7 @@ BROKEN = {
     "clip by a norm without the bias": Broken(
         records._squares,
         {"factors.norms().double() for factors in each]": "factors.norms().double() for factors in each\n"
-         "        if form.materialise().dim() > 3]"},
+         "        if factors.materialise().dim() > 3]"},
         (laws.a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
