@@ -1,4 +1,4 @@
-"""Wide records as the places of their ones give what the same records written out give, to rounding."""
+"""Wide records as the places of their ones give the same results as the records written out, to rounding."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ def test_lots_are_those_written_out(seed, count, classes):
     sizes = random.integers(0, 3, size=count, endpoint=True)
     places = [random.choice(400, size, replace=False) for size in sizes]
     rows, items = np.repeat(np.arange(count), sizes), np.concatenate([*places, np.zeros(0, np.int64)])
-    # An entry of 0 is none.
+    # An entry of 0 is no place.
     values = random.integers(0, 1, size=len(items), endpoint=True).astype(np.uint8)
     units = scipy.sparse.csr_array((values, (rows, items)), shape=(count, 400))
     labels = random.integers(0, classes, size=count) if classes else None
