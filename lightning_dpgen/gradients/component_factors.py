@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors
+from lightning_dpgen.gradients.factors import GradientFactors
 
 
 @dataclass
@@ -56,12 +56,6 @@ class OneComponent(GradientFactors):
             out[start:end, c] = each[start:end]
         return out
 
-    def project(self, onto: Tensor) -> Tensor:
-        return self.materialise().flatten(1).double() @ onto.flatten().double()
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Dense(change(self.materialise()))
-
 
 @dataclass
 class OneComponentMixed(GradientFactors):
@@ -94,9 +88,6 @@ class OneComponentMixed(GradientFactors):
 
     def project(self, onto: Tensor) -> Tensor:
         return torch.cat([factors.project(onto[c]) for c, factors in enumerate(self.each)])
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Dense(change(self.materialise()))
 
 
 @dataclass

@@ -51,11 +51,11 @@ class GradientFactors(Protocol):
 
     def project(self, onto: Tensor) -> Tensor:
         """Return the inner products (R,) with one tensor of the parameter's shape, in float64."""
-        ...
+        return self.materialise().flatten(1).double() @ onto.flatten().double()
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
         """Apply `change` to each tensor that has a row a record: it takes some rows, or adds rows of zeros."""
-        ...
+        return Dense(change(self.materialise()))
 
 
 @dataclass
@@ -80,12 +80,6 @@ class Dense(GradientFactors):
 
     def materialise(self) -> Tensor:
         return self.gradient
-
-    def project(self, onto: Tensor) -> Tensor:
-        return self.gradient.flatten(1).double() @ onto.flatten().double()
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Dense(change(self.gradient))
 
 
 @dataclass
@@ -265,9 +259,6 @@ class CentredRankOne(GradientFactors):
 
     def project(self, onto: Tensor) -> Tensor:
         return self.own.project(onto) - (self._shared().double() * onto.double()).sum()
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Dense(change(self.materialise()))
 
     def _shared(self) -> Tensor:
         return (self.left.T @ self.right).view(self.own.view)

@@ -16,6 +16,7 @@ from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
@@ -104,7 +105,7 @@ def _each(
     copies = {p: p.detach().expand(size, *p.shape).requires_grad_() for p in _trained(network)}
 
     def of_one(values: list[Tensor], *rows: Any) -> Tensor:
-        with _swapped(network, dict(zip(copies, values, strict=True))):
+        with replaced_parameters(network, dict(zip(copies, values, strict=True))):
             return loss(*rows).squeeze(0)
 
     isolation = Isolation(size)
@@ -121,24 +122,3 @@ def _each(
 
 def _trained(network: nn.Module) -> list[nn.Parameter]:
     return [p for p in network.parameters() if p.requires_grad]
-
-
-class _swapped:
-    """A context in which a network has other values in the place of its parameters."""
-
-    def __init__(self, network: nn.Module, values: dict[nn.Parameter, Tensor]) -> None:
-        # Every place that holds a parameter, since two layers may share one.
-        self._held = [
-            (module, leaf, p, values[p])
-            for module in network.modules()
-            for leaf, p in module._parameters.items()
-            if p in values
-        ]
-
-    def __enter__(self) -> None:
-        for module, leaf, _, value in self._held:
-            module._parameters[leaf] = value
-
-    def __exit__(self, *_) -> None:
-        for module, leaf, parameter, _ in self._held:
-            module._parameters[leaf] = parameter

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +19,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -87,7 +86,7 @@ def ghost_gradients(
         return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
 
     try:
-        with _replaced(network, tape):
+        with replaced_parameters(network, {p: tape.traced(p) for p in network.parameters() if p.requires_grad}):
             losses = isolation.run(of_one, tree_map(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
         if not losses.requires_grad or not tape.used:
             raise ValueError(
@@ -110,21 +109,3 @@ def ghost_gradients(
         partition=groups,
         losses=lambda: found,
     )
-
-
-@contextmanager
-def _replaced(network: nn.Module, tape: Tape) -> Iterator[None]:
-    """Put traced parameters in the place of a network's trainable ones, wherever it holds them."""
-    held = [
-        (module._parameters, name, p)
-        for module in network.modules()
-        for name, p in module._parameters.items()
-        if p is not None and p.requires_grad
-    ]
-    try:
-        for place, name, p in held:
-            place[name] = tape.traced(p)
-        yield
-    finally:
-        for place, name, p in held:
-            place[name] = p

@@ -152,6 +152,11 @@ class Isolation:
             )
         return rows
 
+    def rows_or_copies(self, x: Tensor) -> Tensor:
+        """Return the records (B, ...) behind a tensor, or the tensor for each record; call it in `outside`."""
+        rows = self.rows(x)
+        return x.expand(self.size, *x.shape) if rows is None else rows
+
     @property
     def is_innermost(self) -> bool:
         """True unless the loss is inside another transform of torch.func at the moment."""
@@ -210,10 +215,9 @@ class HiddenOffsets:
     def call(self, function: Callable[..., Tensor], x: Tensor, *rest: Any, **options: Any) -> Tensor:
         """Call ``function(x, *rest, offsets, **options)`` of a stack of components, for the record behind x (1, ...)."""
         isolation = self._isolation
-        rows = isolation.rows(x)
         with isolation.outside():
-            rows = x.expand(isolation.size, *x.shape) if rows is None else rows
-            result = function(rows.squeeze(1), *rest, isolation.offsets, **options)[:, None]
+            rows = isolation.rows_or_copies(x).squeeze(1)
+            result = function(rows, *rest, isolation.offsets, **options)[:, None]
         return isolation.hide(result)
 
 
@@ -230,10 +234,8 @@ class HiddenGroups:
 
     def gather(self, x: Tensor) -> Tensor:
         """Turn a record's (1, ...) into the (1, places, ...) of a group, zeros where it has none."""
-        rows = self._isolation.rows(x)
         with self._isolation.outside():
-            rows = x.expand(self._isolation.size, *x.shape) if rows is None else rows
-            gathered = self._groups.gather(rows.squeeze(1))[:, None]
+            gathered = self._groups.gather(self._isolation.rows_or_copies(x).squeeze(1))[:, None]
         return self._hide(gathered)
 
     @property

@@ -58,9 +58,7 @@ class Watch(Guard):
             del self._made[id(x)]
             # A tensor that shares its memory would become another one for its sharers.
             if x._base is None and torch._C._storage_Use_Count(x.untyped_storage()._cdata) <= 2:
-                with self.isolation.outside():
-                    each = x.expand(self.isolation.size, *x.shape).clone()
-                torch.utils.swap_tensors(x, self.isolation.hide(each))
+                torch.utils.swap_tensors(x, self.for_each(x))
         return NotImplemented
 
     def for_each(self, x: Tensor) -> Tensor:

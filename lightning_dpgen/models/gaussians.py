@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.symmetries import Symmetries
@@ -82,8 +83,8 @@ class StackedGaussians(nn.Module):
             offsets: (k + 1,) the beginnings of each component's records, and the end.
             generator: generator of z and of symmetries.
         """
-        component = torch.repeat_interleave(torch.arange(self.k), torch.tensor(offsets).diff())
-        return torch.cat([self._through_curve(self.before_curve(offsets, generator)), self.shares[component]], dim=1)
+        shares = self.shares[components(offsets, self.shares.device)]
+        return torch.cat([self._through_curve(self.before_curve(offsets, generator)), shares], dim=1)
 
     def before_curve(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw values (n, units) of any size, from which units follow; arguments as of `generate`."""

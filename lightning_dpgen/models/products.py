@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import draw
 
@@ -60,7 +61,7 @@ class StackedProducts(nn.Module):
 
         With a classifier, choices are drawn here, and their shares are 0 and 1.
         """
-        component = torch.repeat_interleave(torch.arange(self.k), torch.tensor(offsets).diff())
+        component = components(offsets, self.means.device)
         made = self.means[component]
         if not self.classifier:
             return made

@@ -124,14 +124,18 @@ class StackedVAE(nn.Module):
         """Return mean and log variance (B, latent) of the code of each record."""
         return self.encoder(to_dense(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
 
+    def _draw_codes(self, lot: Lot, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw the code of each record, and return it with its mean and log variance, (B, latent) each."""
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        return mean + torch.exp(0.5 * log_variance) * noise, mean, log_variance
+
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map codes (B, latent) to numbers (B, width) for `outputs.means`."""
         return self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)]
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
         """Return the negative evidence lower bound (B,) of each record, in nats; `noise` is its own (B, latent) normals."""
-        mean, log_variance = self.encode(lot.records, lot.offsets)
-        z = mean + torch.exp(0.5 * log_variance) * noise
+        z, mean, log_variance = self._draw_codes(lot, noise)
         return self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
 
     def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -192,9 +196,8 @@ class StackedVAE(nn.Module):
         """
 
         def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
-            mean, log_variance = self.encode(lot.records, lot.offsets)
             own, prior = noise.chunk(2, dim=1)
-            z = mean + torch.exp(0.5 * log_variance) * own
+            z, _, _ = self._draw_codes(lot, own)
             return weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
 
         @torch.no_grad()
@@ -215,8 +218,7 @@ class StackedVAE(nn.Module):
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:
         """Embed the codes that `embedded_term` uses, to (B, d)."""
-        mean, log_variance = self.encode(lot.records, lot.offsets)
-        return embedding(mean + torch.exp(0.5 * log_variance) * noise)
+        return embedding(self._draw_codes(lot, noise)[0])
 
     def embedded_term(self, embedding: CodeEmbedding, weight: float, mean_embedding: Tensor) -> PerRecord:
         """Make the negative evidence lower bound plus the record's part of the divergence of all codes from the prior.
@@ -229,8 +231,7 @@ class StackedVAE(nn.Module):
         towards = 2.0 * weight * (mean_embedding - embedding.of_prior)
 
         def loss(lot: Lot, noise: Tensor) -> Tensor:
-            mean, log_variance = self.encode(lot.records, lot.offsets)
-            z = mean + torch.exp(0.5 * log_variance) * noise
+            z, mean, log_variance = self._draw_codes(lot, noise)
             elbo = self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
             return elbo + (embedding(z) * towards).sum(dim=1)
 

@@ -25,7 +25,7 @@ def _moved(projection, before, after, norm):
 
 
 def _worst_direction(matrix, norm, random):
-    """Find the largest |vP| over |v|_2 = 1: over all sign vectors where they are few, else by ascent from several starts."""
+    """Find the largest |vP| over |v|_2 = 1: over all sign vectors if these are few, else by ascent from several starts."""
     best, k = None, matrix.shape[1]
     if norm == 1 and k <= 12:
         signs = np.array(list(itertools.product([-1.0, 1.0], repeat=k)))

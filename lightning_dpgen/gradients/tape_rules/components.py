@@ -30,7 +30,7 @@ def _segmented(function: Callable, weight_factors: Callable[..., GradientFactors
                 f"found {tuple(x.shape)} and {len(own) - 1} components"
             )
         with isolation.outside():
-            inputs = (x.expand(isolation.size, *x.shape) if rows is None else rows).squeeze(1)
+            inputs = isolation.rows_or_copies(x).squeeze(1)
 
         def note(gradient):
             if isinstance(weight, TracedParameter):
