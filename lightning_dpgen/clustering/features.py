@@ -13,7 +13,7 @@ from torch import Tensor
 from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
 from lightning_dpgen.sampling.stores import Store, store_of
 
-# No feature vector is longer, in float32 as computed.
+# No feature vector is longer, as computed in float32.
 FEATURE_NORM = 1.0 + 1e-5
 KERNELS = ("rbf", "laplacian")
 # A feature is a whole number of at most 13 bits times a unit, so the float32 sum of 2^11 of them is exact.

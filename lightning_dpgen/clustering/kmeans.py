@@ -51,7 +51,7 @@ class SplitState:
         centres: (k, dimensions) the centres then; empty at first.
         counts: (k,) noisy sizes under the final centres; empty before the last pass.
         means: (k, m) noisy mean records; empty before the last pass.
-        done: `Account.done` then.
+        done: `Account.done` at that time.
     """
 
     iterations: int = -1

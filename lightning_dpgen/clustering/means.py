@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_dpgen.clustering.fixed_point import Grid, lengths
 from lightning_dpgen.sampling.stores import Store
 
-# Numbers that are written out at a time.
+# Numbers of records that are taken together.
 _AT_ONCE = 1 << 18
 # Bits of a number within the radius.
 _BITS = 23

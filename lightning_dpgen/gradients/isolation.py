@@ -10,15 +10,9 @@ functions (docs/PRIVACY.md, "What is not claimed").
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import gc
-import operator
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +22,8 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.kept import burying
+from lightning_dpgen.gradients.refusals import SAVED, explained
 from lightning_dpgen.gradients.unwatched import refuse_unwatched
 from lightning_dpgen.gradients.vmap_functions import Watch
 
@@ -75,10 +71,10 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with _burying(), refuse_unwatched():
+            with burying(), refuse_unwatched():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError) as error:
-            raise _explained(error) from error
+            raise explained(error) from error
         finally:
             torch.distributions.Distribution.set_default_validate_args(validated)
 
@@ -88,7 +84,7 @@ class Isolation:
                 self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
             watch = self._watch = Watch(self)
-            with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED), _eager():
+            with watch, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), _eager():
                 result = function(*tree_map(self.hide, rows))
                 watch.check_end()
                 self._has_own_backward = watch.has_own_backward
@@ -266,18 +262,6 @@ class OneGroup:
         return self._there[None]
 
 
-class Kept(Tensor):
-    """A tensor that was computed from a record and outlived the call of the loss: it has no value any more."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        raise ValueError(
-            f"{getattr(function, '__name__', 'a function')} is handed a value computed from a record in an earlier call of "
-            "the loss. Records of another lot are private: compute the value anew in each call, keep only what follows "
-            "from parameters, or release it with noise of its own (EmbeddingGradients releases the mean of a lot)"
-        )
-
-
 def private_mean(x: Tensor) -> Tensor:
     """Return the mean over records and numbers of a tensor that may be hidden: only for logs that stay private."""
     while _functorch.is_functorch_wrapped_tensor(x):
@@ -287,100 +271,5 @@ def private_mean(x: Tensor) -> Tensor:
 
 @contextmanager
 def _own_backward() -> Iterator[None]:
-    with _burying(), refuse_unwatched():
+    with burying(), refuse_unwatched():
         yield
-
-
-@contextmanager
-def _burying() -> Iterator[None]:
-    """Let tensors hide records inside this context; any that outlives it loses its value."""
-    collecting = gc.isenabled()
-    # Without collections all new objects stay in the youngest generation, which alone is searched.
-    gc.disable()
-    first: list = []
-    try:
-        yield
-    finally:
-        objects = gc.get_objects(0)
-        if not any(map(functools.partial(operator.is_, first), objects)):
-            # The loss has run a collection or frozen its objects. Frozen objects are in no list.
-            gc.unfreeze()
-            objects = gc.get_objects()
-        _bury(objects)
-        if collecting:
-            gc.enable()
-
-
-def _bury(objects: list) -> None:
-    for x in objects:
-        if _is_tensor(type(x)) and _functorch.is_functorch_wrapped_tensor(x):
-            x.__class__ = Kept
-            # The swap fails where torch itself holds the tensor; its new class still refuses every use.
-            with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
-                torch._C._swap_tensor_impl(x, torch.empty(0))
-
-
-@functools.cache
-def _is_tensor(kind: type) -> bool:
-    return issubclass(kind, Tensor)
-
-
-_WRITES = (
-    "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
-    "lot must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of "
-    "a lot, as of the codes that a codebook follows)"
-)
-_SAVED = "saved_tensors_hooks are disabled"
-_DIFFERENTIATES = "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
-_FUNCTIONS = (
-    "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
-    "setup_context, and set generate_vmap_rule = True in the class"
-)
-_HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
-_NO_RULE = "calls a function for which torch.vmap has no rule: compute it with other functions"
-# Words of torch where it refuses an operation on one record of many, and the reason in terms of the loss.
-_REASONS = {
-    "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
-    ".item()": "looks at a value computed from a record (item, float, int): compute with tensors",
-    "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
-    "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
-    "group_norm or layer_norm",
-    "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
-    "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
-    "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
-    "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
-    _SAVED: "sets hooks for saved tensors (as activation checkpointing does), which would be handed those of all records: "
-    "leave them out",
-    "'Sparse": "makes a sparse tensor of a record: keep it dense",
-    "setup_context": _FUNCTIONS,
-    "generate_vmap_rule": _FUNCTIONS,
-    "is not possible because there exists": _WRITES,
-    "broadcast shape": _WRITES,
-    "requires_grad_()": _DIFFERENTIATES,
-    "does not require grad": _DIFFERENTIATES,
-    "backward() called": _DIFFERENTIATES,
-    "register a hook": _HOOKS,
-    "Expected gradient function": _HOOKS,
-    "atching rule": _NO_RULE,
-    "isn't supported yet": _NO_RULE,
-    "do not yet support": _NO_RULE,
-    "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
-    "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
-    "torch.randn_like, which give each record its own",
-}
-
-
-def _explained(error: Exception) -> Exception:
-    """Say in terms of the loss why torch refused an operation; return the error itself if it has another reason."""
-    said = str(error)
-    for words, reason in _REASONS.items():
-        if words in said:
-            return ValueError(f"the loss {reason}{_line(error)}")
-    return error
-
-
-def _line(error: Exception) -> str:
-    """Name the line of the loss where the error arose, outside torch and this package's engine."""
-    own = {str(Path(__file__).parent), str(Path(torch.__file__).parent)}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(f.filename.startswith(x) for x in own)]
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""

@@ -77,10 +77,10 @@ def privatize(
         add: whether `out` holds the sum of earlier parts of this very lot, from `add_clipped` with the same bounds.
 
     Guarantee:
-        What `out` holds and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on the
-        records of the lot, for one record added or removed.
+        The contents of `out` and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on
+        the records of the lot, for one record added or removed.
     """
-    # Norms, factors and sums are what is claimed of them in full precision alone.
+    # Norms, factors and sums keep their guarantees only in full precision.
     with full_precision(out.flat.device):
         used: list[Bounds] = []
         whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
@@ -104,7 +104,7 @@ def privatize(
                     add = True
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
             used.append(bounds)
-        # All terms at once, since what they have in common is then multiplied once.
+        # All terms are summed at once, since a factor that they have in common is then multiplied once.
         weighted_sums(whole, out.views, add=add)
         if isinstance(sensitivity, float):
             gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
@@ -130,7 +130,7 @@ def clipped_weights(
     columns = rule.scope.norms(gradients).columns
     factors = clip_weights if math.inf in bounds else rule.factors
     each = [factors(norms, bound) / divisor for norms, bound in zip(columns, bounds, strict=True)]
-    # One too small for a normal number of that type would be rounded up by too much.
+    # A weight too small for a normal number of that type would be rounded up by too much.
     return rule.scope.weights([torch.where(w < torch.finfo(dtype).tiny, 0.0, w).to(dtype) for w in each])
 
 

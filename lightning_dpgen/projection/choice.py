@@ -20,10 +20,10 @@ PURE_NOISES, APPROXIMATE_NOISES = ("laplace", "spherical"), ("gaussian",)
 
 @dataclass(frozen=True)
 class Option:
-    """One way to release the rows, and how well distances survive it.
+    """One way to release the rows, and the errors of distances under it.
 
     Attributes:
-        matrix, k, noise: what to ask for.
+        matrix, k, noise: the kind of matrix, its columns, and the noise.
         scale: scale of the noise.
         error: standard deviation of a recovered squared distance over the typical one, over the draws of projection and
             noise, if the typical one is the true one.
