@@ -20,12 +20,12 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.sampling.lots import Lot
 
-# Records of a family: a shape of real numbers, or of indices below the number of entries.
+# Records of a family are real numbers, or indices below this number of entries.
 ENTRIES = 6
 
 
 class Case:
-    """A network, its term, the shape of a record, whether records are indices, and how many components it has."""
+    """A network, its term, the shape and kind of a record (numbers, or indices), and the number of components."""
 
     def __init__(self, network: nn.Module, loss: Callable[[Lot, Tensor], Tensor], shape, *, indices=False, k=1, noise=0):
         self.network, self.term = network.double(), PerRecord(loss, noise=noise)

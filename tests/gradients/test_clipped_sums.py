@@ -19,14 +19,14 @@ from lightning_dpgen.sampling.lots import Lot
 
 LOTS = {"even": (0, 2, 4, 6), "hollow": (0, 5, 5, 6), "lonely": (0, 0, 1, 1), "as many as positions": (0, 1, 2, 3)}
 FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
-# To torch.func it is the same whether a closed form is there.
+# torch.func does not use closed forms, so it need not run the taped cases, too.
 CASES = {
     f"{name}, by {engine}": (make, ENGINES[engine])
     for name, make in FAMILY.items()
     for engine in ENGINES
     if engine == "ghost" or not name.endswith("taped")
 }
-# Where the first component ends makes a difference to a mixture alone.
+# The end of the first component matters only to a mixture.
 ON_LOTS = [
     pytest.param(make, engine, offsets, id=f"{name}, {lot}")
     for name, (make, engine) in CASES.items()

@@ -57,7 +57,7 @@ def test_a_record_moves_no_other_in_this_lot_or_a_later_one(name, engine):
     disturbed = [*lots[:7], _outlier(lots[7]), *lots[8:]]
     for i, (own, beside) in enumerate(zip(_losses(name, lots, engine), _losses(name, disturbed, engine), strict=True)):
         if STRANGERS[name].draws and i == 7:
-            continue  # numbers of twenty-one records are others than those of twenty
+            continue  # random numbers of twenty-one records differ from those of twenty
         torch.testing.assert_close(own, beside, rtol=1e-5, atol=1e-5)
 
 
