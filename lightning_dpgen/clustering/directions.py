@@ -12,14 +12,14 @@ from lightning_dpgen.clustering.features import LARGEST, Features, KeptFeatures
 from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.sampling.stores import Store
 
-# Features of 8 bits: a float32 sum of 2^8 products of two of them is exact.
+# Features are cut to 8 bits: a float32 sum of 2^8 products of two of them is exact.
 _COARSER, _ROWS = 2**5, 2**8
 
 
 def feature_moments(kept: KeptFeatures) -> dict[str, Tensor]:
-    """``sum`` (d,) and ``moments`` (d, d) of the features of all records: sums of z and of z z^T, in float64, exact.
+    """Sum z and z z^T over the features z of all records, as ``sum`` (d,) and ``moments`` (d, d), in float64, exact.
 
-    For the moments features are cut to 8 bits first, towards 0, so that a record's part is no larger by it.
+    For the moments, features are first cut to 8 bits, towards 0, so that a record's part does not grow by it.
     """
     total = torch.zeros(kept.d, dtype=torch.float64)
     moments = torch.zeros(kept.d, kept.d, dtype=torch.float64)
@@ -31,9 +31,9 @@ def feature_moments(kept: KeptFeatures) -> dict[str, Tensor]:
 
 
 def leading(mean: Tensor, moments: Tensor, dimensions: int) -> Tensor:
-    """(1 + dimensions, d) float32: the mean, and below it orthonormal directions of the largest variance.
+    """Return the mean, and below it orthonormal directions of the largest variance, (1 + dimensions, d) in float32.
 
-    Post-processing of noisy numbers: the noise of the second moments need not be symmetric.
+    This is post-processing of noisy numbers: the noise of the second moments need not be symmetric.
     """
     variance = 0.5 * (moments + moments.T) - torch.outer(mean, mean)
     directions = torch.linalg.eigh(variance).eigenvectors[:, -dimensions:]
@@ -41,24 +41,24 @@ def leading(mean: Tensor, moments: Tensor, dimensions: int) -> Tensor:
 
 
 class Directions(Features):
-    """Where a record lies as seen from the mean: ``y / |y|`` with ``y = V (z - mean)``, of norm 1 again.
+    """The direction of a record as seen from the mean: ``y / |y|`` with ``y = V (z - mean)``, of norm 1 again.
 
-    What is common to all records is gone, and so is what a small gamma leaves of the kernel's scale.
+    The part that is common to all records is gone, and so is the scale that a small gamma leaves to the kernel.
 
     Args:
-        source: the features z, of the records that `multiples` is asked for.
-        directions: (1 + r, d) the mean and V, as `leading` gives them. Public.
+        source: the features z of the records that `multiples` is asked for.
+        directions: (1 + r, d) the mean and V, as `leading` returns them. Public.
     """
 
     def __init__(self, source: KeptFeatures, directions: Tensor) -> None:
         self.d, self.unit = len(directions) - 1, 1.0 / LARGEST
         self._source = source
         mean, rows = directions[0].double() / source.unit, directions[1:].double()
-        # How long rows are makes no difference. As whole numbers so large that products with features are exact.
+        # The lengths of rows make no difference, so they become the largest whole numbers whose products are exact.
         bits = min(24, DOUBLE - 15 - math.ceil(math.log2(max(source.d, 2))))
         self._rows = (rows * (2.0**bits / rows.abs().max().clamp(min=1e-300))).round_()
         self._mean = (self._rows @ mean).round_()
-        # Before squares are added up they are cut to so few bits that the sum is exact.
+        # Before squares are added up, numbers are cut to so few bits that the sum is exact.
         longest = float((self._rows.norm(dim=1) / source.unit + self._mean.abs()).max())
         self._cut = 2.0 ** ((DOUBLE - 2 - math.ceil(math.log2(max(self.d, 2)))) // 2) / max(longest, 1.0)
 

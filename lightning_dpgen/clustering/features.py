@@ -14,17 +14,17 @@ from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, l
 from lightning_dpgen.sampling.store_of import store_of
 from lightning_dpgen.sampling.stores import Store
 
-# No feature vector is longer, in float32 as computed.
+# No feature vector is longer, as computed in float32.
 FEATURE_NORM = 1.0 + 1e-5
 KERNELS = ("rbf", "laplacian")
 # A feature is a whole number of at most 13 bits times a unit, so the float32 sum of 2^11 of them is exact.
 LARGEST, BLOCK = 2**13, 2**11
 _ROWS = 2**8
-# What records are to a kernel: multiples of 2^-12 up to 1024, where they are encoded between 0 and 1.
+# A kernel sees records as multiples of 2^-12 up to 1024; they are encoded between 0 and 1.
 _GRID = Grid(2.0**-12, bits=22)
-# Bits of a sum over all columns with which float32 leaves 12 to a frequency.
+# A sum over all columns of at most so many bits leaves 12 bits of float32 to a frequency.
 _SMALL = 12
-# Of a turn of the circle 2^16 angles are told apart, and each has its cosine here.
+# A turn of the circle is divided into 2^16 angles, and each has its cosine here.
 _TURN = 2**16
 _COSINES = (LARGEST * torch.cos(torch.arange(_TURN, dtype=torch.float64) * (2.0 * math.pi / _TURN))).trunc_().float()
 
@@ -32,26 +32,26 @@ _COSINES = (LARGEST * torch.cos(torch.arange(_TURN, dtype=torch.float64) * (2.0 
 class Features(ABC):
     """A public map from records to vectors of norm `FEATURE_NORM` at most.
 
-    Each number is a multiple of `unit`, cut towards 0, so that norms never grow by it. It is computed in whole numbers
-    (`clustering/fixed_point.py`) and so of its own record alone: sums do not depend on the order of records, and another
-    record changes them by its own features and by no rounding of others.
+    Each number is a multiple of `unit`, cut towards 0, so that norms never grow. It is computed in whole numbers
+    (`clustering/fixed_point.py`) and so from its own record alone: sums do not depend on the order of records, and another
+    record changes them by its own features and not by the rounding of others.
 
     Attributes:
-        d: how many numbers a feature vector has.
-        unit: what a multiple of 1 stands for.
+        d: the number of features.
+        unit: the number that a multiple of 1 stands for.
     """
 
     d: int
     unit: float
 
     def __call__(self, records: Tensor) -> Tensor:
-        """(B, m) to (B, d) float32."""
+        """Map records (B, m) to features (B, d), in float32."""
         store = store_of(records)
         return self._multiples(store.stretch(slice(0, len(store))), store) * self.unit
 
     def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
-        """Of all records: where a block of them is, and its (B, d) multiples of `unit`, whole numbers in float32."""
-        # Dense rows are made a few at a time, which stay in the processor's cache.
+        """Go through all records: give the place of each block, and its multiples (B, d) of `unit`, whole, in float32."""
+        # A few dense rows at a time stay in the processor's cache.
         step = _ROWS if isinstance(store.stretch(slice(0, 0)), Tensor) else BLOCK
         for start in range(0, len(store), BLOCK):
             rows = slice(start, min(start + BLOCK, len(store)))
@@ -60,7 +60,7 @@ class Features(ABC):
 
     @abstractmethod
     def _multiples(self, records: Rows, store: Store) -> Tensor:
-        """(B, d) of (B, m), a stretch of the store."""
+        """Return the multiples (B, d) of records (B, m), a stretch of the store."""
 
 
 class FourierFeatures(Features):
@@ -72,15 +72,15 @@ class FourierFeatures(Features):
     are shortened to 1 (docs/PRIVACY.md, "Features").
 
     Args:
-        scale: (m,) public factor of each column before the kernel; a record's label may weigh more than a pixel.
+        scale: (m,) public factor of each column before the kernel; a label may weigh more than a pixel.
         d: number of features.
         gamma: kernel width parameter.
         generator: public generator of W.
         kernel: ``rbf`` (Gaussian) or ``laplacian``.
-        paired: cosines and sines of d/2 frequencies; otherwise the cosines of d.
+        paired: True for cosines and sines of d/2 frequencies, False for the cosines of d.
 
     Raises:
-        ValueError: if d is not positive, and even for pairs, or gamma not positive, or for another kernel, or a scale that
+        ValueError: if d is not positive (and even, for pairs), gamma is not positive, the kernel is another, or the scale
             is not finite.
 
     Example:
@@ -127,22 +127,22 @@ class FourierFeatures(Features):
         frequencies, fine = self._whole[grid]
         angles = product(grid(records, frequencies.dtype), frequencies)
         angles = angles.to(torch.int32 if angles.dtype == torch.float32 else torch.int64) >> fine
-        # Whole turns are cut off, also those of angles below 0.
+        # Whole turns are cut off, also from angles below 0.
         if self._paired:
             angles = torch.cat([angles, angles - _TURN // 4], dim=1).bitwise_and_(_TURN - 1)
             return _COSINES.index_select(0, angles.view(-1)).view(angles.shape)
         cosines = _COSINES[(angles + self._phases) & (_TURN - 1)].double()
         norms = cosines.square().sum(dim=1, keepdim=True).sqrt_().mul_(self.unit)
-        # Nothing is shortened that need not be.
+        # A vector within norm 1 stays as it is.
         return cosines.div_(norms.clamp_(min=1.0)).trunc_().float()
 
 
 def _whole_turns(frequencies: Tensor, grid: Grid) -> tuple[Tensor, int]:
-    """Frequencies as whole numbers, and how many bits finer than an angle of the table they are.
+    """Return frequencies as whole numbers, and by how many bits they are finer than an angle of the table.
 
-    As fine as products with records leave exact: in float32, which is twice as fast, where few columns of small multiples
-    leave bits enough, and in float64. Turns of multiples are whole ones, so that of a frequency what is beyond a turn has
-    no effect.
+    They are as fine as exact products with records allow: in float32, which is twice as fast, where few columns of small
+    multiples leave enough bits, otherwise in float64. Records are whole multiples, so whole turns of a frequency have no
+    effect.
     """
     turns = frequencies * grid.unit
     longest = float(turns.abs().sum(dim=0).max()) if len(turns) else 0.0
@@ -160,7 +160,7 @@ class IdentityFeatures(Features):
 
     Args:
         scale: (m,) public factor of each column, 0 or more.
-        radius: L2 bound to which records are shortened.
+        radius: L2 bound that records are shortened to.
 
     Raises:
         ValueError: if the radius is not positive.
@@ -195,10 +195,10 @@ class IdentityFeatures(Features):
 class KeptFeatures:
     """The features of all records, a block at a time: kept where there is room, made anew for each pass where not.
 
-    Which of them changes how long it takes, and no number: multiples of the unit are kept as they are.
+    The choice changes the time that it takes, and no number: multiples of the unit are kept exactly.
 
     Args:
-        features: the map.
+        features: the feature map.
         store: the records. Private.
         room: bytes that may be used.
     """
@@ -215,7 +215,7 @@ class KeptFeatures:
         return len(self._store)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        """Where a block of records is, and its (B, d) multiples of the unit, not to be changed."""
+        """Give the place of each block of records, and its multiples (B, d) of the unit, not to be changed."""
         if self._filled:
             for start in range(0, len(self), BLOCK):
                 rows = slice(start, min(start + BLOCK, len(self)))

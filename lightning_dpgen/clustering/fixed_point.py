@@ -1,8 +1,8 @@
-"""Records as whole numbers, of which products, lengths and decisions are exact: functions of one record and of no other.
+"""Records as whole numbers, whose products, lengths and decisions are exact: functions of one record and of no other.
 
-A product of matrices in floating point rounds a row in ways that depend on how many rows there are. One more record could
-then move all others by a last bit, and with it every record that lies near the border of two clusters, or of two answers.
-Whole numbers below 2^53 are added up exactly in float64, by whatever routine, in whatever order.
+A product of matrices in floating point rounds a row in ways that depend on the number of rows. One more record could then
+move all others by a last bit, and so change the place of every record near the border of two clusters, or of two answers.
+Whole numbers below 2^53 are added up exactly in float64, by any routine, in any order.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Grid:
 
     Args:
         unit: a power of two, so that dividing by it loses nothing, where rows are not given as multiples.
-        bits: the largest multiple is 2^bits, below 2^24: what is larger counts as that, and what is no number as 0.
-        given: rows are these multiples already.
+        bits: the largest multiple is 2^bits, below 2^24: a larger number counts as that, and NaN counts as 0.
+        given: whether rows are these multiples already.
 
     Example:
         >>> Grid(2.0**-3, bits=4)(torch.tensor([[0.5, -0.3, 7.0]]))
@@ -44,17 +44,17 @@ class Grid:
 
     @classmethod
     def of(cls, store: Store, otherwise: Grid) -> Grid:
-        """That of the multiples that a store gives; of one that gives other numbers, this one."""
+        """Return the grid of the multiples that a store gives, or `otherwise` for a store that gives other numbers."""
         return otherwise if store.steps is None else cls(store.steps.unit, store.steps.bits, given=True)
 
     @classmethod
     def of_squares(cls, width: int, largest: float) -> Grid:
-        """So fine that sums of `width` squares are exact, and that eight times a number of this size has its place."""
+        """Return the finest grid whose sums of `width` squares are exact, with room for eight times the largest number."""
         bits = min(SINGLE - 1, (DOUBLE - 1 - math.ceil(math.log2(max(width, 2)))) // 2)
         return cls(2.0 ** (math.ceil(math.log2(largest)) + 3 - bits), bits)
 
     def __call__(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Rows:
-        """(B, m) whole numbers, of the same kind as the rows; entries of one place are added up first."""
+        """Return rows (B, m) as whole numbers, dense or sparse as before; entries of one place are added up first."""
         if self.given:
             return rows.to(dtype)
         if isinstance(rows, Tensor):
@@ -72,12 +72,12 @@ class Grid:
 
 @full_precision(torch.device("cpu"))
 def product(whole: Rows, matrix: Tensor) -> Tensor:
-    """(B, d) of whole rows and a (m, d) whole matrix of one type, exact where no sum reaches the 2^53 or 2^24 of it."""
+    """Multiply whole rows by a whole matrix (m, d) of one type, to (B, d): exact below 2^53, or 2^24 in float32."""
     return whole @ matrix if isinstance(whole, Tensor) else torch.from_numpy(whole @ matrix.numpy())
 
 
 def lengths(whole: Rows) -> Tensor:
-    """(B,) L2 norms, in float64, of whole rows whose sums of squares are exact; so all that is rounded is a root."""
+    """Return L2 norms (B,), in float64, of whole rows whose sums of squares are exact, so that only roots are rounded."""
     if isinstance(whole, Tensor):
         return torch.linalg.vector_norm(whole, dim=1)
     return torch.from_numpy(np.sqrt(whole.power(2) @ np.ones(whole.shape[1])))
@@ -88,7 +88,7 @@ class Highest:
 
     Args:
         weights: (k, d) w, in units of the whole rows z, which have at most 13 bits. They are rounded to multiples of a
-            unit, 2^-24 of the largest, or what exact sums of d products allow.
+            unit, which is 2^-24 of the largest, or as fine as exact sums of d products allow.
         offsets: (k,) b, in the same units.
 
     Example:
@@ -105,7 +105,7 @@ class Highest:
         self._offsets = offsets.double() / self._unit
 
     def exact(self, whole: Rows) -> Tensor:
-        """(B,) places of (B, d) rows, found in whole numbers."""
+        """Find the places (B,) of rows (B, d) in whole numbers."""
         rows = whole.double() if isinstance(whole, Tensor) else whole
         return (product(rows, self._exact.T) + self._offsets).T.max(dim=0).indices
 
@@ -113,11 +113,11 @@ class Highest:
 class Nearest(Highest):
     """The place of the centre c with the largest ``z.c - |c|^2 / 2``, the first of several.
 
-    It is looked for in float32, where no rounding could hide another one, and again in whole numbers where it could.
+    It is searched in float32, and again in whole numbers where rounding could hide another centre.
 
     Args:
         centres: (k, d) in units of the whole rows z, which have at most 13 bits; k is 2 or more.
-        longest: what no norm of a row is above.
+        longest: an upper bound of the norms of rows.
 
     Example:
         >>> search = Nearest(torch.tensor([[4.0, 0.0], [0.0, 4.0]]), longest=5.0)
@@ -131,20 +131,20 @@ class Nearest(Highest):
         half = (0.5 * unit) * lengths.square()
         self._offsets = -half
         self._rough, self._rough_half = (self._exact * unit).float(), (-unit * half).float()[:, None]
-        # Twice what d roundings in a sum of products of these sizes amount to, and those of what it starts from.
+        # Twice the error of d roundings in a sum of products of these sizes, and of the number that the sum starts from.
         self._error = 2.0 * (centres.shape[1] + 4) * 2.0**-SINGLE * unit * float(longest * lengths.max() + half.max())
 
     def __call__(self, whole: Tensor) -> Tensor:
-        """(B,) places, for (B, d) float32 rows."""
+        """Find the places (B,) of float32 rows (B, d)."""
         found, doubtful = self.likely(whole)
         found[doubtful] = self.exact(whole[doubtful])
         return found
 
     @full_precision(torch.device("cpu"))
     def likely(self, whole: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) places in float32, and those of the B rows whose place has to be found in whole numbers."""
+        """Find places (B,) in float32, and the rows whose place has to be found in whole numbers."""
         scores = torch.addmm(self._rough_half, self._rough, whole.T)
-        # The largest and its place together are found ten times as fast as the place alone.
+        # Finding the largest and its place together is ten times as fast as finding the place alone.
         best, found = scores.max(dim=0)
         second = scores.scatter_(0, found[None], -torch.inf).amax(dim=0)
         return found, (best - second <= self._error).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""Private kernel k-means, and what a split releases about its clusters."""
+"""Private kernel k-means, and the releases of a split about its clusters."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from lightning_dpgen.sampling.stores import Store
 _SPREAD = 0.1
 # A cluster of less than this part of the largest one starts again, in the first part of the iterations.
 _SMALL, _EARLY = 0.3, 0.6
-# GiB that features may use, unless somebody says otherwise.
+# GiB that features may use by default.
 ROOM = 4.0
 
 
 @dataclass(frozen=True)
 class SplitState:
-    """How far a split has come: all of it was released, so all of it is public.
+    """The progress of a split: all of it was released, so all of it is public.
 
     Args:
-        iterations: how many Lloyd iterations are done; -1 before the first centres are known.
-        directions: where the search is in fewer dimensions: the noisy mean of the features, and below it their leading
-            directions, (1 + dimensions, features); empty otherwise, and at first.
+        iterations: the number of Lloyd iterations done; -1 before the first centres are known.
+        directions: for a search in fewer dimensions, the noisy mean of the features, and below it their leading directions,
+            (1 + dimensions, features); empty otherwise, and at first.
         centres: (k, dimensions) the centres then; empty at first.
         counts: (k,) noisy sizes under the final centres; empty before the last pass.
         means: (k, m) noisy mean records; empty before the last pass.
-        done: `Account.done` then.
+        done: `Account.done` at that time.
     """
 
     iterations: int = -1
@@ -66,13 +66,13 @@ class SplitState:
 
 @dataclass(frozen=True)
 class Split:
-    """What the split released, and the private assignment.
+    """The releases of a split, and the private assignment of records.
 
     Args:
         clusters: (N,) cluster of each record. Private.
         counts: (k,) noisy sizes under the final centres, floored at 1. Public.
         means: (k, m) noisy mean record of each cluster. Public. Empty where the plan has none.
-        noise: (k,) standard deviation of the noise of each number of a mean, before it was made a likelier one. Public.
+        noise: (k,) standard deviation of the noise of each number of a mean, before `shrunk_means`. Public.
     """
 
     clusters: Tensor
@@ -100,30 +100,30 @@ def private_split(
     state: SplitState | None = None,
     save: Callable[[SplitState], None] = lambda _: None,
 ) -> Split:
-    """Kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
+    """Run kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
 
     With `settings.dimensions` the mean and the second moments of the features are released first, and the search goes on in
-    the directions in which they vary most, where a record is the direction in which it lies from the mean: a vector of norm
-    1 again, with so few coordinates that noise hardly moves a centre. Otherwise the search is in all features, as in DPGM.
+    the directions of their largest variance. There a record is its direction from the mean: a vector of norm 1 again, with
+    so few coordinates that noise hardly moves a centre. Otherwise the search is in all features, as in DPGM.
 
     Centres start at the noisy mean of all features plus small random directions, never at records of the data. Each
     iteration releases the counts and the sums of the clusters from one access. A last pass under the final centres
     releases the counts that become mixture weights, and the mean record of each cluster.
 
     Args:
-        records: what `store_of` takes and gives as rows (B, m) of real numbers. Private. A number is taken as a multiple of
-            2^-12, up to 1024 (finer or longer where the records themselves are added up), as suits records encoded
-            between 0 and 1.
+        records: anything that `store_of` takes and gives as rows (B, m) of real numbers. Private. A number is taken as a
+            multiple of 2^-12, up to 1024 (finer or longer where the records themselves are added up), which suits records
+            encoded between 0 and 1.
         scale: (m,) weight of each column in the kernel, finite.
         settings: public settings.
         n: the declared number of records, a public denominator.
         account: its plan holds the specs of `settings`.
         generator: public generator of features and starting directions.
         centres: (k, m) public records at whose features the centres start, where `settings.start` is ``public``.
-        room: GiB of memory in which features may be kept from one iteration to the next; what does not fit is computed
-            again, with the same result.
-        state: where an interrupted split goes on; None begins.
-        save: called after each access, with the state from which it could go on.
+        room: GiB of memory that features may be kept in from one iteration to the next; features that do not fit are
+            computed again, with the same result.
+        state: the state from which an interrupted split goes on; None to begin.
+        save: called after each access, with the state from which the split could go on.
 
     Guarantee:
         Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, the second moments by
@@ -131,7 +131,8 @@ def private_split(
         centres that are public already. A person changes them by as many times that as they have records.
 
     Raises:
-        ValueError: for centres of another shape, or centres that nobody starts at; n below 1; a scale that is not finite.
+        ValueError: for centres of another shape, or centres that `start` does not use; n below 1; a scale that is not
+            finite.
         BadRecords: for records that are no such rows, or not finite.
         LedgerError: if the plan holds other accesses than these settings make.
         Nothing has been spent then.
@@ -154,7 +155,7 @@ def private_split(
         save(reached)
         return reached
 
-    # Whatever takes long is done before an access, which an interrupt would lose.
+    # Long computations are done before an access is opened, since an interrupt would lose it.
     if state.iterations < 0 and (settings.projects or settings.start == "mean"):
         exact = feature_moments(kept) if settings.projects else {"sum": feature_sums(kept)}
         with account.open(MOMENTS) as access:
@@ -163,7 +164,7 @@ def private_split(
                 moments = gaussian(access, "moments", exact["moments"], sensitivity=FEATURE_NORM**2) / n
                 state = replace(state, directions=leading(mean, moments, settings.dimensions))
         if settings.start == "mean":
-            # From the mean, directions are measured.
+            # Directions are measured from the mean, so there it is the origin.
             centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())
             state = reached(iterations=0, centres=centres)
     if settings.projects and settings.k > 1:
@@ -178,7 +179,7 @@ def private_split(
             sums = gaussian(access, "sums", exact, sensitivity=FEATURE_NORM)
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the largest one.
         # So does the smallest while there is time: often it shares a group with another, and the largest holds two. This
-        # and the division look at noisy numbers only.
+        # decision and the division use noisy numbers only.
         again = counts < max(1.0, 2.0 * access.access.multipliers["counts"] * access.max_rows)
         if state.iterations < _EARLY * settings.iterations:
             again[counts.argmin()] |= counts.min() < _SMALL * counts.max()
@@ -186,7 +187,7 @@ def private_split(
         centres[again] = centres[counts.argmax()] + _SPREAD * spread[again]
         state = reached(iterations=state.iterations + 1, centres=centres)
     clusters = lloyd(kept, state.centres, sums=False)[0]
-    # Of the sums of records.
+    # The standard deviation of the noise in the sums of records.
     radius, multipliers = settings.radius, account.plan.stage(FINAL).access.multipliers
     deviation = multipliers.get("means", 0.0) * radius * account.plan.max_rows
     if not len(state.counts):
@@ -202,9 +203,9 @@ def private_split(
 
 
 def check_split(settings: SplitSettings, n: int, account: Account, state: SplitState | None = None) -> None:
-    """Whether the plan still holds just the accesses that a split with these settings makes.
+    """Check that the plan still holds just the accesses that a split with these settings makes from a state on.
 
-    From a state on; without one, of a split that was not begun, and one that was is not compared.
+    Without a state, the split must not have begun; one that has begun is not checked.
 
     Raises:
         ValueError: if n is below 1.
@@ -214,7 +215,7 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
         raise ValueError(f"n={n!r}: expected the declared number of records, 1 or more")
     if account.plan.relation != ADD_OR_REMOVE_ONE:
         raise LedgerError(
-            f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the split's bounds are"
+            f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, which the split's bounds are for"
         )
     planned = {stage.name: stage for stage in account.plan.stages if stage.name in (MOMENTS, LLOYD, FINAL)}
     if state is None and any(account.remaining(name) != stage.count for name, stage in planned.items()):
@@ -257,23 +258,23 @@ def _features(settings: SplitSettings, scale: Tensor, generator: torch.Generator
 
 
 def _starts(settings: SplitSettings, centres: Tensor | None, m: int) -> Tensor | None:
-    """Public records at which the centres start, if there are any."""
+    """Return the public records that the centres start at, if there are any."""
     if settings.start != "public" or settings.k == 1:
         if centres is not None and settings.start != "public":
-            raise ValueError(f"centres: split.start={settings.start} has no use for them; expected split.start=public")
+            raise ValueError(f"centres: start={settings.start!r} does not use them; expected None, or start='public'")
         return None
     centres = None if centres is None else torch.as_tensor(centres)
     if centres is None or tuple(centres.shape) != (settings.k, m) or not torch.isfinite(centres).all():
         shape = None if centres is None else tuple(centres.shape)
         raise ValueError(
-            f"centres of shape {shape}: split.start=public needs ({settings.k}, {m}) finite numbers, a public record for "
-            "each of split.k clusters, as the records are encoded"
+            f"centres of shape {shape}: start='public' needs ({settings.k}, {m}) finite numbers, a public record for each "
+            "of k clusters, encoded as the records are"
         )
     return centres.to(torch.float32)
 
 
 def feature_sums(kept: KeptFeatures) -> Tensor:
-    """(d,) the sum of the features of all records, in float64, exact."""
+    """Return the sum (d,) of the features of all records, in float64, exact."""
     total = torch.zeros(kept.d, dtype=torch.float64)
     for _, block in kept:
         total += block.sum(dim=0)
@@ -281,12 +282,12 @@ def feature_sums(kept: KeptFeatures) -> Tensor:
 
 
 def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Tensor, Tensor]:
-    """An iteration without its noise.
+    """Compute one iteration without its noise.
 
     Args:
         kept: the features of all records.
-        centres: (k, d).
-        sums: whether the sums are asked for.
+        centres: (k, d) the centres.
+        sums: whether to compute the sums.
 
     Returns:
         clusters (N,), the nearest centre of each record (`Nearest`); and the sums (k, d) of the features of each cluster,
@@ -315,7 +316,7 @@ def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Te
                 waiting.append((doubtful + rows.start, block[doubtful]))
         if sums:
             total += torch.zeros(k, kept.d, dtype=torch.float32).index_add_(0, own, block)
-        # A second look at many at once is quick, and is taken before they are too many to keep.
+        # A second look at many rows at once is quick, and is taken before there are too many to keep.
         if sum(len(rows) for rows, _ in waiting) >= BLOCK:
             settle()
     settle()

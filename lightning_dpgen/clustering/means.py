@@ -1,4 +1,4 @@
-"""Mean records of clusters: clipped sums, and what is best believed of noisy ones."""
+"""Mean records of clusters: clipped sums, and the best estimates from noisy ones."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 from lightning_dpgen.clustering.fixed_point import Grid, lengths
 from lightning_dpgen.sampling.stores import Store
 
-# Numbers that are written out at a time.
+# Numbers of records that are taken together.
 _AT_ONCE = 1 << 18
-# Of a number within the radius.
+# Bits of a number within the radius.
 _BITS = 23
-# What is held in all varies over clusters by about this share of itself; a column by at most so many times its own spread.
+# Totals vary over clusters by about this share of themselves; a column varies by at most so many times its own spread.
 _OF_TOTAL, _MOST_BETWEEN = 0.5, 1.0
 
 
 def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
-    """(k, m) sums of the records of each cluster, each of them shortened to the radius; in float64, exact.
+    """Sum the records of each cluster, each record shortened to the radius, to (k, m) in float64, exact.
 
-    A record is a row of whole numbers first (those of its store, or of `Grid.of_squares`), and where it is shortened its
-    numbers are cut towards 0 to multiples of a finer unit: what it adds is no longer than the radius and depends on nothing
+    A record becomes a row of whole numbers first (those of its store, or of `Grid.of_squares`). Where it is shortened, its
+    numbers are cut towards 0 to multiples of a finer unit: its summand is no longer than the radius, and depends on nothing
     but the record.
     """
     width = store.stretch(slice(0, 0)).shape[1]
     sums = torch.zeros(k, width, dtype=torch.float64)
     grid = Grid.of(store, Grid.of_squares(width, max(radius, 1.0)))
-    # A little below the radius, so that a record still adds no more where the product with the unit, if that is no power
-    # of two, rounds the sum of up to 2^31 of them by a last bit.
+    # It is a little below the radius: where the unit is no power of two, the product with it rounds the sum of up to 2^31
+    # records by a last bit, and a record must still add no more than the radius.
     longest = radius * (1.0 - 2.0**-20) / grid.unit
-    # A power of two; sums of 2^29 numbers up to the radius are exact.
+    # With this power of two, sums of 2^29 numbers up to the radius are exact.
     finer = 2.0 ** (_BITS - math.ceil(math.log2(longest)))
     step = max(1, _AT_ONCE // width)
     for start in range(0, len(store), step):
@@ -57,18 +57,18 @@ def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tenso
 
 
 def shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
-    """Noisy means, drawn to the mean of all where the noise is large: post-processing of released numbers.
+    """Draw noisy means to the mean of all where the noise is large: post-processing of released numbers.
 
-    A cluster is expected to hold the mean p of all records, times how much its own records hold in all. Columns vary about
-    that over clusters in proportion to ``sqrt(p (1 - p))``, by a factor that is found from how much more the noisy means
-    vary than their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the
-    share of the first variance in both (the linear Bayes estimate).
+    A cluster is expected to have the mean p of all records, scaled to the total of its own records. Columns vary about that
+    over clusters in proportion to ``sqrt(p (1 - p))``. The factor is found from the variance of the noisy means beyond that
+    of their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the share of
+    the first variance in both (the linear Bayes estimate).
     """
     own, noise = sums / counts[:, None], deviation / counts[:, None]
     overall = sums.sum(dim=0) / counts.sum()
     total = overall.sum().clamp(min=1e-6)
     overall = _non_negative(overall[None], total[None])[0].clamp(max=1.0)
-    # What is held in all has more noise than a column by the root of the width, and varies by about a half.
+    # A total has more noise than a column, by the root of the width, and varies by about a half.
     believed = 1.0 / (1.0 + (noise[:, 0] / (_OF_TOTAL * total)).square() * sums.shape[1])
     totals = (believed * own.sum(dim=1) + (1.0 - believed) * total).clamp(min=0.0)
     expected = overall * (totals / total)[:, None]
@@ -81,7 +81,7 @@ def shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
 
 
 def _non_negative(rows: Tensor, totals: Tensor) -> Tensor:
-    """The nearest rows without a negative number that add up to these totals: each number less the same, or 0."""
+    """Return the nearest rows without negative numbers that add up to these totals: each number less the same, or 0."""
     descending = rows.sort(dim=1, descending=True).values
     excess = (descending.cumsum(dim=1) - totals[:, None]) / torch.arange(1, rows.shape[1] + 1, device=rows.device)
     kept = (descending > excess).sum(dim=1, keepdim=True).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Public settings of the private split, and what it promises to release."""
+"""Public settings of the private split, and the accesses that it plans."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lightning_dpgen.privacy.stage_spec import StageSpec
 
 MOMENTS, LLOYD, FINAL = "feature moments", "clustering", "final pass"
 
-# Share of the counts in the inverse squared noise of the final pass, the means get the rest; and that of the mean of the
-# features beside their second moments.
+# The share of the counts in the inverse squared noise of the final pass, where the means get the rest; and the share of the
+# mean of the features, where their second moments get the rest.
 _COUNTS, _MEAN = 0.1, 0.15
-# A matrix of that many features squared still fits.
+# The most features whose matrix of second moments still fits in memory.
 _WIDEST = 4096
-# Centres of clear clusters are about so far apart, those of MNIST's digits, in few directions and in all features; noise
-# of that length hides them.
+# Distances between centres of clear clusters (MNIST's digits), in few directions (True) and in all features; noise of that
+# length hides them.
 _APART = {True: 0.9, False: 0.4}
-# A kernel beyond these scales sees no difference between records, or nothing else.
+# A kernel of a scale beyond this, or its inverse, sees all records as equal, or as equally far apart.
 _LARGEST = 1e9
 
 
@@ -34,18 +34,18 @@ class SplitSettings:
         paired: features are cosines and sines in pairs; otherwise DPGM's single cosines, shortened to norm 1.
         start: where centres start: at the noisy ``mean`` of all features, at ``random`` directions, or at the features of
             ``public`` records. The latter two give the share of the mean back, unless there are `dimensions`.
-        dimensions: in how many the clusters are searched, the leading ones of the features' noisy second moments, in
-            which every record has length 1; None, or as many as there are features, for all of them (DPGM).
+        dimensions: the number of directions that clusters are searched in, the leading ones of the features' noisy second
+            moments, where every record has length 1; None, or as many as there are features, for all of them (DPGM).
         iterations: Lloyd iterations T.
-        features: number d of Fourier features, even where they are paired.
-        gamma: kernel width; None follows from the layout (`fitted`).
-        label_weight: weight of a label in the kernel, so that records of two classes have their kernel multiplied by
+        features: number d of Fourier features, even if they are paired.
+        gamma: kernel width; None for one that follows from the layout (`fitted`).
+        label_weight: weight of a label in the kernel: the kernel of records of two classes is multiplied by
             ``exp(-label_weight)``; 0 leaves labels out of the split.
-        radius: L2 bound to which records are clipped for the cluster means; None follows from the layout.
+        radius: L2 bound that records are clipped to for the cluster means; None for one that follows from the layout.
         moments_share: share of the budget's mu^2 for the noisy mean and second moments of the features; the mean alone
             takes 15 % of it.
-        lloyd_share: the same for all iterations together.
-        means_share: the same for the counts and means under the final centres.
+        lloyd_share: share of the budget's mu^2 for all iterations together.
+        means_share: share of the budget's mu^2 for the counts and means under the final centres.
     """
 
     k: int = 10
@@ -99,19 +99,19 @@ class SplitSettings:
 
     @property
     def projects(self) -> bool:
-        """Whether clusters are searched in fewer dimensions than there are features."""
+        """True if clusters are searched in fewer dimensions than there are features."""
         return self.dimensions is not None and self.dimensions < self.features
 
     @property
     def space(self) -> int:
-        """How many numbers a centre has."""
+        """The number of coordinates of a centre."""
         return self.dimensions if self.projects else self.features
 
     def fitted(self, layout: Layout) -> SplitSettings:
-        """With a gamma and a radius for records of that layout, where there are none.
+        """Fill in a gamma and a radius for records of that layout, where there are none.
 
-        Records within a known norm are kept whole (`default_radius`), and a kernel of one over its square tells apart those
-        with little in common.
+        Records within a known norm are kept whole (`default_radius`), and a gamma of one over its square tells apart
+        records with little in common.
         """
         m, norm = layout.width, layout.norm
         gamma = 4.0 / m if norm is None else 1.0 / norm**2
@@ -124,7 +124,7 @@ class SplitSettings:
         )
 
     def centre_noise(self, plan: Plan, n: int) -> float:
-        """The expected length of the noise of a centre in one iteration, where all clusters are equally large.
+        """Return the expected length of the noise of a centre in one iteration, if all clusters are equally large.
 
         Features have norm 1, so centres are at most 2 apart, and rarely more than 1.
         """
@@ -134,7 +134,7 @@ class SplitSettings:
         return multiplier * math.sqrt(self.space) * self.k / n
 
     def doubt(self, plan: Plan, n: int) -> str | None:
-        """A sentence for whoever asks for more clusters than the budget can tell apart; None where it can."""
+        """Return a warning of more clusters than the budget can tell apart; None where it can tell them apart."""
         noise, apart = self.centre_noise(plan, n), _APART[self.projects]
         if noise <= apart:
             return None
@@ -145,17 +145,17 @@ class SplitSettings:
         )
 
     def specs(self, n: int, *, means: bool = True) -> list[StageSpec]:
-        """The accesses of the split, for `n` declared records; what is not used gives its share back.
+        """List the accesses of the split, for `n` declared records; stages that are not used give their shares back.
 
         A single cluster needs no clustering, and without `means` the final pass releases the counts alone, at the small
         share that they have beside the means.
 
-        Counts get the share that minimises the error of a centre: the noise of its coordinates against that of a count
-        multiplied by the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
+        Counts get the share that minimises the error of a centre. It weighs the noise of the coordinates against the noise
+        of a count times the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
 
         Raises:
-            ValueError: without a kernel, of settings that are not `fitted`: how many features there are is not known yet;
-                where nothing of the budget is left.
+            ValueError: for settings without a kernel that are not `fitted`, since the number of features is not known yet;
+                or where nothing of the budget is left.
         """
         if self.kernel == "identity" and self.radius is None:
             raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
@@ -183,10 +183,10 @@ class SplitSettings:
 
 
 def default_radius(layout: Layout) -> float:
-    """The L2 bound to which records are clipped for the means.
+    """Return the L2 bound that records are clipped to for the means.
 
-    Where a record is one choice of each group, its length is known. Of other records without a known norm, such as
-    pictures, those with a fifth of their numbers at 1 are kept whole.
+    Where a record is one choice of each group, its length is known. Other records without a known norm, such as pictures,
+    are kept whole if at most a fifth of their numbers are 1.
 
     Example:
         >>> default_radius(Layout(units=0, groups=(3, 40, 2, 9))), default_radius(Layout(units=100))

@@ -1,4 +1,4 @@
-"""Clipping rules: how the bounds of a lot are chosen, and what that costs."""
+"""Clipping rules: they choose the bounds of a lot, and say what that costs."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ _SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
 
 
 class ClippingRule(ABC):
-    """Chooses the bounds of a lot, and what becomes of a gradient that is longer.
+    """A rule that chooses the bounds of a lot, and what becomes of a longer gradient.
 
-    A rule holds public settings and nothing else. What it remembers are the bounds of the lot before, which the optimizer
-    keeps and hands to it. Settings are those of a bound on a whole gradient; where layers have a bound each, these are
-    smaller by the square root of their number, so that all of them together are as long.
+    A rule holds public settings and nothing else. It remembers only the bounds of the lot before, which the optimizer keeps
+    and hands to it. Settings are those of a bound on a whole gradient; where each layer has a bound, these are smaller by
+    the square root of their number, so that all of them together are as long.
 
     Attributes:
-        scope: what a bound is for: the whole gradient, unless a wrapper (`PerLayer`, `PerComponent`) says otherwise.
+        scope: the part of a gradient that a bound is for: all of it, unless a wrapper (`PerLayer`, `PerComponent`) says
+            otherwise.
     """
 
     scope: ClassVar[Scope] = Flat()
 
     @property
     def noise_shares(self) -> Mapping[str, float]:
-        """The extra noises that it draws in each access, and the share of the access's inverse squared noise that each may
-        use; the gradient gets the rest."""
+        """The extra noises that the rule draws in each access, with the share of the access's inverse squared noise for
+        each; the gradient gets the rest."""
         return {}
 
     def known(self, number: int) -> float | None:
-        """The bound of the lot of that number, from 0, if it follows from the number alone; otherwise None."""
+        """Return the bound of the lot of that number, from 0, if it follows from the number alone; otherwise None."""
         return None
 
     def ahead(self, number: int, norms: LotNorms) -> tuple[float, ...] | None:
-        """The bounds of the lot of that number, where they do not depend on its norms; otherwise None."""
+        """Return the bounds of the lot of that number, where they do not depend on its norms; otherwise None."""
         known = self.known(number)
         return None if known is None else (known / math.sqrt(norms.touched),) * len(norms.columns)
 
     @abstractmethod
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
-        """The public bounds of this lot, one for each column of norms.
+        """Choose the public bounds of this lot, one for each column of norms.
 
         Args:
-            access: open; the rule draws from it the noises that it lists, once each.
-            norms: private.
+            access: an open access; the rule draws from it the noises that it lists, once each.
+            norms: the norms of the lot; private.
             before: the bounds of the lot before; None for the first.
         """
 
     def factors(self, norms: Tensor, bound: float) -> Tensor:
-        """(B,) what each gradient is multiplied by, so that none is longer than the bound; 0 where a norm is not finite."""
+        """Return the factors (B,) that make no gradient longer than the bound; 0 where a norm is not finite."""
         return clip_weights(norms, bound)
 
 
@@ -99,9 +100,9 @@ class Decay(_Known):
 
     Args:
         c: the first bound.
-        factor: of one decay, in (0, 1].
-        every: lots between two; the lots of an epoch, for a decay by epoch.
-        least: the bound that it does not fall below.
+        factor: the factor of one decay, in (0, 1].
+        every: lots between two decays; the lots of an epoch, for a decay by epoch.
+        least: the smallest bound.
 
     Example:
         >>> Decay(1.0, factor=0.5, every=10).known(25)
@@ -130,10 +131,10 @@ class Schedule(_Known):
     """Any bound that follows from the number of the lot alone.
 
     Args:
-        at: gives the bound of the lot of that number, from 0. It must not look at records, nor at anything made from them.
+        at: returns the bound of the lot of that number, from 0. It must not look at records, or at anything made from them.
 
     Raises:
-        ValueError: during a run, if it gives what is no bound; nothing has been released from that lot then.
+        ValueError: during a run, if it returns no valid bound; nothing has been released from that lot then.
     """
 
     at: Callable[[int], float]
@@ -159,7 +160,7 @@ class DPNorm(ClippingRule):
         bins: number of intervals w.
         share: share of the lot's inverse squared noise that the histogram uses; the gradient gets the rest, and both
             are one merged Gaussian of the lot.
-        noise: the name of that noise in the plan; to be unique where several terms have such a rule.
+        noise: the name of that noise in the plan; it must be unique where several terms have such a rule.
 
     Example:
         >>> DPNorm(c_max=10.0, bins=100, share=0.05).noise_shares
@@ -185,7 +186,7 @@ class DPNorm(ClippingRule):
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
         width = self.c_max / math.sqrt(norms.touched) / self.bins
         places = []
-        # In numpy, where few numbers cost little.
+        # numpy is quicker for few numbers.
         for j, column in enumerate(norms.columns):
             column = column.cpu().numpy().astype(np.float64, copy=False)
             finite = column[np.isfinite(column)]
@@ -204,7 +205,7 @@ class DPNorm(ClippingRule):
 class Quantile(ClippingRule):
     """A bound that follows a quantile of the norms (Andrew, Thakkar, McMahan and Ramaswamy 2021, Algorithm 1).
 
-    From the noisy share s of this lot's norms that are at most the bound C of the lot before, it takes
+    The noisy share s of this lot's norms that are at most the bound C of the lot before gives the new bound
     ``C exp(-lr (s - target))``, for this lot already: both are one access. Each finite record counts as +1/2 or -1/2, so
     the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers.
 
@@ -214,7 +215,7 @@ class Quantile(ClippingRule):
         target: share of the norms that the bound should be above.
         lr: learning rate.
         least, most: public limits of the bound.
-        share: of the lot's inverse squared noise that the count uses.
+        share: share of the lot's inverse squared noise that the count uses.
         noise: the name of that noise in the plan.
     """
 
@@ -252,7 +253,7 @@ class Quantile(ClippingRule):
         ]
         most = math.sqrt(norms.touched) * (1.0 if norms.grouped else 0.5)
         noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most)
-        # A component's share of the lot is private, so what is below is taken of an equal part of the expected lot.
+        # A component's share of the lot is private, so its count is divided by an equal part of the expected lot.
         parts = len(norms.columns) / norms.touched
         below = [min(max(0.5 + float(s) * parts / self.expected_batch_size, 0.0), 1.0) for s in noisy]
         return tuple(
@@ -263,12 +264,12 @@ class Quantile(ClippingRule):
 
 @dataclass(frozen=True)
 class Normalised(_Known):
-    """Every gradient is brought near one length, long or short: "automatic clipping" (Bu et al. 2023, AUTO-S).
+    """Gradients that are all brought near one length: "automatic clipping" (Bu et al. 2023, AUTO-S).
 
-    ``C g / (|g| + stability)``, which is shorter than C.
+    A gradient becomes ``C g / (|g| + stability)``, which is shorter than C.
 
     Args:
-        c: the bound C; the learning rate may take its part.
+        c: the bound C; the learning rate may do its work.
         stability: added to the norm, so that gradients of almost nothing stay small.
     """
 
@@ -312,7 +313,7 @@ class Smoothed(_Wrapper):
 
     Args:
         of: the rule.
-        keep: in [0, 1).
+        keep: the share of the bound before, in [0, 1).
 
     Example:
         >>> Smoothed(DPNorm(c_max=10.0), keep=0.9).noise_shares
@@ -356,9 +357,9 @@ class PerLayer(_Wrapper):
 
 @dataclass(frozen=True)
 class PerComponent(_Wrapper):
-    """Another rule, applied to each component of a mixture by itself; the noise of a component goes with its own bound.
+    """Another rule, applied to each component of a mixture by itself; the noise of a component follows its own bound.
 
-    A record belongs to one component, so that all of them together cost what one costs.
+    A record belongs to one component, so all of them together cost as much as one.
 
     Args:
         of: the rule.
@@ -368,7 +369,7 @@ class PerComponent(_Wrapper):
 
 
 def clip_weights(norms: Tensor, bound: float) -> Tensor:
-    """The factor of each record: ``min(1, C / norm)``, shaved by 1e-5; exactly 0 where the norm is not finite
+    """Return the factor of each record: ``min(1, C / norm)``, shaved by 1e-5; exactly 0 where the norm is not finite
     (or above 1e30 under a finite bound).
 
     An infinite bound clips nothing.

@@ -1,4 +1,4 @@
-"""Functions of torch whose rule for `torch.vmap` lets records meet: computed in another way, or refused.
+"""Functions of torch whose rule for `torch.vmap` lets records meet: they are computed in another way, or refused.
 
 Most of them take shapes that the function itself refuses: for a record that has one dimension too few, the rule takes the
 dimension of the lot for one of the record's. Most were found by calling the functions of torch's own test database with
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @functools.lru_cache(maxsize=4096)
 def correction(function: Callable) -> Callable | None:
-    """Return what is called in place of a function, as ``f(watch, function, *args, **kwargs)``, or None.
+    """Return the replacement of a function, called as ``f(watch, function, *args, **kwargs)``, or None.
 
     An operator of torch (``torch.ops.aten``) is found by the name of its function.
     """
@@ -48,7 +48,7 @@ def _hits(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Return where positions of a dimension are among the indices, in a shape that broadcasts with x."""
     count, index = x.shape[dim], index.reshape(-1, 1)
     positions = torch.arange(count, device=x.device)
-    # An index beyond the end is none of them. In memory it would be a position of the next record.
+    # An index beyond the end is no position. In memory it would be one of the next record.
     found = ((positions == index) | (positions == index + count)).any(dim=0)
     return found.view([count if i == dim % x.dim() else 1 for i in range(x.dim())])
 
@@ -61,7 +61,7 @@ def _index_fill(watch: Watch, function: Callable, x, dim, index, value):
 
 
 def _index_fill_(watch: Watch, function: Callable, x, dim, index, value):
-    """Fill in place: a tensor of no record becomes one of each record's own, if the loss has made it."""
+    """Fill in place: a tensor without a record becomes one of each record's own, if the loss has made it."""
     if not _any_hidden(x, index, value):
         return NotImplemented
     watch.write(function, x, index, value)
@@ -105,7 +105,7 @@ def _solve(watch: Watch, function: Callable, A, B, *, left=True, **options):
         return NotImplemented
     _shapes_first(watch, function, A, B, left=left)
     vector = B.dim() == 1 or B.shape == A.shape[:-1]
-    # A record's own zeros make a tensor that all share one of each record's.
+    # A record's own zeros, added to a tensor that all share, make one of each record's own.
     zero = sum(torch.zeros_like(x.detach()).sum() for x in (A, B) if is_hidden(x))
     own = [x if is_hidden(x) else x + zero for x in (A, B.unsqueeze(-1) if vector else B)]
     most = max(x.dim() for x in own)
@@ -123,7 +123,7 @@ def _embedding(
     check_embedding(max_norm, scale_grad_by_freq)
     if not is_hidden(weight):
         return NotImplemented
-    # An index below 0 counts from the end in brackets, and is an error here.
+    # An index below 0 would count from the end in brackets; here it must be an error.
     rows = weight[torch.where(input < 0, weight.shape[0], input)]
     if padding_idx is None:
         return rows
@@ -149,12 +149,12 @@ def check_embedding(max_norm: float | None, scale_grad_by_freq: bool) -> None:
 
 
 def _stride(watch: Watch, function: Callable, x, *args, **kwargs):
-    """Give strides as those of one record alone; those of all would tell how many there are."""
+    """Return the strides of one record alone; those of all records would tell how many there are."""
     return function(torch.empty(x.shape, device="meta"), *args, **kwargs) if is_hidden(x) else NotImplemented
 
 
 def _empty(watch: Watch, function: Callable, *args, **kwargs):
-    """Fill what would hold what was left in memory, numbers of earlier records among it."""
+    """Fill with zeros a tensor that would hold what was left in memory, numbers of earlier records among it."""
     made = watch.remember(function, *args, **kwargs)
     if kwargs.get("out") is None:
         with torch.no_grad():
@@ -163,7 +163,7 @@ def _empty(watch: Watch, function: Callable, *args, **kwargs):
 
 
 def _new(watch: Watch, function: Callable, x, *sizes, **kwargs):
-    """Give zeros for sizes, alike."""
+    """Make zeros of the sizes, as `_empty` does."""
     sizes = (kwargs["size"],) if "size" in kwargs else sizes
     if not sizes or not all(isinstance(size, int | tuple) for size in sizes):
         return NotImplemented
@@ -171,7 +171,7 @@ def _new(watch: Watch, function: Callable, x, *sizes, **kwargs):
 
 
 def _between(watch: Watch, function: Callable, *args, **kwargs):
-    """Refuse ends of a range that are no single numbers, as torch does of one record."""
+    """Refuse ends of a range that are not single numbers, as torch does for one record."""
     if any(is_hidden(x) and x.dim() for x in tree_leaves((args, kwargs))):
         raise ValueError(f"the loss calls {function.__name__} between vectors: give it single numbers of a record")
     return NotImplemented
@@ -236,7 +236,7 @@ _CORRECTED: dict[Callable, Callable] = {
     **dict.fromkeys(_named("lstsq"), _LEAST_SQUARES),
     **dict.fromkeys(
         _named("batch_norm_update_stats"),
-        _refused("calls batch_norm_update_stats, which writes what it makes of records into its statistics: leave it out"),
+        _refused("calls batch_norm_update_stats, which writes statistics of records into its buffers: leave it out"),
     ),
     **dict.fromkeys(
         _named("segment_reduce", "lu_unpack"),

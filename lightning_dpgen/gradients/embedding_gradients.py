@@ -1,8 +1,8 @@
 """Gradients that wait for a noisy mean embedding of their own lot.
 
 A divergence of a lot from a prior is a function of the lot's mean embedding. Its gradient would mix the records; given a
-noisy mean it does not: with m the released mean and mu that of the prior, a record's part of the gradient of
-``|m - mu|^2`` is ``2 J^T (m - mu)``, and is clipped by itself (docs/PRIVACY.md, PriVAE). Both noises come from one access.
+noisy mean, it does not. With m the released mean and mu the mean of the prior, a record's part of the gradient of
+``|m - mu|^2`` is ``2 J^T (m - mu)``, and is clipped by itself (docs/PRIVACY.md, PriVAE). Both noises are of one access.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lightning_dpgen.privacy.open_access import OpenAccess
 
 @dataclass(frozen=True)
 class EmbeddingGradients:
-    """What an optimizer takes in place of gradients, where these depend on a noisy mean of the lot.
+    """Gradients that depend on a noisy mean of their lot; an optimizer takes them in place of `RecordGradients`.
 
     Args:
         rows: (B, ...) the embedding of each record, whose length is that of all its numbers; one longer than 1 is scaled to
             1, one that is not finite counts as zeros.
-        then: gives the gradients of the same lot from the noisy mean (...); that of a record may depend on the record and
-            the mean alone.
-        parameters: which the gradients are of.
+        then: returns the gradients of the same lot, given the noisy mean (...); that of a record may depend on the record
+            and the mean alone.
+        parameters: the parameters that the gradients are with respect to.
         draw: the identity of the lot.
         noise: the name of the mean's noise in the plan.
 
@@ -62,12 +62,12 @@ class EmbeddingGradients:
     groups = None
 
     def given(self, access: OpenAccess, expected_batch_size: float) -> RecordGradients:
-        """The gradients, once the mean is released.
+        """Release the mean, and return the gradients that follow from it.
 
         The sum has sensitivity 1 for one record added or removed; it is divided by the expected lot.
 
         Raises:
-            ValueError: if `then` gives gradients of another lot.
+            ValueError: if `then` returns gradients of another lot.
         """
         rows = self.rows.double().reshape(len(self.rows), math.prod(self.rows.shape[1:]))
         norms = torch.linalg.vector_norm(rows, dim=1)

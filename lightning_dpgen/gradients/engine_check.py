@@ -1,4 +1,4 @@
-"""Whether an engine understands a loss: its gradients, compared with those of single records, before anything is spent."""
+"""The check that an engine understands a loss: its gradients are compared with those of single records, at no cost."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
@@ -22,8 +21,6 @@ from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
-# Relative, for a loss and for a norm of its gradient; the second where autocast computes in half precision.
-_TOLERANCE, _MIXED = 1e-3, 0.1
 
 
 def check_exact(
@@ -35,28 +32,28 @@ def check_exact(
     groups: Groups | None = None,
 ) -> Any:
     """Compare the gradients that an engine finds for the first records of a lot with those of plain autograd for one record
-    at a time, and the losses of these records with those that they have beside another one.
+    at a time, and the losses of these records with the losses that they have beside another record.
 
-    The first is a test of the engine, and finds parameters whose use it does not see. The second finds losses that are
+    The first comparison tests the engine, and finds parameters whose use it does not see. The second finds losses that are
     meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
-    Made-up records take their place where there are too few or all are alike. The loss is called with these in any case, so
-    the number of its calls is public.
+    Probe records take the place of the lot's where there are too few or all are alike. The loss is called with probe
+    records in any case, so the number of its calls is public.
 
     Args:
-        engine: as `ghost_gradients`.
+        engine: an engine such as `ghost_gradients`.
         network, term, lot, noise, groups: as for the engine.
 
     Returns:
-        A public record (1, ...) that the loss takes: the term's example, or a made-up one.
+        A public record (1, ...) that the loss takes: the term's example, or a probe record.
 
     Raises:
-        ValueError: if they differ, or if the loss takes no made-up records. It says nothing of the records.
+        ValueError: if they differ, or if the loss takes no probe record. The message tells nothing about the records.
     """
     count = _RECORDS if groups is None else _IN_GROUPS
     few = _first(lot, noise, groups, count)
     enough = len(lot) >= count and _tell_apart(few[0], few[2])
     made, error = _suited(engine, network, term, lot, noise, groups, count)
-    # For the groups of a mixture there is no second opinion.
+    # Plain autograd does not compute the groups of a mixture.
     if (groups is None or len(lot.offsets) == 2) and (enough or made is not None):
         _check(engine, network, term, *(few if enough else made))
     if made is None and term.example is not None:
@@ -79,7 +76,7 @@ def _suited(
     groups: Groups | None,
     count: int,
 ) -> tuple[tuple[Lot, Tensor, Groups | None] | None, Exception | None]:
-    """Find made-up records that the loss takes, or the first error that it has with them."""
+    """Find probe records that the loss takes, or the first error that it raises with them."""
     _check_example(term, lot)
     first = None
     for whole in WHOLE if term.example is None else WHOLE[:1]:
@@ -94,7 +91,7 @@ def _suited(
 
 
 def _check_example(term: PerRecord | PerGroup, lot: Lot) -> None:
-    """Check that the example of a term is a record as those of a lot are.
+    """Check that the example of a term is a record like those of a lot.
 
     Raises:
         ValueError: naming the shape or type that differs.
@@ -113,12 +110,12 @@ def _check(
     engine: Callable, network: nn.Module, term: PerRecord | PerGroup, few: Lot, noise: Tensor, groups: Groups | None
 ) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
-    # What is not held still would take public numbers, as many as there are records.
-    with _Still() as still, randomness_of_their_own():
+    # Random functions that are not held still would draw from public generators, once for each record.
+    with ConstantDraws() as still, randomness_of_their_own():
         with _Unchanged(network):
             found = engine(network, term, few, noise, groups)
         single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
-        # Otherwise it draws numbers that nothing here holds still, and there is nothing to compare. It is called as often.
+        # A loss that is not still draws numbers of its own, so there is nothing to compare; it is called as often.
         is_still = torch.allclose(single, again, rtol=still.tolerance, equal_nan=True)
         if is_still:
             _compare(found, single, parameters, still.tolerance)
@@ -135,7 +132,7 @@ def _one_by_one(
     groups: Groups | None,
     parameters: list[nn.Parameter],
 ) -> Tensor:
-    """(rows, P) the gradient of each record, or group, by plain autograd of a lot of its own."""
+    """Compute the gradients (rows, P) of each record, or group, by plain autograd on a lot of its own."""
     if groups is None:
         rows = [(tree_map(lambda x, i=i: x[i : i + 1, None], lot.records), noise[i : i + 1, None]) for i in range(len(lot))]
     else:
@@ -163,7 +160,7 @@ def _one_by_one(
 
 def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter], tolerance: float) -> None:
     lengths = single.norm(dim=1)
-    # A record whose gradient is not finite will add zeros.
+    # A record whose gradient is not finite adds zeros in a step, so it is not compared.
     wrong = (_rows(found, parameters) - single).norm(dim=1) > tolerance * lengths + 1e-9
     if bool((wrong & torch.isfinite(lengths)).any()):
         raise ValueError(
@@ -174,12 +171,13 @@ def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Paramet
 
 
 class _Unchanged:
-    """Puts a network's counters, buffers and frozen parameters back afterwards: a loss that is tried takes no step."""
+    """A context that puts a network's counters, buffers and frozen parameters back: a loss that is tried takes no step."""
 
     def __init__(self, network: nn.Module) -> None:
         frozen = [p for p in network.parameters() if not p.requires_grad]
         trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        # Far more than what is trained is a pretrained network, which nothing updates and a copy of which might not fit.
+        # Frozen parameters that outnumber the trained ones by far are a pretrained network: nothing updates it, and a copy
+        # might not fit.
         if sum(p.numel() for p in frozen) > 4 * trained:
             frozen = []
         self._numbers = [
@@ -234,90 +232,9 @@ def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
 
 
 def _rows(gradients: RecordGradients, parameters: list[nn.Parameter]) -> Tensor:
-    """(rows, P) the gradient of each record, or group."""
+    """Return the gradients (rows, P) of each record, or group."""
     views, rows = {p: torch.zeros_like(p) for p in parameters}, []
     for weights in torch.eye(len(gradients), dtype=parameters[0].dtype, device=parameters[0].device):
         gradients.weighted_sum(weights, views)
         rows.append(torch.cat([views[p].flatten() for p in parameters]).double())
     return torch.stack(rows)
-
-
-def _first_of(x: Tensor, *_: Any, **__: Any) -> Tensor:
-    return x
-
-
-def _without_dropout(function: Callable, place: int, name: str) -> Callable:
-    """Return the function with its argument for dropout, by place or by name, set to 0."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > place:
-            args = (*args[:place], 0.0, *args[place + 1 :])
-        elif name in kwargs:
-            kwargs[name] = 0.0
-        return function(*args, **kwargs)
-
-    return call
-
-
-_CONSTANT: dict[Callable, Callable] = {
-    torch.rand: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
-    torch.randn: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
-    torch.rand_like: lambda x, **_: torch.full_like(x, 0.5),
-    torch.randn_like: lambda x, **_: torch.full_like(x, 0.5),
-    torch.randint_like: lambda x, *_, **__: torch.zeros_like(x),
-    torch.normal: lambda mean, std, *_, **__: mean + 0.5 * std,
-    torch.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
-    Tensor.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
-    torch.binomial: lambda count, p, *_, **__: count * p.round(),
-    torch._standard_gamma: _first_of,
-    torch._sample_dirichlet: lambda x, *_, **__: x / x.sum(-1, keepdim=True),
-    Tensor.normal_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.uniform_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.bernoulli_: lambda x, *_, **__: x.fill_(1.0),
-    Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.cauchy_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.log_normal_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
-    Tensor.random_: lambda x, *_, **__: x.zero_(),
-    torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
-    torch.randint: lambda *a, **k: torch.zeros(_size(a[-1:] if "size" not in k else a, k), dtype=torch.long),
-    torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
-    torch.poisson: lambda x, *_, **__: x.round(),
-    F.gumbel_softmax: lambda x, tau=1.0, hard=False, eps=0.0, dim=-1: (x / tau).softmax(dim),
-    F.rrelu: lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
-    **dict.fromkeys(
-        (
-            F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout,
-            torch.dropout_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
-        ),
-        _first_of,
-    ),
-    F.scaled_dot_product_attention: _without_dropout(F.scaled_dot_product_attention, 4, "dropout_p"),
-    F.multi_head_attention_forward: _without_dropout(F.multi_head_attention_forward, 10, "dropout_p"),
-    **{f: _without_dropout(f, 5, "dropout") for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
-}  # fmt: skip
-
-
-class _Still(TorchFunctionMode):
-    """Within it, torch's random functions give constants.
-
-    Attributes:
-        tolerance: how far results may be apart that were computed within it.
-    """
-
-    tolerance = _TOLERANCE
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        # The loss may turn autocast on by itself.
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            self.tolerance = _MIXED
-        return _CONSTANT.get(function, function)(*args, **(kwargs or {}))
-
-
-def _size(args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    size = kwargs.get("size", args)
-    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-
-
-def _kind(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: kwargs[name] for name in ("dtype", "device") if name in kwargs}

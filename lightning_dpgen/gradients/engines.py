@@ -1,4 +1,4 @@
-"""Which engine computes the gradients of a term, and where the randomness of records comes from."""
+"""The choice of the engine that computes the gradients of a term, and the source of the records' randomness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
-# Losses of a network whose gradients were compared with those of single records, and a public record that each takes.
+# For each network, the losses whose gradients were compared with those of single records, and a public record for each.
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
@@ -33,18 +33,18 @@ def term_gradients(
     engine: str = "ghost",
     noise: Tensor | None = None,
 ) -> RecordGradients:
-    """The gradients of a term on a lot: one a record, or one a group.
+    """Compute the gradients of a term on a lot: one for each record, or one for each group.
 
-    Each record has randomness of its own from the private stream: the rows of the term's noise, the group that it is in,
-    and whatever the loss draws from torch's generators (dropout, a code), which are keyed from that stream meanwhile.
+    Each record has randomness of its own from the private stream: its row of the term's noise, the group that it is in, and
+    all that the loss draws from torch's generators (dropout, a code), which are keyed from that stream meanwhile.
 
     Args:
-        network: what is trained; `term.loss` calls it.
+        network: the network to train; `term.loss` calls it.
         term: the loss.
         lot: the records.
         stream: the account's private stream.
         engine: ``ghost`` (book-keeping; nothing is materialised) or ``func`` (any network, B x P numbers).
-        noise: (B, term.noise) from the stream, where it was drawn already.
+        noise: (B, term.noise) from the stream, if it is drawn already.
 
     Raises:
         ValueError: for another engine or kind of term, layers that mix records, and a loss that would need to see more than
@@ -71,14 +71,14 @@ def term_gradients(
         term = dataclasses.replace(term, example=known[code])
     with torch_draws_from(stream, some.device):
         if not len(lot):
-            # A loss that counts its calls must not know that a lot is empty.
+            # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
         return compute(network, term, lot, noise, groups)
 
 
 def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.device, closed: bool) -> Groups:
-    """The groups of a lot, drawn for each record by itself."""
-    # Of several processes, each has as many of the groups, and its records are in these.
+    """Draw the group of each record of a lot, by itself."""
+    # Each of several processes has an equal number of the groups, and its records are in these.
     count, left = divmod(term.groups, lot.draw.parts)
     if left:
         raise ValueError(
@@ -86,8 +86,8 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
         )
     if term.places is None and not closed:
         raise ValueError(
-            "places=None: expected how many records a group has room for, a public number, since what the loss computes "
-            "must not have the shape of the largest group; PerGroup.room(expected_batch_size, groups) gives one"
+            "places=None: expected the number of records that a group has room for, a public number, since the shape of a "
+            "group must not be that of the largest one; PerGroup.slots(expected_batch_size, groups) returns one"
         )
     index = torch.from_numpy(stream.integers(len(lot), count)).to(device)
     return Groups(index, count, None if closed else term.places)

@@ -1,4 +1,4 @@
-"""Per-record gradients with a copy of each parameter for each record: exact for any network, and held one a record."""
+"""Per-record gradients by a copy of each parameter for each record: exact for any network, and held record by record."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
@@ -23,16 +24,16 @@ from lightning_dpgen.sampling.lots import Lot
 def functional_gradients(
     network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
 ) -> RecordGradients:
-    """The gradients of a term for each record, or group of records, by `torch.vmap` over records and parameters.
+    """Compute the gradients of a term for each record, or group of records, by `torch.vmap` over records and parameters.
 
-    The oracle of the book-keeping engine, and the way for what it refuses. Needs B x P numbers.
+    It is the oracle of the book-keeping engine, and takes what that refuses. It needs B x P numbers.
 
     Args:
         network: the module whose trainable parameters are differentiated; `term.loss` must call it.
         term: a per-record or per-group loss.
         lot: B records, sorted by component.
         noise: (B, term.noise).
-        groups: of the records, for a per-group loss, with a public number of places.
+        groups: the groups of the records, for a per-group loss, with a public number of places.
 
     Raises:
         ValueError: for layers that mix records, groups of a mixture, or a loss that would need to see more than its own
@@ -65,7 +66,7 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
         if len(part):
             parts.append(_each(network, of_one, *_in_lots_of_one(part.records, own)))
         elif len(lot):
-            # A loss that counts its calls must not know that a component is empty.
+            # A loss that counts its calls must not learn that a component is empty.
             part, own, _ = probe_lot(part, own, example=term.example)
             _each(network, of_one, *_in_lots_of_one(part.records, own))
     nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
@@ -90,7 +91,7 @@ def _of_groups(
 
     records = tree_map(groups.repeated, lot.records)
     gradients, losses = _each(network, of_one, records, groups.repeated(noise), groups.mask)
-    # Without a record there is none; the loss of zeros may be anything.
+    # A group without a record has neither gradient nor loss: the loss of its zeros may be anything.
     there = groups.mask.any(dim=1)
     kept = {p: torch.where(there.view(-1, *(1,) * p.dim()), gradient, 0.0) for p, gradient in gradients.items()}
     return kept, torch.where(there, losses, 0.0)
@@ -99,12 +100,12 @@ def _of_groups(
 def _each(
     network: nn.Module, loss: Callable[..., Tensor], records: Any, *rest: Tensor
 ) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
-    """The gradients (B, ...) of each parameter, and the losses (B,), of a loss (1,) of the rows of B records."""
+    """Compute the gradients (B, ...) of each parameter, and the losses (B,), of a loss (1,) of the rows of B records."""
     size = len(rest[0])
     copies = {p: p.detach().expand(size, *p.shape).requires_grad_() for p in _trained(network)}
 
     def of_one(values: list[Tensor], *rows: Any) -> Tensor:
-        with _swapped(network, dict(zip(copies, values, strict=True))):
+        with replaced_parameters(network, dict(zip(copies, values, strict=True))):
             return loss(*rows).squeeze(0)
 
     isolation = Isolation(size)
@@ -121,24 +122,3 @@ def _each(
 
 def _trained(network: nn.Module) -> list[nn.Parameter]:
     return [p for p in network.parameters() if p.requires_grad]
-
-
-class _swapped:
-    """The network with other values in place of its parameters, while a loss that calls it is called."""
-
-    def __init__(self, network: nn.Module, values: dict[nn.Parameter, Tensor]) -> None:
-        # Every place that holds a parameter, since two layers may share one.
-        self._held = [
-            (module, leaf, p, values[p])
-            for module in network.modules()
-            for leaf, p in module._parameters.items()
-            if p in values
-        ]
-
-    def __enter__(self) -> None:
-        for module, leaf, _, value in self._held:
-            module._parameters[leaf] = value
-
-    def __exit__(self, *_) -> None:
-        for module, leaf, parameter, _ in self._held:
-            module._parameters[leaf] = parameter

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,13 +19,14 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.tape import Tape
-from lightning_dpgen.gradients.tape_rules import RULES
+from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.precision import full_precision
 from lightning_dpgen.sampling.lots import Lot
 
-# Functions without a rule, of which a network has been warned.
+# Functions without a rule that a network's owner has been warned of.
 _said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -38,19 +37,19 @@ def ghost_gradients(
     noise: Tensor,
     groups: Groups | None = None,
 ) -> RecordGradients:
-    """The gradients of a term for each record, or group of records, by one forward and one backward.
+    """Compute the gradients of a term for each record, or group of records, by one forward and one backward pass.
 
     Linear layers, convolutions in one and two dimensions and their transposes, embeddings, normalisation within a record,
     and parameters that are plain tensors have rules, wherever and however often they are used. Other functions are handed a
     copy of their parameters for each record; a warning says so once. The loss is called in an `Isolation`. A term that
-    brings its gradients in closed form is asked for these.
+    has its gradients in closed form is asked for these.
 
     Args:
         network: its trainable parameters are differentiated; `term.loss` calls it.
         term: a per-record or per-group loss.
-        lot: B records; B may be 0.
+        lot: B records, perhaps none.
         noise: (B, term.noise), the records' own randomness.
-        groups: of the records, for a per-group loss.
+        groups: the groups of the records, for a per-group loss.
 
     Raises:
         ValueError: if a layer mixes records, or the loss would need to see more than its own record.
@@ -64,10 +63,10 @@ def ghost_gradients(
     if term.forms is not None:
         # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
         with full_precision(noise.device):
-            forms, losses = term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)
+            factors, losses = term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)
         if groups is None:
-            return RecordGradients(forms, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
-        return RecordGradients(forms, layers, rows, lot.draw, groups=count, partition=groups, losses=losses)
+            return RecordGradients(factors, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
+        return RecordGradients(factors, layers, rows, lot.draw, groups=count, partition=groups, losses=losses)
     said = _said.setdefault(network, set())
 
     def say(name: str) -> None:
@@ -87,21 +86,21 @@ def ghost_gradients(
         return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
 
     try:
-        with _replaced(network, tape):
+        with replaced_parameters(network, {p: tape.traced(p) for p in network.parameters() if p.requires_grad}):
             losses = isolation.run(of_one, tree_map(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
         if not losses.requires_grad or not tape.used:
             raise ValueError(
-                "this loss does not depend on both the records and the parameters of the network, as far as its modules "
-                "hold these and no list beside them does: a loss of parameters alone is a DataFree term"
+                "this loss does not depend on both the records and the parameters that the network's modules hold (a list "
+                "beside the modules does not count): a loss of parameters alone is a DataFree term"
             )
-        # Backward, and what follows from it, in full precision, whatever the losses were computed in.
+        # The backward pass runs in full precision, whatever the losses were computed in.
         with full_precision(losses.device):
-            forms = tape.gradients(losses)
+            factors = tape.gradients(losses)
     finally:
         tape.close()
     found = losses.detach()
     return RecordGradients(
-        forms,
+        factors,
         layers,
         rows,
         lot.draw,
@@ -110,21 +109,3 @@ def ghost_gradients(
         partition=groups,
         losses=lambda: found,
     )
-
-
-@contextmanager
-def _replaced(network: nn.Module, tape: Tape) -> Iterator[None]:
-    """The network with stand-ins for its trainable parameters, at every place that holds one."""
-    held = [
-        (module._parameters, name, p)
-        for module in network.modules()
-        for name, p in module._parameters.items()
-        if p is not None and p.requires_grad
-    ]
-    try:
-        for place, name, p in held:
-            place[name] = tape.stand_in(p)
-        yield
-    finally:
-        for place, name, p in held:
-            place[name] = p

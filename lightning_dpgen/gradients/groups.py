@@ -11,18 +11,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import AllComponents, Dense, GradientFactors, OneComponent, OuterSum, RankOne
+from lightning_dpgen.gradients.component_factors import AllComponents, OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, OuterSum, RankOne
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which group each record is in. Private.
+    """A partition of the records of a lot into groups. Private.
 
     Args:
-        index: (B,) int64, from 0 to count - 1; a larger one is in no group.
-        count: m, how many groups; a constant.
-        places: how many records a group has room for, a constant; further ones are in no group. None for as many as the
-            largest group has, which is private: for code that nobody but this package writes.
+        index: (B,) int64, the group of each record, from 0 to count - 1; a record with a larger one is in no group.
+        count: m, the number of groups; a constant.
+        places: the number of records that a group has room for, a constant; further ones are in no group. None for as many
+            as the largest group has, which is private: for code of this package alone.
 
     Example:
         >>> groups = Groups(torch.tensor([1, 0, 1]), count=3)
@@ -47,7 +48,7 @@ class Groups:
 
     @cached_property
     def _slots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Which records are in a group, their groups, their places there, and (m,) how many are in each group."""
+        """The records that are in a group, their groups, their places there, and the sizes (m,) of the groups."""
         order = torch.argsort(self.index, stable=True)
         order = order[self.index[order] < self.count]
         group = self.index[order]
@@ -56,9 +57,9 @@ class Groups:
 
     @cached_property
     def _padded(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(m r,) which record is at each place, (m, r) where there is none, and the groups of none.
+        """The record (m r,) at each place, a mask (m, r) of the empty places, and the groups without a record.
 
-        Where there is none stands the first of the group, so that a record that is not finite stays in its own group.
+        An empty place holds the first record of its group, so that a record that is not finite stays in its own group.
         """
         order, group, place, sizes = self._slots
         slots = self.index.new_zeros(self.count, self.places or max(1, int(sizes.max())))
@@ -67,7 +68,7 @@ class Groups:
         return torch.where(empty, slots[:, :1], slots).flatten(), empty, (sizes == 0).nonzero()[:, 0]
 
     def repeated(self, x: Tensor) -> Tensor:
-        """As `gather`, but with copies of the first of a group behind the others; zeros where a group has none."""
+        """Gather records with copies of a group's first one behind them; zeros where a group has none."""
         slots, empty, none = self._padded
         if not len(x):
             return x.new_zeros(*empty.shape, *x.shape[1:])
@@ -75,12 +76,12 @@ class Groups:
         return rows.index_fill_(0, none, 0) if len(none) else rows
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, ...) as (m, r, ...): the records of each group, zeros behind them; r is `places`, or the largest's size."""
+        """Gather (B, ...) to (m, r, ...), the records of each group and zeros behind them; r is `places`, or the most."""
         empty = self._padded[1]
         return self.repeated(x).masked_fill_(empty.view(*empty.shape, *(1,) * (x.dim() - 1)), 0)
 
     def scatter(self, rows: Tensor) -> Tensor:
-        """The inverse of `gather`: (m, r, ...) as (B, ...), zeros for a record of no group."""
+        """Invert `gather`: scatter (m, r, ...) to (B, ...), zeros for a record of no group."""
         order, group, place, _ = self._slots
         out = rows.new_zeros(len(self.index), *rows.shape[2:])
         out[order] = rows[group, place]
@@ -88,35 +89,35 @@ class Groups:
 
     @property
     def mask(self) -> Tensor:
-        """(m, r) where `gather` has put a record."""
+        """(m, r) mask of the places where `gather` has put a record."""
         return ~self._padded[1]
 
-    def of(self, form: GradientFactors) -> GradientFactors:
-        """The gradient of each group, from those that flow through each of its records."""
-        if isinstance(form, RankOne | OuterSum):
-            # Of a product one factor of zeros will do; an embedding's rows are told by numbers, of which 0 is one.
+    def of(self, factors: GradientFactors) -> GradientFactors:
+        """Return the gradient of each group, from the gradients that flow through each of its records."""
+        if isinstance(factors, RankOne | OuterSum):
+            # One factor of zeros is enough for a product. An embedding's left factor holds indices, of which 0 is one.
             pairs = [
                 (self.gather(left), self.repeated(right) if left.is_floating_point() else self.gather(right))
-                for left, right in form.pairs
+                for left, right in factors.pairs
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
-            # How many products a group has is private, so the way of its norm is that of its form alone.
-            found = OuterSum(pairs, form.shape, form.view)
-            several = isinstance(form, OuterSum) and all(left.is_floating_point() for left, _ in pairs)
+            # The number of products of a group is private, so only the kind of factors may decide how its norm is computed.
+            found = OuterSum(pairs, factors.shape, factors.view)
+            several = isinstance(factors, OuterSum) and all(left.is_floating_point() for left, _ in pairs)
             return Dense(found.materialise()) if several else found
-        if isinstance(form, OneComponent):
-            if len(form.offsets) == 2:
-                return AllComponents([self.of(form.form)])
-            cuts = zip(form.offsets[:-1], form.offsets[1:], strict=True)
+        if isinstance(factors, OneComponent):
+            if len(factors.offsets) == 2:
+                return AllComponents([self.of(factors.single)])
+            cuts = zip(factors.offsets[:-1], factors.offsets[1:], strict=True)
             parts = [
-                Groups(self.index[start:end], self.count).of(form.form.mapped(lambda x, s=start, e=end: x[s:e]))
+                Groups(self.index[start:end], self.count).of(factors.single.mapped(lambda x, s=start, e=end: x[s:e]))
                 for start, end in cuts
             ]
             return AllComponents(parts)
         order, group, *_ = self._slots
-        each = form.materialise()
+        each = factors.materialise()
         return Dense(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each[order]))
 
     def shared(self, weights: Tensor) -> Tensor:
-        """(B,) of each record the weight (m,) of its group; 0 where it is in none."""
+        """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""
         return torch.cat([weights, weights.new_zeros(1)])[self.index.clamp(max=self.count)]

@@ -1,4 +1,4 @@
-"""Records of a lot that cannot see each other: `torch.vmap` hides all but one of them from the code of a loss.
+"""The isolation of the records of a lot: `torch.vmap` hides all but one of them from the code of a loss.
 
 A loss is called once for a lot, inside a vmap over its records, and sees a lot of one record. Each operation of torch
 acts on every record alone, by its batching rule, or is refused. Control flow on a value (``if``, ``item()``), shapes that
@@ -10,15 +10,9 @@ functions (docs/PRIVACY.md, "What is not claimed").
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import gc
-import operator
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +22,8 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.kept import burying
+from lightning_dpgen.gradients.refusals import SAVED, explained
 from lightning_dpgen.gradients.unwatched import refuse_unwatched
 from lightning_dpgen.gradients.vmap_functions import Watch
 
@@ -38,8 +34,8 @@ class Isolation:
     Args:
         size: B, the number of records; 1 or more.
         offsets: where the components begin and end among them; a single component by default.
-        groups: of the records, for a per-group loss, with a public number of places. `HiddenGroups.gather` leads from
-            records to groups, and each group is then alone.
+        groups: the groups of the records, for a per-group loss, with a public number of places. `HiddenGroups.gather` leads
+            from records to groups, and each group is then alone.
 
     Example:
         >>> isolation, x = Isolation(3), torch.tensor([[1.0], [2.0], [3.0]])
@@ -48,7 +44,7 @@ class Isolation:
         >>> isolation.run(lambda x: x if x.sum() > 2 else -x, x)
         Traceback (most recent call last):
         ...
-        ValueError: the loss looks at a value that it made of a record (if, bool): use torch.where...
+        ValueError: the loss looks at a value computed from a record (if, bool): use torch.where...
     """
 
     def __init__(self, size: int, offsets: Sequence[int] | None = None, groups: Groups | None = None) -> None:
@@ -59,14 +55,14 @@ class Isolation:
         self._has_own_backward = False
 
     def run(self, function: Callable[..., Any], *rows: Any) -> Any:
-        """Call a function once, with the tensors of one record, and give its results for all of them.
+        """Call a function once, with the tensors of one record, and return its results for all records.
 
         Args:
-            function: of as many arguments.
-            rows: tensors (B, ...), or trees of them, of which it sees (...).
+            function: takes as many arguments as there are `rows`.
+            rows: tensors (B, ...), or trees of them; the function sees (...).
 
         Returns:
-            The tree of tensors that it gives, each with the records, or the groups, in front.
+            The tree of tensors that the function returns, each with the records, or the groups, in front.
 
         Raises:
             ValueError: where the function would need what it may not see; it names the line and says what to do instead.
@@ -75,10 +71,10 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with _burying(), refuse_unwatched():
+            with burying(), refuse_unwatched():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError) as error:
-            raise _explained(error) from error
+            raise explained(error) from error
         finally:
             torch.distributions.Distribution.set_default_validate_args(validated)
 
@@ -88,7 +84,7 @@ class Isolation:
                 self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
             watch = self._watch = Watch(self)
-            with watch, torch.autograd.graph.disable_saved_tensors_hooks(_SAVED), _eager():
+            with watch, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), _eager():
                 result = function(*tree_map(self.hide, rows))
                 watch.check_end()
                 self._has_own_backward = watch.has_own_backward
@@ -104,17 +100,17 @@ class Isolation:
         return self._watch.call(function, args, kwargs)
 
     def backward(self) -> AbstractContextManager:
-        """A context for backward passes from what `run` gave: code of the loss in them keeps nothing either."""
+        """Return a context for backward passes from the results of `run`: code of the loss in them keeps nothing either."""
         return _own_backward() if self._has_own_backward else nullcontext()
 
     def _bare(self, x: Tensor) -> Tensor:
-        """The results of all records, or groups, behind the one that a function has given."""
-        # The level of the groups, or else that of the records.
+        """Return the results of all records, or groups, behind the one that a function has returned."""
+        # The first level is that of the groups, or else that of the records.
         value, at = _functorch._unwrap_batched(x, self._levels[0])
         if _functorch.is_functorch_wrapped_tensor(value):
             raise ValueError(
-                "a loss of groups must be made of what groups.gather gives, and of no random numbers that are drawn "
-                "behind it (dropout, randn): what belongs to a record there would be shared by all groups. Draw before "
+                "a loss of groups must be computed from the results of groups.gather, and must draw no random numbers "
+                "behind it (dropout, randn): all groups would share what belongs to a record there. Draw before "
                 "groups.gather, or use engine='func'"
             )
         if at is None:
@@ -122,11 +118,11 @@ class Isolation:
         return value.movedim(at, 0) if at else value
 
     def hide(self, x: Tensor) -> Tensor:
-        """The (...) of one record that a loss is to see of (B, ...)."""
+        """Return the one record (...) that a loss is to see of (B, ...)."""
         return _functorch._add_batch_dim(x, 0, self._levels[-1])
 
     def is_record(self, x: Any) -> bool:
-        """True for what a loss sees of records alone; False behind ``groups.gather``, and in other transforms."""
+        """Return True for what a loss sees of records alone; False behind ``groups.gather``, and in other transforms."""
         return self._behind(x) is not None
 
     def _behind(self, x: Any) -> Tensor | None:
@@ -138,10 +134,10 @@ class Isolation:
         return value.movedim(at, 0) if at else value
 
     def rows(self, x: Any) -> Tensor | None:
-        """(B, ...), the records that are behind what a loss sees as one; None for what holds no record.
+        """Return the records (B, ...) behind what a loss sees as one; None for a tensor that holds no record.
 
         Raises:
-            ValueError: for groups, and inside of other transforms of torch.func.
+            ValueError: for groups, and inside other transforms of torch.func.
         """
         if not is_hidden(x):
             return None
@@ -152,24 +148,29 @@ class Isolation:
             )
         return rows
 
+    def rows_or_copies(self, x: Tensor) -> Tensor:
+        """Return the records (B, ...) behind a tensor, or the tensor for each record; call it in `outside`."""
+        rows = self.rows(x)
+        return x.expand(self.size, *x.shape) if rows is None else rows
+
     @property
     def is_innermost(self) -> bool:
-        """True unless the loss is inside another transform of torch.func just now."""
+        """True unless the loss is inside another transform of torch.func at the moment."""
         return _functorch.maybe_current_level() == self._levels[-1]
 
     def outside(self) -> _Outside:
-        """A context in which (B, ...) tensors are what they are, and autograd records what is done to them."""
+        """Return a context in which tensors (B, ...) are plain again, and autograd records what is done to them."""
         return _Outside(self)
 
 
 def _eager() -> AbstractContextManager:
-    """A context without compiled code, which would know neither vmap nor the watch."""
-    # Where the compiler is not loaded, nothing is compiled. Loading it takes seconds.
+    """Return a context without compiled code, which would know neither vmap nor the watch."""
+    # Nothing is compiled where the compiler is not loaded, and loading it takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class _Outside:
-    """Takes the levels of vmap off torch's stack, and puts them back."""
+    """A context that takes the levels of vmap off torch's stack, and puts them back."""
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation, self._count, self._taken = isolation, len(isolation._levels), []
@@ -185,7 +186,7 @@ class _Outside:
 
 
 class HiddenOffsets:
-    """In place of the offsets of a lot of one record, whose component only functions of stacks of components know."""
+    """Offsets of a lot of one record, whose component only functions of stacked components know."""
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
@@ -202,23 +203,22 @@ class HiddenOffsets:
         return iter([self[i] for i in range(len(self))])
 
     def components(self, device: torch.device) -> Tensor:
-        """(1,) the component of the record."""
+        """Return the component (1,) of the record."""
         sizes = torch.tensor(self._isolation.offsets).diff()
         index = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(device)
         return self._isolation.hide(index[:, None])
 
     def call(self, function: Callable[..., Tensor], x: Tensor, *rest: Any, **options: Any) -> Tensor:
-        """``function(x, *rest, offsets, **options)`` of a stack of components, for the record that is behind x (1, ...)."""
+        """Call ``function(x, *rest, offsets, **options)`` of a stack of components, for the record behind x (1, ...)."""
         isolation = self._isolation
-        rows = isolation.rows(x)
         with isolation.outside():
-            rows = x.expand(isolation.size, *x.shape) if rows is None else rows
-            result = function(rows.squeeze(1), *rest, isolation.offsets, **options)[:, None]
+            rows = isolation.rows_or_copies(x).squeeze(1)
+            result = function(rows, *rest, isolation.offsets, **options)[:, None]
         return isolation.hide(result)
 
 
 class HiddenGroups:
-    """In place of the groups of a lot: one group, whose records `gather` gives; see `Groups`."""
+    """Groups of a lot as a loss sees them: one group, whose records `gather` returns; see `Groups`."""
 
     count = 1
 
@@ -230,23 +230,21 @@ class HiddenGroups:
 
     def gather(self, x: Tensor) -> Tensor:
         """Turn a record's (1, ...) into the (1, places, ...) of a group, zeros where it has none."""
-        rows = self._isolation.rows(x)
         with self._isolation.outside():
-            rows = x.expand(self._isolation.size, *x.shape) if rows is None else rows
-            gathered = self._groups.gather(rows.squeeze(1))[:, None]
+            gathered = self._groups.gather(self._isolation.rows_or_copies(x).squeeze(1))[:, None]
         return self._hide(gathered)
 
     @property
     def mask(self) -> Tensor:
-        """(1, places) where `gather` has put a record."""
+        """(1, places) mask of the places where `gather` has put a record."""
         return self._hide(self._groups.mask[:, None])
 
 
 class OneGroup:
-    """One group of a lot, whose records are all there is; see `Groups`.
+    """The one group of a lot that holds no other records; see `Groups`.
 
     Args:
-        there: (places,) which of them are there.
+        there: (places,) mask of the records that are there.
     """
 
     count = 1
@@ -260,24 +258,12 @@ class OneGroup:
 
     @property
     def mask(self) -> Tensor:
-        """(1, places) where there is a record."""
+        """(1, places) mask of the places with a record."""
         return self._there[None]
 
 
-class Kept(Tensor):
-    """A tensor that was made of a record and outlived the call of the loss: it has no value any more."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        raise ValueError(
-            f"{getattr(function, '__name__', 'a function')} is handed a value that was made of a record in an earlier call "
-            "of the loss. Records of another lot are private: compute the value anew in each call, keep what follows from "
-            "parameters alone, or release it with noise of its own (EmbeddingGradients releases the mean of a lot)"
-        )
-
-
 def private_mean(x: Tensor) -> Tensor:
-    """The mean over records and numbers of what may be hidden: for logs that stay private, and nothing else."""
+    """Return the mean over records and numbers of a tensor that may be hidden: only for logs that stay private."""
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return x.detach().float().mean()
@@ -285,100 +271,5 @@ def private_mean(x: Tensor) -> Tensor:
 
 @contextmanager
 def _own_backward() -> Iterator[None]:
-    with _burying(), refuse_unwatched():
+    with burying(), refuse_unwatched():
         yield
-
-
-@contextmanager
-def _burying() -> Iterator[None]:
-    """Within it tensors may hide records; any that outlives it loses its value."""
-    collecting = gc.isenabled()
-    # Without collections all that is made stays in the youngest generation, which alone is looked through.
-    gc.disable()
-    first: list = []
-    try:
-        yield
-    finally:
-        objects = gc.get_objects(0)
-        if not any(map(functools.partial(operator.is_, first), objects)):
-            # The loss has collected or frozen what there was. No list holds what is frozen.
-            gc.unfreeze()
-            objects = gc.get_objects()
-        _bury(objects)
-        if collecting:
-            gc.enable()
-
-
-def _bury(objects: list) -> None:
-    for x in objects:
-        if _is_tensor(type(x)) and _functorch.is_functorch_wrapped_tensor(x):
-            x.__class__ = Kept
-            # The swap fails where torch itself holds the tensor. Its new class refuses every use all the same.
-            with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
-                torch._C._swap_tensor_impl(x, torch.empty(0))
-
-
-@functools.cache
-def _is_tensor(kind: type) -> bool:
-    return issubclass(kind, Tensor)
-
-
-_WRITES = (
-    "writes what it made of a record into a tensor that outlives the call (a buffer, say): what is kept from lot to lot "
-    "must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of a "
-    "lot, as of the codes that a codebook follows)"
-)
-_SAVED = "saved_tensors_hooks are disabled"
-_DIFFERENTIATES = "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
-_FUNCTIONS = (
-    "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
-    "setup_context, and set generate_vmap_rule = True in the class"
-)
-_HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
-_NO_RULE = "calls a function for which torch.vmap has no rule: compute it of others"
-# Words of torch where it refuses an operation on one record of many, and the reason in terms of the loss.
-_REASONS = {
-    "data-dependent control flow": "looks at a value that it made of a record (if, bool): use torch.where",
-    ".item()": "looks at a value that it made of a record (item, float, int): compute with tensors",
-    "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
-    "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
-    "group_norm or layer_norm",
-    "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
-    "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
-    "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
-    "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
-    _SAVED: "sets hooks for saved tensors (as activation checkpointing does), which would be handed those of all records: "
-    "leave them out",
-    "'Sparse": "makes a sparse tensor of a record: keep it dense",
-    "setup_context": _FUNCTIONS,
-    "generate_vmap_rule": _FUNCTIONS,
-    "is not possible because there exists": _WRITES,
-    "broadcast shape": _WRITES,
-    "requires_grad_()": _DIFFERENTIATES,
-    "does not require grad": _DIFFERENTIATES,
-    "backward() called": _DIFFERENTIATES,
-    "register a hook": _HOOKS,
-    "Expected gradient function": _HOOKS,
-    "atching rule": _NO_RULE,
-    "isn't supported yet": _NO_RULE,
-    "do not yet support": _NO_RULE,
-    "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
-    "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
-    "torch.randn_like, which give each record its own",
-}
-
-
-def _explained(error: Exception) -> Exception:
-    """The reason why torch refused an operation, in terms of the loss; the error itself if it has another reason."""
-    said = str(error)
-    for words, reason in _REASONS.items():
-        if words in said:
-            return ValueError(f"the loss {reason}{_line(error)}")
-    return error
-
-
-def _line(error: Exception) -> str:
-    """Where the loss is, as far as it is no code of torch's or of this package's engine."""
-    own = {str(Path(__file__).parent), str(Path(torch.__file__).parent)}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(f.filename.startswith(x) for x in own)]
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""

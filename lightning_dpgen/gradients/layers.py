@@ -8,7 +8,7 @@ _MIXING = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
 
 
 def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
-    """The trainable parameters, those that one module holds together; one that several hold belongs to the first.
+    """Return the trainable parameters, grouped by the module that holds them; one that several hold belongs to the first.
 
     Raises:
         ValueError: if a layer lets one record change what another contributes; it names the layer and what to use instead.

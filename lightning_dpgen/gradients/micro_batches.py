@@ -1,10 +1,10 @@
-"""A lot that is larger than memory, taken in parts.
+"""Micro-batches: a lot that is larger than memory, taken in parts.
 
-The bound must be one for the whole lot. Where it follows from the number of the lot, one pass over the parts is enough:
-each is clipped and added. Where it is chosen from the lot's norms, a first pass gives these and no gradient, and a second
+There must be one bound for the whole lot. Where it follows from the number of the lot, one pass over the parts is enough:
+each is clipped and added. Where it is chosen from the lot's norms, a first pass returns these and no gradient, and a second
 one clips and adds: twice the work of a lot in one piece. (The first part is made once more, before anything is charged, to
-see which parameters it is of.) In the second pass each record is clipped by the norm that it has
-in that pass, which may be another than in the first, where it draws randomness of its own.
+see which parameters it is of.) In the second pass each record is clipped by the norm that it has in that pass. This may
+differ from the first norm, if the record draws randomness of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class MicroBatches:
     """The gradients of a lot, made part by part when they are asked for.
 
     Args:
-        make: begins anew at each call; gives the gradients of each part, one part at least (of no records, if there are
-            none). Parts are disjoint, and the whole lot together.
+        make: begins anew at each call, and returns the gradients of each part; at least one part (of no records, if there
+            are none). Parts are disjoint, and together they are the whole lot.
         draw: the identity of the lot.
 
     Example:
@@ -37,33 +37,33 @@ class MicroBatches:
         self._make, self.draw = make, draw
 
     def parts(self) -> Iterator[RecordGradients]:
-        """One pass.
+        """Make one pass over the parts.
 
         Raises:
             ValueError: if there is no part, or one is of groups, which may reach over several parts, or of another lot, or
-                if all together have more records than the lot.
+                if all parts together have more records than the lot.
         """
         records = None
         for part in self._make():
             if part.groups is not None:
                 raise ValueError("groups reach over the parts of a lot: take a lot with a per-group term in one piece")
             if part.draw is not self.draw:
-                raise ValueError("a part is of another lot than its Parts: cut one lot, whose parts keep its draw")
+                raise ValueError("a part is of another lot than its MicroBatches: cut one lot, whose parts keep its draw")
             records = (records or 0) + len(part)
             if self.draw.size is not None and records > self.draw.size:
-                raise ValueError("these parts have more records together than their lot: each record is in one of them")
+                raise ValueError("these parts have more records together than their lot: put each record in one of them")
             yield part
         if records is None:
-            raise ValueError("a lot in parts has none: give one part of no records for a lot of none")
+            raise ValueError("a lot in parts has no part: give one part of no records for an empty lot")
 
 
 def lot_norms(gradients: RecordGradients | MicroBatches, scope: Scope, *, needed: bool) -> LotNorms:
-    """The norms of a lot, from which its bounds are chosen.
+    """Return the norms of a lot, from which its bounds are chosen.
 
     Args:
-        gradients: of the whole lot.
-        scope: of the bounds.
-        needed: whether the bounds depend on them; if not, a lot in parts is not gone through for them.
+        gradients: the gradients of the whole lot.
+        scope: the scope of the bounds.
+        needed: whether the bounds depend on the norms; if not, no pass is made over a lot in parts.
     """
     if isinstance(gradients, RecordGradients):
         return scope.norms(gradients)

@@ -65,7 +65,7 @@ def privatize(
     *,
     add: bool = False,
 ) -> list[Bounds]:
-    """Write the private mean gradient of a lot into `out`; gives the bounds that were used, for each term.
+    """Write the private mean gradient of a lot into `out`, and return the bounds that were used for each term.
 
     Args:
         terms: gradients of the same Poisson lot with respect to exactly the parameters of `out`, each with the rule that
@@ -73,14 +73,14 @@ def privatize(
         access: an open access that lists the noise ``gradient`` and those of the rules.
         expected_batch_size: the public divisor of sums over records: sampling rate times the declared number of records.
         out: overwritten.
-        before: what it gave for the lot before; None for the first.
+        before: the bounds that it returned for the lot before; None for the first.
         add: whether `out` holds the sum of earlier parts of this very lot, from `add_clipped` with the same bounds.
 
     Guarantee:
-        What `out` holds and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on the
-        records of the lot, for one record added or removed.
+        The contents of `out` and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on
+        the records of the lot, for one record added or removed.
     """
-    # Norms, factors and sums are what is claimed of them in full precision alone.
+    # Norms, factors and sums keep their guarantees only in full precision.
     with full_precision(out.flat.device):
         used: list[Bounds] = []
         whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
@@ -104,7 +104,7 @@ def privatize(
                     add = True
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
             used.append(bounds)
-        # All terms at once, since what they have in common is then multiplied once.
+        # All terms are summed at once, since a factor that they have in common is then multiplied once.
         weighted_sums(whole, out.views, add=add)
         if isinstance(sensitivity, float):
             gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
@@ -126,16 +126,16 @@ def add_clipped(
 def clipped_weights(
     gradients: RecordGradients, rule: ClippingRule, bounds: Bounds, divisor: float, dtype: torch.dtype
 ) -> Tensor | Sequence[Tensor]:
-    """What each gradient is multiplied by, or each layer of it: the rule's factor over the divisor."""
+    """Return the weight of each gradient, or of each layer of it: the rule's factor over the divisor."""
     columns = rule.scope.norms(gradients).columns
     factors = clip_weights if math.inf in bounds else rule.factors
     each = [factors(norms, bound) / divisor for norms, bound in zip(columns, bounds, strict=True)]
-    # One too small for a normal number of that type would be rounded up by too much.
+    # A weight too small for a normal number of that type would be rounded up by too much.
     return rule.scope.weights([torch.where(w < torch.finfo(dtype).tiny, 0.0, w).to(dtype) for w in each])
 
 
 def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:
-    """Noise for each component's block in proportion to its own sensitivity: in these units each block has 1."""
+    """Add noise to each component's block in proportion to its own sensitivity: in these units each block has 1."""
     access.ranks.agree(sensitivity.tolist())
     for view in out.views.values():
         view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))

@@ -1,6 +1,6 @@
-"""Made-up records: a loss is called with them where a lot, or a component, has no record.
+"""Probe records: public, made-up records that a loss is called with where a lot, or a component, has no record.
 
-Otherwise the number of its calls would tell a loss that counts them where records are missing.
+Without them a loss that counts its calls would learn where records are missing.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from torch.utils._pytree import tree_map
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.sampling.lots import Lot
 
-# Errors of code that expects other records, such as words of a vocabulary.
+# Errors that code raises when it expects other records, such as words of a vocabulary.
 UNSUITED = (IndexError, TypeError, AssertionError, NotImplementedError, RuntimeError)
-# Tried in turn: labels may begin at 0, or behind places for padding and the like.
+# Whole numbers tried in turn: labels may begin at 0, or after numbers for padding and the like.
 WHOLE = (0, 1, 2, 3)
 
 
 def probe_lot(
     lot: Lot, noise: Tensor, count: int = 1, groups: Groups | None = None, *, whole: int = 0, example: Any = None
 ) -> tuple[Lot, Tensor, Groups | None]:
-    """Make a lot of made-up records, with the noise and the groups that an engine takes beside it.
+    """Make a lot of probe records, with the noise and the groups that an engine takes beside it.
 
     Their numbers are uniform from 0 to 1, in the precision and on the device of `noise`. All of them belong to the first
-    component, and every other one to the first group. The seed is public, as the records are.
+    component, and every other one to the first group. The seed is public, like the records.
 
     Args:
-        lot: shows the shapes, types and components of records; it may be empty.
+        lot: a lot with the shapes, types and components of records; it may be empty.
         noise: (B, term.noise), as for an engine.
-        count: how many records to make.
+        count: the number of records to make.
         groups: as for an engine.
-        whole: whole numbers are this one, and all others are larger by it.
-        example: a public record (1, ...) that all are copies of instead.
+        whole: the value of whole numbers; all other numbers are larger by it.
+        example: a public record (1, ...), of which all are then copies.
 
     Example:
         >>> lot, noise, _ = probe_lot(Lot(torch.zeros(0, 5), (0, 0, 0)), torch.zeros(0, 2), 3)

@@ -12,22 +12,22 @@ from torch import Tensor
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
-# Places in the state of torch's Mersenne twister: its seed, 64 bits; and its 624 words of 32 bits, each in 64.
+# Places in the state of torch's Mersenne twister: its seed of 64 bits, and its 624 words of 32 bits, each in 64.
 _SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
 
 
 @contextmanager
 def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[None]:
-    """Within it, torch's default generators are keyed from the private stream, others by the operating system.
+    """Key torch's default generators from the private stream inside this context, and numpy's and Python's by the system.
 
-    Those of numpy and Python are meant. Afterwards all are where they were.
+    Afterwards all are where they were.
 
     A public seed, or a position in a public sequence of numbers, would let one record change what the others draw. The
     numbers are as good as those of the stream's statistical generator: unknown without the key, not cryptographic.
 
     Args:
-        stream: the account's.
-        device: whose generator is keyed too, beside the processor's.
+        stream: the account's private stream.
+        device: the device whose generator is keyed, besides the processor's.
     """
     default = torch.default_generator
     on_device = device.type == "cuda"
@@ -44,9 +44,9 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
 
 
 def _keyed(stream: PrivateStream) -> Tensor:
-    """A fresh state of the processor's generator with all its words from the stream: manual_seed would keep 32 bits.
+    """Make a fresh state of the processor's generator, all words from the stream: manual_seed would keep 32 bits.
 
-    Its seed is from there too, so that another state is told by it (`Guard`).
+    Its seed is from the stream, too, so that `Guard` can tell it from another state.
     """
     state = torch.Generator().get_state()
     fresh = stream.words(1 + _WORDS)

@@ -1,4 +1,4 @@
-"""What an engine hands to the private step: the gradients of all records of a lot, in a form for each parameter."""
+"""The gradients of all records of a lot, held as factors for each parameter: an engine hands them to the private step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, OneComponentMixed, Piece, joined, slack
+from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed
+from lightning_dpgen.gradients.factor_sums import Piece, joined
+from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.row_lengths import slack
 from lightning_dpgen.privacy.lot_id import LotId
 
 
@@ -18,19 +21,20 @@ class RecordGradients:
     """The gradients of B records, or of groups of records, with respect to some parameters. Private.
 
     Args:
-        forms: of the parameters that the losses depend on, each with B rows or more; rows beyond B have no weight.
-        layers: all parameters, those of a layer together; one without a form has gradients of zero.
+        factors: the gradients for each parameter that the losses depend on, with B rows or more; rows beyond B have no
+            weight.
+        layers: all parameters, those of a layer together; one without factors has gradients of zero.
         size: B.
         draw: the identity of the lot that the records came from.
-        offsets: where the components of a mixture begin and end among the records, if they are sorted so.
-        groups: how many groups there are, where rows are groups; a constant.
-        partition: the groups of the records, where forms have a row a record and not a group.
-        losses: gives the losses (B,), should anybody ask.
+        offsets: where the components of a mixture begin and end among the records, if they are sorted by component.
+        groups: the number of groups, where rows are groups; a constant.
+        partition: the groups of the records, where factors have a row for each record and not for each group.
+        losses: returns the losses (B,), when they are asked for.
     """
 
     def __init__(
         self,
-        forms: Mapping[nn.Parameter, GradientFactors],
+        factors: Mapping[nn.Parameter, GradientFactors],
         layers: Sequence[Sequence[nn.Parameter]],
         size: int,
         draw: LotId | None = None,
@@ -40,7 +44,7 @@ class RecordGradients:
         partition: Groups | None = None,
         losses: Callable[[], Tensor] | None = None,
     ) -> None:
-        self._forms, self._layers, self._size = forms, layers, size
+        self._factors, self._layers, self._size = factors, layers, size
         self.draw, self.offsets, self.groups = draw or LotId(), offsets, groups
         self._held: dict[str, Tensor] = {}
         self._losses, self._partition = losses, partition
@@ -50,15 +54,16 @@ class RecordGradients:
 
     @property
     def by_component(self) -> bool:
-        """Whether each record reaches one slice of stacked parameters, that of its component."""
+        """True if each record reaches one slice of stacked parameters, that of its component."""
         k = None if self.offsets is None else len(self.offsets) - 1
         return all(
-            isinstance(form, OneComponent | OneComponentMixed) and form.components == k for form in self._forms.values()
+            isinstance(factors, OneComponent | OneComponentMixed) and factors.components == k
+            for factors in self._factors.values()
         )
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """All of them."""
+        """All parameters."""
         return [p for layer in self._layers for p in layer]
 
     @property
@@ -67,43 +72,43 @@ class RecordGradients:
         return None if self._losses is None else self._losses()
 
     def norms(self) -> Tensor:
-        """(B,) Euclidean norms over all parameters together, never rounded down; not finite where a gradient is not."""
+        """Return Euclidean norms (B,) over all parameters, never rounded down; not finite where a gradient is not."""
         return self._all_norms()[: self._size]
 
     def layer_norms(self) -> list[Tensor]:
-        """(B,) for each layer."""
+        """Return norms (B,) for each layer, as `norms` does."""
         squares = self._squares()
-        rows = {p: i for i, p in enumerate(self._forms)}
+        rows = {p: i for i, p in enumerate(self._factors)}
         own = [squares[[rows[p] for p in layer if p in rows]] for layer in self._layers]
         return [s.sum(dim=0).sqrt_()[: self._size] for s in own]
 
     def _all_norms(self) -> Tensor:
-        """(B or more,)"""
+        """Return the norms of all rows, B or more."""
         if "norms" not in self._held:
             self._held["norms"] = self._squares().sum(dim=0).sqrt_()
         return self._held["norms"]
 
     def _squares(self) -> Tensor:
-        """(forms, B or more) squared norms."""
+        """Return squared norms (parameters with factors, B or more)."""
         if "squares" not in self._held:
             some = self._layers[0][0]
-            forms = list(self._forms.values())
+            each = list(self._factors.values())
             if self._partition is not None:
-                forms = [self._partition.of(form) for form in forms]
+                each = [self._partition.of(factors) for factors in each]
             none = torch.zeros(0, self._size, dtype=torch.float64, device=some.device)
-            self._held["squares"] = _squares(forms) if self._size and forms else none
+            self._held["squares"] = _squares(each) if self._size and each else none
         return self._held["squares"]
 
     def products(self, onto: Mapping[nn.Parameter, Tensor]) -> Tensor:
-        """(B,) inner products with one tensor for each parameter, in float64; private. Of records alone, not of groups."""
+        """Return inner products (B,) with one tensor for each parameter, in float64; private. Groups have none."""
         if self._partition is not None:
             raise ValueError("inner products are those of records; these gradients are of groups")
-        own = [form.project(onto[p])[: self._size] for p, form in self._forms.items()]
+        own = [factors.project(onto[p])[: self._size] for p, factors in self._factors.items()]
         some = self._layers[0][0]
         return torch.zeros(self._size, dtype=torch.float64, device=some.device) + sum(own)
 
     def parts(self) -> Iterator[RecordGradients]:
-        """The lot in one piece; see `parts.Parts`."""
+        """Give the lot in one piece; see `MicroBatches.parts`."""
         yield self
 
     def weighted_sum(
@@ -113,7 +118,7 @@ class RecordGradients:
         weighted_sums([(self, weights)], out, add=add)
 
     def pieces(self, weights: Tensor | Sequence[Tensor]) -> Iterator[tuple[nn.Parameter, Piece]]:
-        """What a weighted sum is made of: for a parameter a form, a weight for each of its rows, and which are silenced."""
+        """Give the pieces of a weighted sum: for each parameter its factors, the weights of rows, and the silenced rows."""
         if not self._size:
             return
         norms = self._all_norms()
@@ -121,13 +126,13 @@ class RecordGradients:
         quiet = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
         each = [self._by_row(weights)] * len(self._layers) if isinstance(weights, Tensor) else map(self._by_row, weights)
         if quiet is not None and self._partition is not None:
-            # Those of no group with the others: they may be copies of a record that is silenced.
+            # Records of no group are silenced, too: they may be copies of a record that is silenced.
             quiet = ~self._partition.shared(~quiet)
         for layer, own in zip(self._layers, each, strict=True):
-            yield from ((p, (self._forms[p], own, quiet)) for p in layer if p in self._forms)
+            yield from ((p, (self._factors[p], own, quiet)) for p in layer if p in self._factors)
 
     def _by_row(self, weights: Tensor) -> Tensor:
-        """Of each row of the forms, from (B,): a sum over groups is one over their records."""
+        """Turn weights (B,) into one for each row of the factors: a sum over groups is one over their records."""
         if self._partition is not None:
             return self._partition.shared(weights)
         more = len(self._all_norms()) - self._size
@@ -143,9 +148,9 @@ def weighted_sums(
     """Write the sum of ``sum_i weights[i] * gradient_i`` over several terms into `out`, or add it.
 
     Args:
-        terms: gradients with (B,) weights each, or as many for each layer.
+        terms: gradients with weights (B,), or with as many for each layer.
         out: a tensor for each parameter.
-        add: whether to add to what is there.
+        add: add to what is there instead of overwriting it.
 
     A record whose norm is not finite adds exact zeros.
     """
@@ -156,34 +161,34 @@ def weighted_sums(
     for p, view in out.items():
         if p not in found and not add:
             view.zero_()
-        for i, (form, weights, silenced) in enumerate(joined(found.get(p, []))):
-            form.weighted_sum(weights, silenced, view, add=add or i > 0)
+        for i, (factors, weights, silenced) in enumerate(joined(found.get(p, []))):
+            factors.weighted_sum(weights, silenced, view, add=add or i > 0)
 
 
-def _squares(forms: Sequence[GradientFactors]) -> Tensor:
-    """(forms, R) squared norms in float64: those that are products of row lengths by a few operations for all."""
-    rows = [form.rows() for form in forms]
+def _squares(each: Sequence[GradientFactors]) -> Tensor:
+    """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
+    rows = [factors.rows() for factors in each]
     if not all(rows):
-        return torch.stack([form.norms().double() for form in forms]).square_()
+        return torch.stack([factors.norms().double() for factors in each]).square_()
     # A layer's weight and bias have one factor in common.
     unique = {(x.data_ptr(), x.shape, x.stride()): x for pair in rows for x in pair}
     place = {key: i for i, key in enumerate(unique)}
     matrices = list(unique.values())
     keys = [[place[x.data_ptr(), x.shape, x.stride()] for x in pair] + [len(matrices)] for pair in rows]
     widths, device = tuple(x.shape[1] for x in matrices), matrices[0].device
-    factors, more, one = _slacks(widths, device)
+    scale, more, one = _slacks(widths, device)
     left, right = _places(tuple(pair[0] for pair in keys), tuple(pair[1] for pair in keys), device)
-    # A last row of ones, for forms of one factor.
+    # The last row of ones is for gradients of one factor.
     lengths = [torch.linalg.vector_norm(x, dim=1) for x in matrices]
-    found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(factors).add_(more).square_()
+    found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(scale).add_(more).square_()
     return found[left] * found[right]
 
 
 @functools.lru_cache(maxsize=256)
 def _slacks(widths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """What lengths of these widths are multiplied by, and what is added, as (n + 1, 1); and a one."""
-    factors, more = torch.tensor([*map(slack, widths), (1.0, 0.0)], dtype=torch.float64, device=device).T[:, :, None]
-    return factors, more, torch.ones(1, device=device)
+    """Return the factors and summands (n + 1, 1) of `slack` for lengths of these widths, and a one."""
+    scale, more = torch.tensor([*map(slack, widths), (1.0, 0.0)], dtype=torch.float64, device=device).T[:, :, None]
+    return scale, more, torch.ones(1, device=device)
 
 
 @functools.lru_cache(maxsize=256)
@@ -192,6 +197,6 @@ def _places(left: tuple[int, ...], right: tuple[int, ...], device: torch.device)
 
 
 def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: LotId | None = None) -> RecordGradients:
-    """Gradients held as one tensor (B, *parameter) a parameter: what Opacus puts in ``p.grad_sample``."""
+    """Hold gradients that are one tensor (B, *parameter) a parameter, as Opacus puts them in ``p.grad_sample``."""
     size = len(next(iter(gradients.values())))
     return RecordGradients({p: Dense(g) for p, g in gradients.items()}, [[p] for p in gradients], size, draw)

@@ -1,4 +1,4 @@
-"""What a clipping bound is for: the whole gradient of a record, each layer of it, or the component that it belongs to."""
+"""Scopes of a clipping bound: the whole gradient of a record, each layer of it, or the component that it belongs to."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class LotNorms:
     """The norms that the bounds of a lot are chosen from, one column a bound. Private.
 
     Args:
-        columns: of shape (R_j,): of one record (or group) in each row.
-        touched: in how many columns one record has a norm.
-        grouped: rows are groups, so that a record changes a norm where it otherwise adds one.
+        columns: norms (R_j,), one of a record (or group) in each row.
+        touched: the number of columns in which one record has a norm.
+        grouped: rows are groups, so that a record changes a norm and does not add one.
     """
 
     columns: Sequence[Tensor]
@@ -30,25 +30,25 @@ class LotNorms:
 
 
 class Scope(Protocol):
-    """How gradients are cut into parts that each have a bound."""
+    """A way to cut gradients into parts that each have a bound."""
 
     def check(self, gradients: RecordGradients) -> None:
-        """Refuse gradients that cannot be cut so.
+        """Refuse gradients that cannot be cut this way.
 
         Raises:
             ValueError: saying why.
         """
 
     def norms(self, gradients: RecordGradients) -> LotNorms:
-        """The norms, one column a bound."""
+        """Return the norms, one column a bound."""
         ...
 
     def weights(self, factors: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
-        """From the factors of each column: a weight for each record, or one for each record and layer."""
+        """Turn the factors of each column into a weight for each record, or one for each record and layer."""
         ...
 
     def sensitivity(self, bounds: Sequence[float]) -> float | Tensor:
-        """How long a record's clipped gradient may be at most; or, where it touches one block of many, for each block."""
+        """Return the greatest length of a record's clipped gradient; for each block, where a record touches one of many."""
         ...
 
 
@@ -90,7 +90,7 @@ class Components(Scope):
             )
 
     def norms(self, gradients: RecordGradients) -> LotNorms:
-        # Here too: parts of a lot, and gradients that wait for a mean, come by no other way.
+        # Parts of a lot, and gradients that wait for a mean, are checked here alone.
         self.check(gradients)
         norms = gradients.norms()
         return LotNorms([norms[start:end] for start, end in itertools.pairwise(gradients.offsets)])

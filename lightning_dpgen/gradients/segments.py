@@ -1,7 +1,7 @@
 """Functions of k components at once: a batch sorted by component runs through them segment by segment, without padding.
 
-The record of component c meets the c-th slice of weight and bias. As functions of torch they may be overridden by the types
-of their arguments.
+The record of component c meets the c-th slice of weight and bias. Like functions of torch they may be overridden by the
+types of their arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.isolation import HiddenOffsets
 
 
 def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
-    """(B, n) through the matrices (k, o, n) and biases (k, o); gives (B, o)."""
+    """Multiply (B, n) by the matrices (k, o, n) and add the biases (k, o), to (B, o)."""
     given = (x, weight) if bias is None else (x, weight, bias)
     if has_torch_function(given):
         return handle_torch_function(segmented_linear, given, x, weight, bias, offsets)
@@ -32,7 +32,7 @@ def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Se
 def segmented_conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
 ) -> Tensor:
-    """(B, c, h, w) through the filters (k, o, c, kernel, kernel)."""
+    """Convolve (B, c, h, w) with the filters (k, o, c, kernel, kernel)."""
     given = (x, weight) if bias is None else (x, weight, bias)
     options = {"stride": stride, "padding": padding}
     if has_torch_function(given):
@@ -52,7 +52,7 @@ def segmented_conv_transpose2d(
     padding: int = 0,
     output_padding: tuple[int, int] = (0, 0),
 ) -> Tensor:
-    """(B, c, h, w) through the filters (k, c, o, kernel, kernel) of a transposed convolution."""
+    """Convolve (B, c, h, w), transposed, with the filters (k, c, o, kernel, kernel)."""
     given = (x, weight) if bias is None else (x, weight, bias)
     options = {"stride": stride, "padding": padding, "output_padding": output_padding}
     if has_torch_function(given):
@@ -63,7 +63,7 @@ def segmented_conv_transpose2d(
 
 
 def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
-    """As `segmented_linear`, for closed forms: no function of torch, and no node in a graph."""
+    """Compute `segmented_linear` for closed forms, without overrides and without a node in a graph."""
     if len(offsets) == 2:
         return x @ weight[0].T if bias is None else torch.addmm(bias[0], x, weight[0].T)
     parts = []
@@ -76,7 +76,7 @@ def segmented_product(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: S
 
 
 def wide_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int]) -> Tensor:
-    """As `segmented_product`, each segment written to its place: for outputs so wide that copies of them would be dear."""
+    """Compute `segmented_product` with each segment written to its place: for outputs that are too wide to be copied."""
     out = x.new_empty(len(x), weight.shape[1])
     for c, start, end in segments(offsets):
         torch.addmm(bias[c], x[start:end], weight[c].T, out=out[start:end])
@@ -84,12 +84,12 @@ def wide_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int]
 
 
 def segments(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(component, start, end) of the components that have records."""
+    """List (component, start, end) for the components that have records."""
     return [(c, start, end) for c, (start, end) in enumerate(itertools.pairwise(offsets)) if end > start]
 
 
 def components(offsets: Sequence[int], device: torch.device) -> Tensor:
-    """(B,) the component of each record, from where the components begin and end."""
+    """Return the component (B,) of each record, given where the components begin and end."""
     if isinstance(offsets, HiddenOffsets):
         return offsets.components(device)
     sizes = torch.tensor([end - start for start, end in itertools.pairwise(offsets)])
@@ -97,19 +97,19 @@ def components(offsets: Sequence[int], device: torch.device) -> Tensor:
 
 
 def select_component(x: Tensor, offsets: Sequence[int]) -> Tensor:
-    """For closed forms, of (k, ...) the slice of each record's component: (B, ...), or what broadcasts to it."""
+    """Return the slice of (k, ...) of each record's component, for closed forms: (B, ...), or what broadcasts to it."""
     return x[0] if len(offsets) == 2 else x[components(offsets, x.device)]
 
 
 def _each(function: Callable, x: Tensor, weight: Tensor, bias: Tensor | None, offsets, options: dict) -> Tensor:
-    # No record at all still has a shape, and a place in the graph.
+    # A lot without a record still has a shape, and a place in the graph.
     cuts = segments(offsets) or [(0, 0, 0)]
     parts = [function(x[start:end], weight[c], None if bias is None else bias[c], **options) for c, start, end in cuts]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class _SegmentedLinear(torch.autograd.Function):
-    """One node of the graph for all segments, where a loop of k linear layers and a `cat` would make 2 k."""
+    """One node of the graph for all segments, where a loop over k linear layers and a `cat` would make 2 k."""
 
     generate_vmap_rule = True
 
@@ -127,7 +127,7 @@ class _SegmentedLinear(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         cuts = segments(ctx.offsets)
         dx = dweight = dbias = None
-        # Under autocast results come in less precision than parameters.
+        # Under autocast results have less precision than parameters.
         gradient, x, kind = gradient.to(weight.dtype), x.to(weight.dtype), x.dtype
         if ctx.needs_input_grad[0]:
             dx = segmented_product(gradient, weight.mT, None, ctx.offsets).to(kind)

@@ -1,6 +1,6 @@
 """A first layer for records given as the places of their ones: its product, and the gradient of its weight by record.
 
-Both touch the columns of the weight at these places alone, so a lot costs what its ones do and not what its width does.
+Both touch only the columns of the weight at these places, so the cost of a lot grows with its ones and not with its width.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import GradientFactors, lengths
+from lightning_dpgen.gradients.factors import GradientFactors
+from lightning_dpgen.gradients.row_lengths import lengths
 from lightning_dpgen.gradients.segments import components, select_component
 from lightning_dpgen.sampling.multi_hot import find_ones, to_dense
 
 
 def multi_hot_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence[int]) -> Tensor:
-    """As `segmented_product` of the written-out records, with (k, o, n) and (k, o): (B, o).
+    """Compute the `segmented_product` (B, o) of the written-out records with (k, o, n) and (k, o).
 
     Args:
-        x: (B, ones) the places of a record's ones, sorted by component; n where there are fewer.
+        x: (B, ones) the places of each record's ones, sorted by component; n where there are fewer.
         weight, bias, offsets: as for `segments.segmented_product`.
     """
     records, places = find_ones(x, weight.shape[2])
@@ -35,7 +36,7 @@ class MultiHotRankOne(GradientFactors):
 
     Args:
         left: (R, o), floating point.
-        places: (R, ones) those of the ones of x_i, all different; n where there are fewer.
+        places: (R, ones) the places of the ones of x_i, all different; n where there are fewer.
         view: (o, n), the parameter's shape.
     """
 
@@ -44,7 +45,7 @@ class MultiHotRankOne(GradientFactors):
     view: tuple[int, int]
 
     def norms(self) -> Tensor:
-        # The number of ones is exact, and its root is rounded in float64.
+        # The number of ones is exact, and only its root is rounded, in float64.
         count = (self.places < self.view[1]).sum(dim=1, dtype=torch.float64)
         return lengths(self.left).double() * count.sqrt_()
 

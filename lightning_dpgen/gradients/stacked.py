@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, RankOne, outer
+from lightning_dpgen.gradients.component_factors import OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
 from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 from lightning_dpgen.gradients.sparse import MultiHotRankOne
 
@@ -35,32 +36,32 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(k, outputs)) if bias else None
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, n) to (B, o)."""
+        """Map (B, n) to (B, o)."""
         return segmented_linear(x, self.weight, self.bias, offsets)
 
     def back(self, v: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, o) to (B, n) by the transposed maps: the gradient of ``v . forward(x)`` with respect to x."""
+        """Map (B, o) to (B, n) by the transposed maps: the gradient of ``v . forward(x)`` with respect to x."""
         return segmented_linear(v, self.weight.mT, None, offsets)
 
 
-def layer_forms(
+def layer_factors(
     layer: StackedLinear, gradient: Tensor, inputs: Tensor, offsets: Sequence[int]
 ) -> dict[nn.Parameter, GradientFactors]:
-    """The gradients of a layer that was called once, from those of its outputs (B, o) and its inputs (B, n).
+    """Return the gradients of a layer that was called once, from those of its outputs (B, o) and its inputs (B, n).
 
     With (B, r, o) and (B, r, n) they are sums of r outer products. Inputs may be the places of ones, (B, ones) int64.
     """
     shape, single = tuple(layer.weight.shape[1:]), gradient.dim() == 2
-    forms: dict[nn.Parameter, GradientFactors] = {}
+    factors: dict[nn.Parameter, GradientFactors] = {}
     if layer.weight.requires_grad:
         if not inputs.is_floating_point():
             own = MultiHotRankOne(gradient, inputs, shape)
         else:
             own = RankOne(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
-        forms[layer.weight] = OneComponent(own, offsets)
+        factors[layer.weight] = OneComponent(own, offsets)
     if layer.bias is not None and layer.bias.requires_grad:
-        forms[layer.bias] = OneComponent(Dense(gradient if single else gradient.sum(dim=1)), offsets)
-    return forms
+        factors[layer.bias] = OneComponent(Dense(gradient if single else gradient.sum(dim=1)), offsets)
+    return factors
 
 
 class StackedConv2d(nn.Module):
@@ -90,15 +91,15 @@ class StackedConv2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(k, outputs))
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, inputs, h, w) to (B, outputs, h', w')."""
+        """Map (B, inputs, h, w) to (B, outputs, h', w')."""
         return segmented_conv2d(x, self.weight, self.bias, offsets, stride=self.stride, padding=self.padding)
 
     def back(self, v: Tensor, offsets: Sequence[int], size: Sequence[int]) -> Tensor:
-        """(B, outputs, h', w') to (B, inputs, h, w): the gradient of ``v . forward(x)`` with respect to x.
+        """Map (B, outputs, h', w') to (B, inputs, h, w): the gradient of ``v . forward(x)`` with respect to x.
 
         Args:
             v, offsets: as for `forward`.
-            size: h and w, of which several have the same h' and w'.
+            size: h and w, which h' and w' do not determine.
         """
         kernel, stride, padding = self.weight.shape[3], self.stride, self.padding
         extra = [n - ((m - 1) * stride - 2 * padding + kernel) for n, m in zip(size, v.shape[2:], strict=True)]
@@ -127,7 +128,7 @@ class StackedConvTranspose2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(k, outputs))
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, inputs, h, w) to (B, outputs, h', w')."""
+        """Map (B, inputs, h, w) to (B, outputs, h', w')."""
         return segmented_conv_transpose2d(x, self.weight, self.bias, offsets, stride=self.stride, padding=self.padding)
 
 

@@ -1,10 +1,10 @@
-"""Stand-ins for the parameters of a network, through which every use of a parameter is seen.
+"""Traced parameters, which take the place of a network's own, and the tape that sees every use of one.
 
-While the loss of a lot is computed, each trainable parameter is replaced by a stand-in. A function of torch that meets
-one asks the tape: a rule (`rules.py`) computes the result with the parameter out of the graph, and notes what each
-record's gradient follows from, once the gradient of the result is known. So it makes no difference which layer holds a
-parameter, how often it is used, or whether a layer holds it at all. What is computed of parameters alone (a transpose, a
-masked or normalised weight) is a stand-in again, and gradients are carried back to the parameters at the end.
+While the loss of a lot is computed, each trainable parameter is replaced by a traced one. A function of torch that meets
+one asks the tape: a rule (`tape_rules`) computes the result with the parameter out of the graph, and notes how each
+record's gradient follows from the gradient of the result, once that is known. So it makes no difference which layer holds a
+parameter, how often it is used, or whether a layer holds it at all. A tensor that is computed from parameters alone (a
+transpose, a masked or normalised weight) is traced, too, and gradients are carried back to the parameters at the end.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, sum_factors
+from lightning_dpgen.gradients.factor_sums import sum_factors
+from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
 
-# From the gradient of an output, one row a record, to gradients with respect to some sources.
+# A note turns the gradient of an output, one row a record, into gradients with respect to some sources.
 Note = Callable[[Tensor], Iterable[tuple[Tensor, GradientFactors]]]
-# Called as the function is, after the tape; gives its result, or NotImplemented.
+# A rule takes the tape and the function's arguments, and returns the result, or NotImplemented.
 Rule = Callable[..., Any]
 
-# What gives a parameter's own memory, and what takes it away.
+# Functions that give a parameter's own memory, and the one that replaces it.
 _APART, _SET_DATA = (Tensor.data.__get__, Tensor.detach), Tensor.data.__set__
 _WRITTEN = (
     "the loss writes into a parameter (under no_grad, or its .data): that would carry what it has seen of records past the "
@@ -36,7 +37,7 @@ _WRITTEN = (
 
 
 class _Noted(torch.autograd.Function):
-    """Passes a result on, and tells the tape its gradient: also where whoever has it changes it in place afterwards."""
+    """A function that passes a result on and tells the tape its gradient, also if the result is later changed in place."""
 
     @staticmethod
     def forward(ctx, output, seed, tape, place):
@@ -51,24 +52,25 @@ class _Noted(torch.autograd.Function):
 
 
 class TracedParameter(Tensor):
-    """In place of a parameter, or of what was computed of parameters alone.
+    """A tensor in the place of a parameter, or of what was computed from parameters alone.
 
     Attributes:
-        tape: is told of each use.
+        tape: the tape, which is told of each use.
         source: the plain tensor with respect to which gradients are noted.
-        turned: where this is the transpose of another stand-in's matrix, that one's source.
+        transpose_of: the source of the traced matrix that this one is the transpose of; None for any other tensor.
     """
 
     tape: Tape
     source: Tensor
-    turned: Tensor | None
+    transpose_of: Tensor | None
 
     @staticmethod
-    def of(source: Tensor, tape: Tape, turned: Tensor | None = None) -> TracedParameter:
+    def of(source: Tensor, tape: Tape, transpose_of: Tensor | None = None) -> TracedParameter:
+        """Trace a plain tensor on a tape."""
         with torch._C.DisableTorchFunctionSubclass():
-            # Requires a gradient so that whoever goes round the functions of torch is found out in the graph.
+            # It requires a gradient, so that the graph shows code that goes round the functions of torch.
             self = source.detach().as_subclass(TracedParameter).requires_grad_()
-        self.tape, self.source, self.turned = tape, source, turned
+        self.tape, self.source, self.transpose_of = tape, source, transpose_of
         return self
 
     @classmethod
@@ -81,44 +83,44 @@ class TracedParameter(Tensor):
 
 
 class Tape:
-    """What parameters were used for in one forward pass of a lot.
+    """The uses of parameters in one forward pass of a lot.
 
     Args:
-        isolation: in which the loss is called, so that it sees a lot of one record.
-        rules: how functions of torch are taped; None for those that are handed a copy of each parameter for each record.
-        say: is told the names of functions that are not among them, and are handed such copies too.
+        isolation: the isolation that the loss is called in, so that it sees a lot of one record.
+        rules: the rule of each function of torch; None for one that is handed a copy of each parameter for each record.
+        say: is told the names of functions without an entry, which are handed such copies, too.
     """
 
     def __init__(self, isolation: Isolation, rules: Mapping[Callable, Rule | None], say: Callable[[str], None]) -> None:
         self.isolation = isolation
         self._rules, self._say = rules, say
-        # Gradients are asked of it: all results that are noted lead there.
+        # All noted results lead to the seed, so gradients are taken with respect to it.
         self._seed = torch.zeros((), requires_grad=True)
         self._notes: list[Note] = []
         self._received: dict[int, Tensor] | None = None
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._leaves: dict[nn.Parameter, TracedParameter] = {}
-        # What shares a parameter's memory or is a copy of it, and its version then.
+        # Tensors that share a parameter's memory or are copies of one, and their versions then.
         self._handed: list[tuple[Tensor, int]] = []
 
-    def stand_in(self, parameter: nn.Parameter) -> TracedParameter:
-        """The one stand-in of a parameter."""
+    def traced(self, parameter: nn.Parameter) -> TracedParameter:
+        """Return the one traced parameter in the place of a parameter."""
         if parameter not in self._leaves:
             self._leaves[parameter] = TracedParameter.of(parameter.detach().requires_grad_(), self)
             self._handed.append((parameter, parameter._version))
         return self._leaves[parameter]
 
     def rows(self, x: Any) -> Tensor | None:
-        """(B, ...), the records that are behind what the loss sees as one; None for what holds no record."""
+        """Return the records (B, ...) behind what the loss sees as one; None for a tensor that holds no record."""
         return self.isolation.rows(x)
 
     def note(self, compute: Callable[[], Tensor], note: Note, seen: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Compute a result for all records, and give the part of it that the loss is to see.
+        """Compute a result for all records, and return the one that the loss is to see.
 
         Args:
-            compute: gives the result.
-            note: is called with its gradient.
-            seen: turns the result into (B, ...), where it has another shape.
+            compute: returns the result.
+            note: is called with the gradient of the result.
+            seen: reshapes the result to (B, ...), where it has another shape.
         """
         with self.isolation.outside():
             self._notes.append(note)
@@ -127,7 +129,7 @@ class Tape:
         return self.isolation.hide(output)
 
     def receive(self, place: int, gradient: Tensor) -> None:
-        """Called in the backward pass."""
+        """Take the gradient of a noted result; the backward pass calls this."""
         if self._received is None:
             raise RuntimeError(
                 "this loss takes a gradient by itself (autograd.grad, backward), and how that depends on the parameters is "
@@ -136,7 +138,7 @@ class Tape:
         self._received[place] = gradient
 
     def use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """In place of a call of `function` that stand-ins take part in."""
+        """Replace a call of `function` that has traced parameters among its arguments."""
         if self._received is not None or any(isinstance(x, TracedParameter) and x.tape is not self for x in args):
             raise RuntimeError(
                 "something computed from a parameter was kept from an earlier lot, so its gradient is lost: compute it "
@@ -150,7 +152,7 @@ class Tape:
         if function == _SET_DATA:
             raise RuntimeError(_WRITTEN)
         if function in _APART or not torch.is_grad_enabled():
-            # Copies: a loss that writes into a parameter would leave there what it made of records.
+            # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
             args, kwargs = tree_map(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
             return args[0] if function in _APART else function(*args, **kwargs)
         rule = self._rules.get(function)
@@ -171,12 +173,12 @@ class Tape:
             )
 
     def copied(self, parameter: TracedParameter) -> Tensor:
-        """A copy of a parameter for each record, without memory of its own: the gradient of a copy is a record's."""
+        """Give each record a copy of a parameter, without memory of its own: a copy's gradient is that of its record."""
         source = parameter.source
         with self.isolation.outside():
             copy = source.detach().expand(self.isolation.size, *source.shape).requires_grad_()
             self._copies.append((copy, source))
-            # A view of it: the loss may write into what it holds.
+            # The loss may write into what it holds, so it gets a view.
             seen = copy.view_as(copy)
         return self.isolation.hide(seen)
 
@@ -188,24 +190,24 @@ class Tape:
         return copy
 
     def check_unwritten(self) -> None:
-        """See that nobody has written into a parameter.
+        """Check that nothing was written into a parameter.
 
         Raises:
-            RuntimeError: if somebody has.
+            RuntimeError: if the loss has written into one.
         """
         if any(x._version != before for x, before in self._handed):
             raise RuntimeError(_WRITTEN)
 
     @property
     def used(self) -> bool:
-        """Whether records and parameters have met."""
+        """True if records and parameters have met."""
         return bool(self._notes or self._copies)
 
     def gradients(self, losses: Tensor) -> dict[nn.Parameter, GradientFactors]:
-        """The gradients of (B,) losses, of those parameters that the losses depend on.
+        """Return the gradients of the losses (B,) with respect to the parameters that they depend on.
 
         Raises:
-            RuntimeError: if a parameter was used where stand-ins do not see it.
+            RuntimeError: if a parameter was used where its use cannot be traced.
         """
         self.check_unwritten()
         with self.isolation.backward():
@@ -213,7 +215,7 @@ class Tape:
 
     def _gradients(self, losses: Tensor) -> dict[nn.Parameter, GradientFactors]:
         copies = [copy for copy, _ in self._copies]
-        unseen = [x for p, stand_in in self._leaves.items() for x in (p, stand_in, stand_in.source)]
+        unseen = [x for p, traced in self._leaves.items() for x in (p, traced, traced.source)]
         self._received = {}
         with torch._C.DisableTorchFunctionSubclass():
             found = torch.autograd.grad(losses.sum(), [self._seed, *copies, *unseen], allow_unused=True)[1:]
@@ -222,33 +224,33 @@ class Tape:
                 "a parameter is used where its gradients by record cannot be seen (an autograd.Function, an extension, "
                 "written into another tensor): use engine='func', or torch's functions without writing in place"
             )
-        forms: dict[int, tuple[Tensor, list[GradientFactors]]] = {}
+        by_source: dict[int, tuple[Tensor, list[GradientFactors]]] = {}
         for place, gradient in sorted(self._received.items()):
-            for source, form in self._notes[place](gradient):
-                forms.setdefault(id(source), (source, []))[1].append(form)
+            for source, factors in self._notes[place](gradient):
+                by_source.setdefault(id(source), (source, []))[1].append(factors)
         for (_, source), gradient in zip(self._copies, found, strict=False):
             if gradient is not None:
-                forms.setdefault(id(source), (source, []))[1].append(Dense(gradient))
-        return self._carried_back(list(forms.values()))
+                by_source.setdefault(id(source), (source, []))[1].append(Dense(gradient))
+        return self._carried_back(list(by_source.values()))
 
     def close(self) -> None:
-        """Let go of all tensors. What notes hold leads through the graph to this tape, round which no collector sees."""
+        """Let go of all tensors: notes lead through the graph back to this tape, a cycle that no collector sees."""
         self._received = {}
         for held in (self._notes, self._copies, self._leaves, self._handed):
             held.clear()
 
     def _carried_back(self, found: list[tuple[Tensor, list[GradientFactors]]]) -> dict[nn.Parameter, GradientFactors]:
-        """From sources to parameters: through what was computed of parameters alone."""
-        leaves = {id(stand_in.source): (p, stand_in.source) for p, stand_in in self._leaves.items()}
+        """Carry gradients from sources back to parameters, through what was computed from parameters alone."""
+        leaves = {id(traced.source): (p, traced.source) for p, traced in self._leaves.items()}
         gradients: dict[nn.Parameter, list[GradientFactors]] = {}
-        for source, forms in found:
+        for source, uses in found:
             if id(source) in leaves:
-                gradients.setdefault(leaves[id(source)][0], []).append(sum_factors(forms))
+                gradients.setdefault(leaves[id(source)][0], []).append(sum_factors(uses))
                 continue
             each = torch.autograd.grad(
                 source,
                 [leaf for _, leaf in leaves.values()],
-                sum_factors(forms).materialise(),
+                sum_factors(uses).materialise(),
                 is_grads_batched=True,
                 allow_unused=True,
                 retain_graph=True,
@@ -256,11 +258,11 @@ class Tape:
             for (parameter, _), gradient in zip(leaves.values(), each, strict=True):
                 if gradient is not None:
                     gradients.setdefault(parameter, []).append(Dense(gradient))
-        return {parameter: sum_factors(forms) for parameter, forms in gradients.items()}
+        return {parameter: sum_factors(uses) for parameter, uses in gradients.items()}
 
 
 def _takes(rule: Rule, keywords: Mapping[str, Any]) -> bool:
-    """Whether a rule knows these keywords; what it does not know goes the way of functions without one."""
+    """Return True if a rule knows these keywords; a call with another is treated as one of a function without a rule."""
     names, any_name = _keywords(rule)
     return any_name or all(name in names for name in keywords)
 

@@ -1,4 +1,4 @@
-"""The terms of a loss: a term's kind is what it is handed."""
+"""The terms of a loss, of three kinds: handed one record, a group of records, or no record."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class PerRecord:
     Args:
         loss: ``loss(lot, noise) -> (1,)``, called once for a lot with what looks like a lot of one record, and its row of
             the noise: `torch.vmap` hides the others, so nothing of these can be seen (`gradients/isolation.py`). Code
-            for lots of any size, ``(B,)``, will do, as long as a record's value depends on that record alone.
-        noise: how many standard normals each record gets of its own, drawn from the private stream. Randomness that a
+            for lots of any size, ``(B,)``, works too, as long as a record's value depends on that record alone.
+        noise: the number of standard normals of each record's own, drawn from the private stream. Randomness that a
             record takes by its position from a public stream would let it change the others' (docs/PRIVACY.md).
         forms: the gradients of this very loss in closed form, for a model that knows them:
-            ``forms(lot, noise) -> (a form for each parameter, a function that gives the losses)``. Called without a record
-            never; None leaves them to the engine.
-        example: a public record, a tree of tensors (1, ...) as ``lot.records`` is one, with which the loss is called where
-            a lot has no record, so that the number of its calls is public. None makes one up: numbers from 0 to 1, and
-            zeros, or all of these larger by 1, 2 or 3, the first that the loss takes.
+            ``forms(lot, noise) -> (gradient factors for each parameter, a function that returns the losses)``. It is never
+            called without a record; None leaves gradients to the engine.
+        example: a public record, a tree of tensors (1, ...) like ``lot.records``, with which the loss is called where a lot
+            has no record, so that the number of its calls is public. None makes one up: numbers from 0 to 1, and zeros, or
+            all of these larger by 1, 2 or 3, the first that the loss takes.
     """
 
     loss: Callable[[Lot, Tensor], Tensor]
@@ -40,17 +40,17 @@ class PerRecord:
     example: Any = None
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
-        """The losses (B,) of a lot.
+        """Return the losses (B,) of a lot.
 
         Raises:
-            ValueError: if the loss gives anything else.
+            ValueError: if the loss returns anything else.
         """
         losses = self.loss(lot, noise)
         if not isinstance(losses, Tensor) or losses.shape != (len(lot),):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
                 f"a per-record loss must have shape (B,), one value a record: it is called with a lot of {len(lot)}, and "
-                f"gave {found}. Use reduction='none' and sum over everything but the record"
+                f"returned {found}. Use reduction='none' and sum over everything but the record"
             )
         return losses
 
@@ -63,16 +63,16 @@ class PerGroup:
     gradient of one group, from one vector within C to another. An empty group adds nothing.
 
     Args:
-        loss: ``loss(lot, noise, groups) -> (1,)``, called once for a lot: what is computed of the records sees one of them,
-            as in `PerRecord`. `groups.gather` leads from there to a group: it gives (1, places, ...), its records side by
-            side and zeros behind them, and `groups.mask` (1, places) says where there are any.
-        groups: m, how many; the gradient is a mean over them.
+        loss: ``loss(lot, noise, groups) -> (1,)``, called once for a lot: code sees one record, as in `PerRecord`.
+            `groups.gather` leads from there to a group: it returns (1, places, ...), its records side by side and zeros
+            behind them, and `groups.mask` (1, places) says where there are records.
+        groups: m, the number of groups; the gradient is a mean over them.
         noise: as for `PerRecord`.
         forms: for a model that knows them, the gradients that flow through each record:
-            ``forms(lot, noise, groups) -> (a form for each parameter, a function that gives the losses)``; those of a group
-            are their sums over it.
-        places: how many records a group has room for, a public number (`room`); any more are left out. A term that brings
-            its gradients in closed form needs none.
+            ``forms(lot, noise, groups) -> (gradient factors for each parameter, a function that returns the losses)``; the
+            gradient of a group is their sum over its records.
+        places: the number of records that a group has room for, public (`slots`); any more are left out. A term with
+            gradients in closed form needs none.
         example: as for `PerRecord`.
     """
 
@@ -93,7 +93,7 @@ class PerGroup:
 
     @staticmethod
     def slots(expected_batch_size: float, groups: int) -> int:
-        """Places that a group of a Poisson lot outgrows with a probability below 1e-6.
+        """Return a number of places that a group of a Poisson lot outgrows with a probability below 1e-6.
 
         Example:
             >>> PerGroup.slots(256, 16)
@@ -103,16 +103,16 @@ class PerGroup:
         return math.ceil(mean + 6.0 * math.sqrt(mean) + 6.0)
 
     def losses(self, lot: Lot, noise: Tensor, groups: Groups) -> Tensor:
-        """The losses (m,) of a lot.
+        """Return the losses (m,) of a lot.
 
         Raises:
-            ValueError: if the loss gives anything else.
+            ValueError: if the loss returns anything else.
         """
         losses = self.loss(lot, noise, groups)
         if not isinstance(losses, Tensor) or losses.shape != (groups.count,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"a per-group loss must have shape (m,), one value a group: it is called with {groups.count}, and gave "
+                f"a per-group loss must have shape (m,), one value a group: it is called with {groups.count}, and returned "
                 f"{found}"
             )
         return losses
@@ -130,9 +130,9 @@ class DataFree:
 
 
 def code_of(loss: Any) -> Hashable:
-    """What tells a loss from another, though both may be made anew for each lot: its code, and what that is closed over.
+    """Identify a loss, though it may be made anew for each lot, by its code and what that is closed over.
 
-    Of tensors and numbers only the type counts: they may be others with each lot.
+    Only the types of tensors and numbers count: they may be others with each lot.
     """
     if isinstance(loss, functools.partial):
         return code_of(loss.func), tuple(map(_kept, (*loss.args, *loss.keywords.values())))

@@ -1,4 +1,4 @@
-"""Code that no mode of torch sees, and that is handed the numbers of all records: refused while a loss is called."""
+"""Code that no mode of torch sees, and that is handed the numbers of all records: it is refused while a loss is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch._C import _functorch
 
 _THREADS = (
     "hands work to another thread or process (threading, concurrent.futures, multiprocessing, os.fork), where torch hides "
-    "no record: compute it in the loss, or outside of training"
+    "no record: compute it in the loss, or outside training"
 )
 _SCRIPTS = (
     "calls TorchScript (torch.jit), whose code is handed all records and may keep them: call the module or function of "
@@ -67,7 +67,7 @@ _DOORS = (
     (threading.Thread, "start", _THREADS),
     (concurrent.futures.ThreadPoolExecutor, "submit", _THREADS),
     (concurrent.futures.ProcessPoolExecutor, "submit", _THREADS),
-    # Each way to give a pool work asks first whether it is running.
+    # Every way to give a pool work first checks that it is running.
     (multiprocessing.pool.Pool, "_check_running", _THREADS),
     (multiprocessing.process.BaseProcess, "start", _THREADS),
     (_thread, "start_new_thread", _THREADS),

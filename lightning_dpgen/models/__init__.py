@@ -1,1 +1,1 @@
-"""What is learned: networks stacked over k components, their losses, and the mixture that samples from them."""
+"""The models that are learned: networks stacked over k components, their losses, and the mixture that samples from them."""

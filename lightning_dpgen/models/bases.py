@@ -17,11 +17,11 @@ class Basis:
     """Orthonormal vectors in the space of a record's numbers: its coordinates are no longer than the record.
 
     Args:
-        layout: of the records.
+        layout: the layout of the records.
         vectors: (size, units); or (size, width), of units and of choices as one-hot.
 
     Raises:
-        ValueError: for vectors of another length, or that are not orthonormal.
+        ValueError: for vectors of another length, or vectors that are not orthonormal.
 
     Example:
         >>> layout = Layout(units=4, levels=2)
@@ -38,14 +38,14 @@ class Basis:
         if vectors.dim() != 2 or vectors.shape[1] not in (layout.units, layout.width):
             raise ValueError(
                 f"a basis of shape {tuple(vectors.shape)}: expected (size, {layout.units}), all units, or (size, "
-                f"{layout.width}), choices as one-hot besides"
+                f"{layout.width}), units and choices as one-hot"
             )
         if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
         self.vectors, self.size, self.layout = vectors, len(vectors), layout
 
     def coordinates(self, records: Encoded) -> Tensor:
-        """(B, size) float64, of the units as numbers from 0 to 1."""
+        """Return the coordinates (B, size) of records, in float64, with units as numbers from 0 to 1."""
         units, whole = self.layout.units, self.vectors.shape[1] > self.layout.units
         if scipy.sparse.issparse(records.units):
             of_units, levels = self.vectors[:, :units].numpy().T, self.layout.levels or 1
@@ -58,14 +58,14 @@ class Basis:
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:
-    """(B, units) float64 from 0 to 1."""
+    """Return units (B, units) as float64 numbers from 0 to 1."""
     units = records.units
     dense = units.toarray() if scipy.sparse.issparse(units) else units
     return torch.from_numpy(dense.astype(np.float64)).div_(layout.levels or 1)
 
 
 def _one_hot(records: Encoded, layout: Layout) -> Tensor:
-    """(B, width - units) float64."""
+    """Return choices as one-hot (B, width - units), in float64."""
     found = torch.zeros(len(records), layout.width - layout.units, dtype=torch.float64)
     places = records.codes.astype(np.int64) + np.array([span.start - layout.units for span in layout.spans], dtype=np.int64)
     return found.scatter_(1, torch.from_numpy(places), 1.0)
@@ -73,12 +73,12 @@ def _one_hot(records: Encoded, layout: Layout) -> Tensor:
 
 @functools.lru_cache(maxsize=8)  # asked for again by each part of a sample
 def cosines(layout: Layout, shape: tuple[int, ...], size: int) -> Basis:
-    """The `size` slowest waves of a picture or a series (the discrete cosine transform, type II).
+    """Return the `size` slowest waves of a picture or a series (the discrete cosine transform, type II).
 
     Args:
-        layout: of the records, whose units fill `shape` in C order.
+        layout: the layout of the records, whose units fill `shape` in C order.
         shape: lengths of the axes along which values are smooth, and last a number of channels, which are kept apart.
-        size: how many, of all channels together; at most the units.
+        size: the number of waves, of all channels together; at most the units.
 
     Example:
         >>> cosines(Layout(units=6), (6, 1), 2).vectors[0].mul(6**0.5).round(decimals=6)
@@ -87,7 +87,7 @@ def cosines(layout: Layout, shape: tuple[int, ...], size: int) -> Basis:
     *axes, channels = shape
     if not 1 <= size <= layout.units:
         raise ValueError(f"size={size}: expected a whole number from 1 to {layout.units}, the units of a record")
-    # How many half turns each wave makes a step along the axes; slow ones first.
+    # Half turns of each wave in a step along the axes; slow waves first.
     turns = np.meshgrid(*[np.arange(length) / length for length in axes], indexing="ij")
     turns = np.stack(turns, axis=-1).reshape(-1, len(axes))
     slow = np.argsort(np.square(turns).sum(axis=1).round(9), kind="stable")[: -(-size // channels)]

@@ -1,4 +1,4 @@
-"""How far the codes of records are from the prior."""
+"""Divergences of the codes of records from the prior."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class CodeEmbedding:
 
     Args:
         latent: dimensions d of a code.
-        features: how many numbers; even, since they are pairs of a cosine and a sine.
-        generator: public.
+        features: the number of features; even, since they are pairs of a cosine and a sine.
+        generator: public generator of the frequencies.
 
     Attributes:
         of_prior: (features,) the mean over standard normal codes.
@@ -32,29 +32,29 @@ class CodeEmbedding:
         self.of_prior = torch.cat([means, torch.zeros(pairs)])
 
     def __call__(self, z: Tensor) -> Tensor:
-        """(B, features)."""
+        """Map codes (B, latent) to features (B, features)."""
         phase = z @ self._frequencies.to(z)
         return torch.cat([phase.cos(), phase.sin()], dim=1) / math.sqrt(phase.shape[1])
 
     def to(self, device: torch.device) -> CodeEmbedding:
-        """Itself, with its numbers there."""
+        """Move its numbers to a device, and return itself."""
         self._frequencies, self.of_prior = self._frequencies.to(device), self.of_prior.to(device)
         return self
 
 
 def mmd(codes: Tensor, prior: Tensor, mask: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy between the codes of each group and as many draws of the prior.
+    """Compute the squared maximum mean discrepancy between the codes of each group and as many draws of the prior.
 
-    With the inverse multiquadric kernel ``2 d / (2 d + |a - b|^2)``, as a mean over all pairs (a V-statistic, never
+    The kernel is the inverse multiquadric ``2 d / (2 d + |a - b|^2)``, and the mean is over all pairs (a V-statistic, never
     negative; Gretton et al. 2012, equation 5).
 
     Args:
-        codes: (m, r, d), of which `mask` says where there are any.
+        codes: (m, r, d); `mask` says where there are any.
         prior: (m, r, d) draws, at the same places.
         mask: (m, r).
 
     Returns:
-        (m,); 0 for a group of none.
+        (m,); 0 for a group without a record.
 
     Example:
         >>> x = torch.randn(2, 5, 3)
@@ -66,7 +66,7 @@ def mmd(codes: Tensor, prior: Tensor, mask: Tensor) -> Tensor:
 
 
 def mmd_and_gradient(codes: Tensor, prior: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """As `mmd`, and (m, r, d) its gradient with respect to the codes."""
+    """Compute `mmd`, and its gradient (m, r, d) with respect to the codes."""
     both, r = torch.cat([codes, prior], dim=1), codes.shape[1]
     sign, kernel = _kernel(both, mask)
     found = (sign * (kernel @ sign[:, :, None])[:, :, 0]).sum(dim=1)
@@ -77,7 +77,7 @@ def mmd_and_gradient(codes: Tensor, prior: Tensor, mask: Tensor) -> tuple[Tensor
 
 
 def _kernel(both: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """(m, 2 r) +1 for a code and -1 for a draw of the prior, over how many there are; and (m, 2 r, 2 r) the kernel."""
+    """Return signs (m, 2 r), +1 for a code, -1 for a draw of the prior, over their number; and the kernel (m, 2 r, 2 r)."""
     share = mask.to(both.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     squares, scale = both.square().sum(dim=2), 2.0 * both.shape[2]
     distances = torch.baddbmm(squares[:, :, None] + squares[:, None, :], both, both.mT, alpha=-2.0).clamp(min=0.0)

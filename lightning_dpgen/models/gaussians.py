@@ -1,4 +1,4 @@
-"""Gaussians of units in a public basis, one a component: what measured means and second moments describe."""
+"""Gaussians of units in a public basis, one a component, as measured means and second moments describe them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.symmetries import Symmetries
@@ -20,16 +21,16 @@ from lightning_dpgen.models.symmetries import Symmetries
 class StackedGaussians(nn.Module):
     """k Gaussians; a record is ``c + F^T z`` with z from N(0, I), in the slowest waves of a picture or a series.
 
-    Units follow from the value that this has at their place by a curve of straight pieces, one for each channel, which
-    rises from 0 at the first of its knots to 1 at the last, by as much from each to the next. Groups, such as the label,
-    are drawn by each component's shares.
+    A unit follows from the value at its place by a curve of straight pieces, one curve for each channel. The curve rises
+    from 0 at its first knot to 1 at its last, by equal amounts from knot to knot. Groups, such as the label, are drawn by
+    each component's shares.
 
     Args:
         schema: the public description of a record.
         k: number of components.
         size: number of waves.
         rank: length of z, at most the size.
-        pieces: of the curve; it begins as what cuts to 0 to 1.
+        pieces: number of pieces of the curve; at first it clamps values to 0 to 1.
         symmetries: numbers of `Symmetries`, by which pictures are changed before the curve, each in its own way.
 
     Raises:
@@ -71,22 +72,22 @@ class StackedGaussians(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `__init__` was asked for, besides schema and k."""
+        """The arguments of `__init__`, without schema and k."""
         declared = {} if self.symmetries is None else {"symmetries": asdict(self.symmetries)}
         return {"size": self.size, "rank": self.rank, "pieces": self.pieces, **declared}
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) units and shares of choices, for records sorted by component.
+        """Generate units and shares of choices (n, width), for records sorted by component.
 
         Args:
-            offsets: (k + 1,) where each component's records begin, and the end.
-            generator: of z and of symmetries.
+            offsets: (k + 1,) the beginnings of each component's records, and the end.
+            generator: generator of z and of symmetries.
         """
-        component = torch.repeat_interleave(torch.arange(self.k), torch.tensor(offsets).diff())
-        return torch.cat([self._through_curve(self.before_curve(offsets, generator)), self.shares[component]], dim=1)
+        shares = self.shares[components(offsets, self.shares.device)]
+        return torch.cat([self._through_curve(self.before_curve(offsets, generator)), shares], dim=1)
 
     def before_curve(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, units) values of any size, from which units follow; arguments as of `generate`."""
+        """Draw values (n, units) of any size, from which units follow; arguments as of `generate`."""
         z = torch.randn(offsets[-1], self.rank, generator=generator)
         coordinates = torch.empty(offsets[-1], self.size)
         for c, own in enumerate(itertools.starmap(slice, itertools.pairwise(offsets))):
@@ -94,7 +95,7 @@ class StackedGaussians(nn.Module):
         values = coordinates @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
         if self.symmetries is None:
             return values
-        # What is moved between pixels is ink, of which there is neither less than none nor more than all.
+        # Symmetries move ink between pixels, and ink is never below none or above all.
         pictures = values.clamp_(0.0, 1.0).view(-1, *self.schema.axes)
         return self.symmetries.applied(pictures, generator).reshape(values.shape)
 

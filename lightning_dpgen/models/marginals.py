@@ -1,4 +1,4 @@
-"""Holding what a network generates on average at noisy means that were released."""
+"""Output biases that hold a network's average records at noisy means that were released."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.models.outputs import means
 
-# Codes over which a component is averaged, and numbers that they are decoded to at a time.
+# Codes over which a component is averaged, most and fewest, and numbers that they are decoded to at a time.
 _CODES, _FEWEST, _NUMBERS = 4096, 256, 1 << 23
 _ROUNDS, _CLOSE = 40, 0.01
-# No target is closer to 0 or 1, and no step in a round is more times as long as where all codes give one mean.
+# Targets are at least so far from 0 and 1. A step is at most so many times as long as where all codes give one mean.
 _LEAST, _LONGEST = 1e-5, 4.0
 
 
@@ -26,24 +26,24 @@ def held_bias(
     latent: int,
     layout: Layout,
 ) -> Tensor:
-    """The output bias with which each component generates, on average over its codes, what is best believed of its mean.
+    """Return the output bias with which each component generates, on average over its codes, the best estimate of its mean.
 
-    Training by clipped gradients moves what is generated on average: what has long gradients, such as large baskets, counts
-    too little. The means of clusters were released without that bias, but with noise. How far a component is off is found
-    from how much more the two differ than the noise explains, and it is moved by the share of that in both (the linear
-    Bayes estimate); nothing is spent. What the codes change about a record stays as it was learned.
+    Training by clipped gradients moves the average record: records with long gradients, such as large baskets, count too
+    little. The means of clusters were released without that bias, but with noise. The variance of a component's error is
+    the part of the squared difference that noise does not explain, and the component is moved by the share of that in both
+    variances (the linear Bayes estimate); nothing is spent. The effect of the codes on a record stays as it was learned.
 
     Each number moves by Newton's method on its logit or logarithm, as if it were the only one, until none is off by more
     than a hundredth of itself. The codes are a fixed low-discrepancy sequence: this is a function of its arguments alone.
 
     Args:
-        decode: (B, latent) codes sorted by component, and where each component's begin and end, to (B, width) logits
+        decode: maps codes (B, latent) sorted by component, and the offsets of the components, to logits (B, width)
             without the bias.
-        bias: (k, width) as it was in training.
+        bias: (k, width) the bias in training.
         targets: (k, width) means of units and shares of choices. Public.
         noise: (k,) standard deviation of the noise of each number of the targets. Public.
         latent: dimensions of a code.
-        layout: of a record.
+        layout: the layout of a record.
 
     Returns:
         (k, width) the bias.
@@ -68,7 +68,7 @@ def held_bias(
 
 
 def _believed(made: Tensor, target: Tensor, noise: float, layout: Layout) -> Tensor:
-    """(width,) means between what a component makes and what was released, for units and for choices apart.
+    """Estimate means (width,) from a component's own and the released ones, for units and for choices apart.
 
     A number p is expected to be off in proportion to ``sqrt(p (1 - p))``.
     """
@@ -84,12 +84,12 @@ def _believed(made: Tensor, target: Tensor, noise: float, layout: Layout) -> Ten
 
 
 def _held(free: Tensor, bias: Tensor, target: Tensor, layout: Layout) -> Tensor:
-    """(width,) the bias, for one component's (codes, width) logits; `target` as `_logits` gives it."""
+    """Find the bias (width,) for one component's logits (codes, width); `target` is as `_logits` returns it."""
     bias = bias.clone()
     for _ in range(_ROUNDS):
         made = means(free + bias, layout)
         mean = made.mean(dim=0).clamp(_LEAST, 1.0 - _LEAST)
-        # How much the logit of a mean moves with the bias: all of it where codes make no difference, less where they do.
+        # The logit of a mean moves by this share of a change of the bias: 1 where codes make no difference, else less.
         moves = (made * (1.0 - made)).mean(dim=0) / (mean * (1.0 - mean))
         step = (target - _logits(mean, layout)) / moves.clamp(1.0 / _LONGEST, 1.0)
         bias += step
@@ -99,6 +99,6 @@ def _held(free: Tensor, bias: Tensor, target: Tensor, layout: Layout) -> Tensor:
 
 
 def _logits(mean: Tensor, layout: Layout) -> Tensor:
-    """Of units the logit, of shares the logarithm."""
+    """Return the logits of units, and the logarithms of shares."""
     mean, units = mean.clamp(_LEAST, 1.0 - _LEAST), layout.units
     return torch.cat([torch.logit(mean[:units]), torch.log(mean[units:])])

@@ -1,4 +1,4 @@
-"""A mixture as released: components, weights, and how records are drawn from them."""
+"""A mixture as it is released: components, weights, and the way records are drawn from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GenerativeNetwork(Protocol):
 
     Attributes:
         kind: the name of its class in a release.
-        schema, k: what it generates, and of how many components.
+        schema, k: the description of its records, and the number of components.
         settings: the other arguments of `__init__`, public.
     """
 
@@ -29,24 +29,24 @@ class GenerativeNetwork(Protocol):
     settings: dict[str, Any]
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of units and shares of choices, for records sorted by component."""
+        """Generate means of units and shares of choices (n, width), for records sorted by component."""
         ...
 
 
 class Mixture:
-    """Mixture weights and a stacked network; samples synthetic records.
+    """Mixture weights and a stacked network, which sample synthetic records.
 
     Args:
-        network: one generative network a component.
+        network: a stack of generative networks, one a component.
         weights: (k,) probabilities, public.
-        run: in whose ledger stands what it was learned by (`Ledger.run`); empty where that is not known.
+        run: the run whose ledger holds what it was learned by (`Ledger.run`); empty where that is not known.
 
     Raises:
         ValueError: for weights of another number, negative ones, or none above 0.
     """
 
     def __init__(self, network: GenerativeNetwork, weights: Tensor, run: str = "") -> None:
-        # What has diverged is said where it is released.
+        # Networks that have diverged are reported where they are released.
         if weights.shape != (network.k,) or (weights < 0.0).any() or weights.sum() <= 0.0:
             raise ValueError(
                 f"weights: {tuple(weights.shape)} numbers that sum to {float(weights.sum()):g}, expected ({network.k},), "
@@ -56,35 +56,35 @@ class Mixture:
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Encoded:
-        """n synthetic records: a component by its weight, then what its network draws, then units and choices (`draw`).
+        """Draw n synthetic records: a component by its weight, then its network's means, then units and choices (`draw`).
 
-        Of every component there are as many as its weight says, give or take one.
+        Every component has as many records as its weight says, give or take one.
         """
         return self.sample_components(self._components(n, generator), generator)
 
     def sample_independent(self, n: int, generator: torch.Generator) -> Encoded:
-        """The same, each record drawn without regard to all others: for who picks some of them.
+        """Draw n synthetic records independently, for code that picks some of them.
 
-        The first that fit a condition have exactly the conditional distribution only so.
+        Only then do the first records that fit a condition have exactly the conditional distribution.
         """
         component = torch.multinomial(self.weights.double(), max(n, 1), replacement=True, generator=generator)[:n]
         return self.sample_components(component, generator)
 
     def _components(self, n: int, generator: torch.Generator) -> Tensor:
-        """(n,) components in random order, each as often as its weight says, give or take one (systematic sampling).
+        """Draw components (n,) in random order, each as often as its weight says, give or take one (systematic sampling).
 
-        Every record is of a component with the chance that is its weight. That all of them have their share takes a part of
-        chance out of whatever is counted in them.
+        A record is of a component with a probability equal to its weight. Since every component has its share, anything
+        that is counted in the records varies less.
         """
         edges = self.weights.double().cumsum(dim=0)
         places = (torch.arange(n) + torch.rand(1, generator=generator, dtype=torch.float64)) / max(n, 1)
-        # The last one may be rounded up to 1; right of an edge there is weight.
+        # The last place may be rounded up to 1, where no component is; to the right of any other edge there is weight.
         component = torch.searchsorted(edges / edges[-1], places.clamp(max=1.0 - 2.0**-53), right=True)
         return component[torch.randperm(n, generator=generator)]
 
     @torch.no_grad()
     def sample_components(self, component: Tensor, generator: torch.Generator) -> Encoded:
-        """One record for each entry of `component` (n,), in that order."""
+        """Draw one record for each entry of `component` (n,), in that order."""
         order = torch.argsort(component, stable=True)
         counts = torch.bincount(component, minlength=self.network.k)
         made = self._generated((0, *counts.cumsum(0).tolist()), generator)

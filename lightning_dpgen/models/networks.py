@@ -1,4 +1,4 @@
-"""Networks for k components at once, from which the models are built: fully connected ones, and ones for pictures."""
+"""Networks for k components at once, of which the models are built: fully connected ones, and ones for pictures."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
 from lightning_dpgen.gradients.sparse import multi_hot_product
-from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_forms
+from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_factors
 
 # Channels of the two convolutions of a network for pictures.
 _CHANNELS = (16, 32)
 # Hidden layers on one side: `dpgen train` takes eight, and without shortcuts beside them nothing is learned through more.
-# Whoever reads a release builds as many as it says, so a network that has more is not made in the first place.
+# A reader of a release builds as many layers as it says, so a network with more is never made.
 MOST_LAYERS = 64
 
 
 def check_sizes(**sizes: int) -> None:
-    """Whether these sizes are whole numbers from 1.
+    """Check that these sizes are whole numbers from 1.
 
     Raises:
         ValueError: naming the size.
@@ -44,10 +44,10 @@ def check_layers(layers: int) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse what is no seed, before anything is spent on a fit that asks for one.
+    """Refuse an invalid seed, before anything is spent on a fit that needs one.
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the seed.
     """
     if type(seed) is not int or not 0 <= seed < 1 << 62:
         raise ValueError(f"seed={seed!r}: expected a whole number, 0 or more")
@@ -58,10 +58,10 @@ class StackedMLP(nn.Module):
 
     Args:
         k: number of components.
-        widths: of the input, the hidden layers and the output.
-        slope: of the rectifiers, below 0.
+        widths: widths of the input, the hidden layers and the output.
+        slope: slope of the rectifiers below 0.
         last_bias: whether the last layer has a bias.
-        shared: whether each layer is one for all components; None for none.
+        shared: for each layer, whether all components share it; None for no layer.
         generator: public generator of the initial weights.
     """
 
@@ -84,19 +84,21 @@ class StackedMLP(nn.Module):
         )
 
     def _offsets(self, offsets: Sequence[int]) -> list[Sequence[int]]:
-        """Of each layer: a shared one has a single segment."""
+        """Return the offsets for each layer: a shared one has a single segment."""
         return [(0, offsets[-1]) if common else offsets for common in self.shared]
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, n) sorted by component, to (B, o)."""
+        """Map (B, n), sorted by component, to (B, o)."""
         *inner, last = zip(self.layers, self._offsets(offsets), strict=True)
         for layer, own in inner:
             x = F.leaky_relu(layer(x, own), self.slope) if self.slope else F.relu(layer(x, own))
         return last[0](x, last[1])
 
     def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, n) the gradient of a single output with respect to the input, as a function of the parameters; of layers that
-        are not shared."""
+        """Compute the gradient (B, n) of a single output with respect to the input, as a function of the parameters.
+
+        No layer may be shared.
+        """
         kept = []
         for layer in self.layers[:-1]:
             x = layer(x, offsets)
@@ -108,12 +110,12 @@ class StackedMLP(nn.Module):
         return v
 
     def run(self, x: Tensor, offsets: Sequence[int], bias: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """As `forward`, outside any graph, for rectifiers without a slope; and the inputs of each layer, for `back`.
+        """Compute `forward` outside any graph, for rectifiers without a slope; and the inputs of each layer, for `back`.
 
         Args:
-            x: (B, n); of networks of two layers and more also (B, ones) int64, the places of a record's ones.
-            offsets: of the components.
-            bias: (k, o) of the last layer, where it has none of its own.
+            x: (B, n); for networks of two layers or more also (B, ones) int64, the places of a record's ones.
+            offsets: the offsets of the components.
+            bias: (k, o) the bias of the last layer, where it has none of its own.
         """
         inputs, own = [x], self._offsets(offsets)
         for layer, where in zip(self.layers[:-1], own, strict=False):
@@ -132,16 +134,16 @@ class StackedMLP(nn.Module):
     def back(
         self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool
     ) -> tuple[dict[nn.Parameter, GradientFactors], Tensor | None]:
-        """From the gradient of the outputs of `run`, those of parameters by record, and that of the input if asked for."""
-        forms: dict[nn.Parameter, GradientFactors] = {}
+        """Turn the gradient of the outputs of `run` into those of parameters by record, and of the input if asked for."""
+        factors: dict[nn.Parameter, GradientFactors] = {}
         for i, own in reversed(list(enumerate(self._offsets(offsets)))):
             layer = self.layers[i]
-            forms |= layer_forms(layer, gradient, inputs[i], own)
+            factors |= layer_factors(layer, gradient, inputs[i], own)
             if i:
                 gradient = segmented_product(gradient, layer.weight.mT, None, own).mul_(inputs[i] > 0)
             elif to_input:
                 gradient = segmented_product(gradient, layer.weight.mT, None, own)
-        return forms, gradient if to_input else None
+        return factors, gradient if to_input else None
 
 
 class PictureEncoder(nn.Module):
@@ -151,7 +153,7 @@ class PictureEncoder(nn.Module):
         schema: pictures whose height and width are multiples of 4.
         k: number of components.
         outputs: o.
-        slope: of the rectifiers, below 0.
+        slope: slope of the rectifiers below 0.
         generator: public generator of the initial weights.
 
     Raises:
@@ -176,7 +178,7 @@ class PictureEncoder(nn.Module):
         self.last = StackedLinear(k, second * height * width + schema.classes, outputs, generator=generator)
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, width) records sorted by component, to (B, o)."""
+        """Map records (B, width), sorted by component, to (B, o)."""
         units = self._schema.layout.units
         x, label = _as_picture(x[:, :units], self._schema), x[:, units:]
         x = F.leaky_relu(self.first(x, offsets), self.slope)
@@ -184,7 +186,7 @@ class PictureEncoder(nn.Module):
         return self.last(torch.cat([x.flatten(1), label], dim=1), offsets)
 
     def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, width) the gradient of a single output with respect to the record, as a function of the parameters."""
+        """Compute the gradient (B, width) of a single output with respect to the record, as a function of parameters."""
         schema = self._schema
         picture = _as_picture(x[:, : schema.layout.units], schema)
         first = self.first(picture, offsets)
@@ -223,7 +225,7 @@ class PictureDecoder(nn.Module):
         self.first = StackedConvTranspose2d(k, first, schema.channels, 4, stride=2, padding=1, generator=generator)
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, inputs) sorted by component, to (B, width)."""
+        """Map (B, inputs), sorted by component, to (B, width)."""
         x = F.leaky_relu(self.inner(z, offsets), self.slope).unflatten(1, self._shape)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
         picture = _as_record(self.first(x, offsets))
@@ -231,28 +233,28 @@ class PictureDecoder(nn.Module):
 
 
 def signs(x: Tensor, slope: float) -> Tensor:
-    """The slope of a leaky rectifier at each number, 1 above 0."""
+    """Return the slope of a leaky rectifier at each number: 1 above 0."""
     return x.sign().clamp_(min=slope)
 
 
 def _as_picture(units: Tensor, schema: ImageSchema) -> Tensor:
-    """(B, units), the channels of a pixel side by side, to (B, channels, height, width)."""
+    """Reshape (B, units), the channels of a pixel side by side, to (B, channels, height, width)."""
     if schema.channels == 1:
         return units.unflatten(1, (1, schema.height, schema.width))
     return units.unflatten(1, schema.shape).permute(0, 3, 1, 2)
 
 
 def _as_record(picture: Tensor) -> Tensor:
-    """The inverse of `_as_picture`."""
+    """Invert `_as_picture`."""
     return picture.flatten(1) if picture.shape[1] == 1 else picture.permute(0, 2, 3, 1).flatten(1)
 
 
 def _quarters(schema: ImageSchema) -> tuple[int, int]:
     if not isinstance(schema, ImageSchema):
-        raise ValueError(f"records of kind {schema.kind}: a network of convolutions is of pictures; model.network=dense")
+        raise ValueError(f"records of kind {schema.kind}: network='conv' needs pictures; network='dense' takes any records")
     if schema.height % 4 or schema.width % 4:
         raise ValueError(
-            f"pictures of {schema.height} by {schema.width}: a network of convolutions needs multiples of 4; "
-            "model.network=dense takes any"
+            f"pictures of {schema.height} by {schema.width}: network='conv' needs multiples of 4; network='dense' takes "
+            "any size"
         )
     return schema.height // 4, schema.width // 4

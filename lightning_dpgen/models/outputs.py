@@ -1,4 +1,4 @@
-"""From a network's numbers to records: means and shares, losses, and draws, as a layout says which numbers are what."""
+"""The way from a network's numbers to records by their layout: means and shares, losses, and draws."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_dpgen.sampling.multi_hot import find_ones
 
 
 def means(logits: Tensor, layout: Layout) -> Tensor:
-    """(..., width) means of units, by the logistic function, and shares of the choices of each group, by softmax.
+    """Return means of units by the logistic function, and shares of each group's choices by softmax, (..., width).
 
     Example:
         >>> means(torch.zeros(1, 3), Layout(units=1, groups=(2,)))
@@ -26,10 +26,10 @@ def means(logits: Tensor, layout: Layout) -> Tensor:
 
 
 def logits(means: Tensor, layout: Layout, least: float = 0.005) -> Tensor:
-    """Numbers of which `means` gives these, as far as they are between `least` and 1 - `least`.
+    """Invert `means`, with numbers clamped to `least` to 1 - `least`.
 
-    Of many numbers of which few are 1, the least is so much smaller that all together stay a small part of a record: where
-    at most m of n units are 1 ``least m / n``, and of a group of n choices, more than 10, ``least 10 / n``.
+    Where few of many numbers are 1, the least is so much smaller that all of them stay a small part of a record:
+    ``least m / n`` where at most m of n units are 1, and ``least 10 / n`` for a group of more than 10 choices, n.
 
     Example:
         >>> layout = Layout(units=1000, levels=1, most=10)
@@ -44,7 +44,7 @@ def logits(means: Tensor, layout: Layout, least: float = 0.005) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
-    """(B,) negative log likelihood of records x (B, width), in nats; a unit between 0 and 1 counts as a probability."""
+    """Return the negative log likelihood (B,) of records x (B, width), in nats; a unit counts as a probability."""
     units = layout.units
     loss = F.binary_cross_entropy_with_logits(logits[:, :units], x[:, :units], reduction="none").sum(dim=1)
     for own, group in zip(_groups(logits, layout), _groups(x, layout), strict=True):
@@ -53,9 +53,9 @@ def cross_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
 
 
 def cross_entropy_gradient(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
-    """(B, width) the gradient of `cross_entropy` with respect to the logits.
+    """Return the gradient (B, width) of `cross_entropy` with respect to the logits.
 
-    For records as the places of their ones (B, ones) it takes the place of the logits, which are many then.
+    For records as the places of their ones (B, ones) it is written over the logits, which are many then.
     """
     if not x.is_floating_point():
         gradient = _means_in_place(logits, layout)
@@ -69,7 +69,7 @@ def cross_entropy_gradient(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
 
 
 def _means_in_place(logits: Tensor, layout: Layout) -> Tensor:
-    """`means` where the logits are."""
+    """Compute `means` in the memory of the logits."""
     logits[:, : layout.units].sigmoid_()
     for span in layout.spans:
         logits[:, span] = torch.softmax(logits[:, span], dim=1)
@@ -77,7 +77,7 @@ def _means_in_place(logits: Tensor, layout: Layout) -> Tensor:
 
 
 def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Tensor:
-    """(..., groups) a choice of each group by its shares. A uniform number for each is drawn on the CPU."""
+    """Draw a choice of each group by its shares, (..., groups). A uniform number for each is drawn on the CPU."""
     uniform = torch.rand(*means.shape[:-1], len(layout.groups), generator=generator).to(means)
     chosen = torch.empty(uniform.shape, dtype=torch.int64, device=means.device)
     for i, shares in enumerate(_groups(means, layout)):
@@ -89,10 +89,10 @@ def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Te
 
 
 def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
-    """Records (n, width) drawn from means and shares: units of two levels are drawn, others are their means, rounded.
+    """Draw records (n, width) from means and shares: units of two levels are drawn, others are their means, rounded.
 
-    Where a group says how many units are 1 (`Layout.sizes`), it is drawn first, then units one after the other in
-    proportion to -log(1 - p) until there are as many, which keeps how often each is drawn nearly at its mean p.
+    Where a group says how many units are 1 (`Layout.sizes`), it is drawn first, and then units one after the other in
+    proportion to -log(1 - p) until there are as many. So each unit is drawn nearly as often as its mean p says.
 
     Example:
         >>> few = Layout(units=4, levels=1, groups=(3,), most=2, sizes=(0, 1, 2))
@@ -116,10 +116,10 @@ def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
 
 
 def _of_sizes(means: Tensor, bins: Tensor, layout: Layout, generator: torch.Generator) -> scipy.sparse.csr_array:
-    """(n, units) of 0 and 1: in each row as many ones as a number drawn uniformly from its bin."""
+    """Draw units (n, units) of 0 and 1: each row has as many ones as a number drawn uniformly from its bin."""
     starts = torch.tensor([*layout.sizes, layout.most + 1])
     first, after = starts[bins], starts[bins + 1]
-    # Rounding may reach what comes after.
+    # Rounding may reach the first size of the next bin.
     sizes = torch.minimum(first + (torch.rand(len(bins), generator=generator) * (after - first)).long(), after - 1)
     rates = -torch.log1p(-means.clamp(1e-12, 1.0 - 1e-6))
     rows, items = successive_sample(rates, sizes, generator)
@@ -128,5 +128,5 @@ def _of_sizes(means: Tensor, bins: Tensor, layout: Layout, generator: torch.Gene
 
 
 def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """The numbers of each group."""
+    """Split off the numbers of each group."""
     return x[..., layout.units :].split(layout.groups, dim=-1) if layout.groups else ()

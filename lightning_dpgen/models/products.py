@@ -1,4 +1,4 @@
-"""Mixtures of product distributions: what measured tables of counts describe."""
+"""Mixtures of product distributions, as measured tables of counts describe them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import draw
 
@@ -17,13 +18,13 @@ from lightning_dpgen.models.outputs import draw
 class StackedProducts(nn.Module):
     """k components, in each of which all numbers of a record are independent.
 
-    With a classifier all but the label are drawn from the component, and then the label from
+    With a classifier, all numbers but the label are drawn from the component, and then the label from
     ``softmax(sum of the weights of the record's choices + offsets of the component)``.
 
     Args:
         schema: the public description of a record.
         k: number of components.
-        classifier: whether there is one; only for choices with a label.
+        classifier: whether a classifier draws the label; only for records of choices with a label.
 
     Raises:
         ValueError: for k below 1, or a classifier of records without a label or with units.
@@ -52,15 +53,15 @@ class StackedProducts(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `__init__` was asked for, besides schema and k."""
+        """The arguments of `__init__`, without schema and k."""
         return {"classifier": True} if self.classifier else {}
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of units and shares of choices, for records sorted by component.
+        """Generate means of units and shares of choices (n, width), for records sorted by component.
 
-        With a classifier choices are drawn here, and their shares are 0 and 1.
+        With a classifier, choices are drawn here, and their shares are 0 and 1.
         """
-        component = torch.repeat_interleave(torch.arange(self.k), torch.tensor(offsets).diff())
+        component = components(offsets, self.means.device)
         made = self.means[component]
         if not self.classifier:
             return made

@@ -10,14 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.factors import (
-    CentredRankOne,
-    Dense,
-    GradientFactors,
-    OneComponent,
-    OneComponentMixed,
-    RankOne,
-)
+from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed
+from lightning_dpgen.gradients.factors import CentredRankOne, Dense, GradientFactors, RankOne
 from lightning_dpgen.gradients.segments import components, segmented_linear, segmented_product, segments, select_component
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.networks import check_sizes
@@ -71,7 +65,7 @@ class StackedRBM(nn.Module):
 
     @property
     def settings(self) -> dict[str, int]:
-        """What `__init__` was asked for, besides schema and k."""
+        """The arguments of `__init__`, without schema and k."""
         return {"hidden": self.hidden, "chains": self.chains.shape[1]}
 
     @torch.no_grad()
@@ -86,14 +80,14 @@ class StackedRBM(nn.Module):
         self.chains.copy_(means[:, None].expand_as(self.chains))
 
     def free_energy(self, v: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B,) ``-b v - sum of softplus(W v + c)``, of records sorted by component."""
+        """Return ``-b v - sum of softplus(W v + c)`` (B,), for records sorted by component."""
         # A layer of one unit gives b v for each component.
         linear = segmented_linear(v, self.visible_bias[:, None], None, offsets)[:, 0]
         hidden = segmented_linear(v, self.weight, self.hidden_bias, offsets)
         return -linear - F.softplus(hidden).sum(dim=1)
 
     def loss(self, lot: Lot, noise: Tensor) -> Tensor:
-        """(B,) free energies less the mean free energy of the chains of each record's component."""
+        """Return free energies (B,) less the mean free energy of the chains of each record's component."""
         count = self.chains.shape[1]
         ends = tuple(count * c for c in range(self.k + 1))
         of_chains = self.free_energy(self.chains.flatten(0, 1), ends).view(self.k, count).mean(dim=1)
@@ -101,36 +95,36 @@ class StackedRBM(nn.Module):
 
     @torch.no_grad()
     def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
-        """The gradients of `loss`: for the weights ``M - h v^T`` with ``h = sigmoid(W v + c)`` and M of the chains."""
+        """Return the gradients of `loss`: for the weights ``M - h v^T`` with ``h = sigmoid(W v + c)``, M of the chains."""
         v, offsets = lot.records, lot.offsets
         h = torch.sigmoid_(segmented_product(v, self.weight, self.hidden_bias, offsets))
         chain_h = self._hidden_means(self.chains, self.weight, self.hidden_bias)
         shape, h = tuple(self.weight.shape[1:]), h.neg_()
         sizes = [end - start for start, end in itertools.pairwise(offsets)]
-        # Their mean: each takes its share of what is taken away.
+        # M is a mean over chains, so each chain adds its share.
         parts = zip(h.split(sizes), v.split(sizes), chain_h * (-1.0 / self.chains.shape[1]), self.chains, strict=True)
         free_h, free_v = chain_h.mean(dim=1), self.chains.mean(dim=1)
-        forms: dict[nn.Parameter, GradientFactors] = {
+        factors: dict[nn.Parameter, GradientFactors] = {
             self.weight: OneComponentMixed(
                 [CentredRankOne(RankOne(a, x, shape), *chains) for a, x, *chains in parts], sizes
             ),
             self.hidden_bias: OneComponent(Dense(h + select_component(free_h, offsets)), offsets),
             self.visible_bias: OneComponent(Dense(select_component(free_v, offsets) - v), offsets),
         }
-        return forms, lambda: self.loss(lot, noise).detach()
+        return factors, lambda: self.loss(lot, noise).detach()
 
     @torch.no_grad()
     def sweep(self, generator: torch.Generator) -> None:
-        """One Gibbs sweep of all chains, from public random numbers: a function of released parameters alone."""
+        """Run one Gibbs sweep of all chains, from public random numbers: a function of released parameters alone."""
         means = self._hidden_means(self.chains, self.weight, self.hidden_bias)
         self.chains.copy_(self._visible(means, self.weight, self.visible_bias, generator)[1])
 
     def _hidden_means(self, v: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """(k, m, hidden) probabilities, given states (k, m, width) of visible units."""
+        """Return probabilities (k, m, hidden) of hidden units, given states (k, m, width) of visible units."""
         return torch.baddbmm(bias[:, None], v, weight.mT).sigmoid_()
 
     def _visible(self, hidden_means, weight, bias, generator) -> tuple[Tensor, Tensor]:
-        """(k, m, width) means and drawn states of visible units, given hidden ones that are drawn first."""
+        """Return means and drawn states (k, m, width) of visible units, given hidden ones that are drawn first."""
         logits = torch.baddbmm(bias[:, None], _drawn(hidden_means, generator), weight)
         layout = self.schema.layout
         mean = means(logits, layout)
@@ -143,7 +137,7 @@ class StackedRBM(nn.Module):
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator, sweeps: int = 20) -> Tensor:
-        """(n, width) means of visible units, for records sorted by component: chains that go on from the saved ones."""
+        """Generate means of visible units (n, width), for records sorted by component, by chains from the saved ones."""
         made = []
         for c, start, end in segments(offsets):
             begin = torch.randint(self.chains.shape[1], (end - start,), generator=generator)
@@ -160,8 +154,8 @@ class StackedRBM(nn.Module):
 
 
 def _drawn(mean: Tensor, generator: torch.Generator) -> Tensor:
-    """Bernoulli draws; the generator is the processor's, wherever the numbers are needed."""
-    # Half a word of 64 bits for each, at half the price of `torch.rand`.
+    """Draw Bernoulli numbers; the generator is the processor's, wherever the numbers are needed."""
+    # Each draw takes half a word of 64 bits, in half the time of `torch.rand`.
     count = mean.numel()
     words = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     numbers = words.view(torch.int32)[:count].view(mean.shape).to(mean.dtype).mul_(2.0**-32).add_(0.5).to(mean.device)

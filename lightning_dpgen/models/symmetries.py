@@ -1,4 +1,4 @@
-"""Declared symmetries of pictures: by what public changes a picture stays what it shows."""
+"""Declared symmetries of pictures: public changes after which a picture still shows the same."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Beyond them nothing of a picture is left, or is as it was.
+# Ranges beyond which nothing of a picture is left, or nothing has changed.
 _RANGES = {
     "turn": (0.0, 180.0), "shear": (0.0, 1.0), "scale": (0.0, 1.0), "shift": (0.0, 1.0), "elastic": (0.0, 1.0),
     "smooth": (0.02, 1.0),
 }  # fmt: skip
-# The steepest slant that is taken away, and a height of ink (its variance, in rows) below which there is hardly any.
+# The steepest slant that is taken away, and the smallest height of ink (its variance, in rows) that a slant is divided by.
 _STEEPEST, _FLAT = 1.0, 0.5
-# Of the variance of a smooth field, what is left out of its slow waves.
+# Waves of a smooth field with less than this part of the largest variance are left out.
 _LEFT_OUT = 1e-3
 
 
 @dataclass(frozen=True)
 class Symmetries:
-    """Small changes that leave a picture what it is: knowledge about the kind of pictures, never read off the records.
+    """Small changes after which a picture still shows the same: knowledge of the kind of pictures, never read off records.
 
     Turn, shear, scale, shift and elastic field of each picture that is generated are drawn anew, from normal distributions
-    of these standard deviations. With `upright` records are measured without their slant, and the shear puts it back.
+    of these standard deviations. With `upright`, records are measured without their slant, and the shear puts it back.
 
     Args:
-        upright: whether records are looked at without their slant; for pictures of writing, ink on a background of 0.
-        turn: in degrees.
-        shear: sideways, a row for each row of height.
-        scale: of height and of width, each: of the logarithm.
-        shift: along each axis, as a part of the longer side.
-        elastic: how far a pixel moves along each axis, as a part of the longer side.
-        smooth: over which distance pixels move alike, as a part of the longer side.
+        upright: whether records are measured without their slant; for pictures of writing, ink on a background of 0.
+        turn: degrees of the turn.
+        shear: sideways shift for each row of height, in pixels.
+        scale: the logarithm of the change of height, and of that of width.
+        shift: shift along each axis, as a part of the longer side.
+        elastic: shift of a pixel along each axis, as a part of the longer side.
+        smooth: the distance over which pixels move alike, as a part of the longer side.
 
     Raises:
         ValueError: for anything but finite numbers in range.
@@ -64,17 +64,17 @@ class Symmetries:
                 raise ValueError(f"{field.name}={value!r}: expected a number from {least:g} to {most:g}")
 
     def applied(self, pictures: Tensor, generator: torch.Generator) -> Tensor:
-        """The pictures, each changed in its own way. What comes in from beyond an edge is what is there.
+        """Change each picture in its own way. From beyond an edge comes the value at the edge.
 
         Args:
             pictures: (n, height, width, channels) from 0 to 1, as units fill them.
-            generator: of the changes; of each picture as many numbers.
+            generator: generator of the changes; every picture takes the same number of draws.
         """
         n, height, width, _ = pictures.shape
         side = max(height, width)
         turn, shear, *scales, down, right = torch.randn(6, n, 1, 1, generator=generator).unbind()
         turn, (tall, wide) = math.radians(self.turn) * turn, [torch.exp(self.scale * scale) for scale in scales]
-        # For each pixel, from where its value comes: by how much off the middle.
+        # Each pixel's value comes from a place of the old picture, measured from its middle.
         y = torch.arange(height).sub((height - 1) / 2)[:, None]
         x = torch.arange(width).sub((width - 1) / 2)
         rows = tall * (turn.cos() * y - turn.sin() * x) + self.shift * side * down
@@ -85,7 +85,7 @@ class Symmetries:
         return _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2, "border")
 
 
-# Sets that are shipped, by name: what is known of handwriting, and of most pictures.
+# Shipped sets, by name: for handwriting, and for most other pictures.
 SETS = {
     "handwriting": Symmetries(True, turn=6.0, shear=0.2, scale=0.1, shift=0.025, elastic=0.036, smooth=0.14),
     "small": Symmetries(turn=4.0, shear=0.05, scale=0.05, shift=0.02, elastic=0.02, smooth=0.14),
@@ -93,11 +93,11 @@ SETS = {
 
 
 def upright(pictures: Tensor) -> Tensor:
-    """Each picture sheared so that its ink leans neither way: its rows shifted so that columns and rows of ink, about their
+    """Shear each picture so that its ink leans neither way: rows are shifted until columns and rows of ink, about their
     centre, are uncorrelated.
 
-    A function of each picture alone, and continuous: a little rounding changes what comes out by as little. A picture
-    without ink, of one value or of one row stays as it is. From beyond an edge comes 0.
+    The result is a continuous function of each picture alone: a little rounding changes it by as little. A picture without
+    ink, of one value or of one row stays as it is. From beyond an edge comes 0.
 
     Args:
         pictures: (n, height, width, channels), 0 or more, 0 where there is no ink.
@@ -121,7 +121,7 @@ def upright(pictures: Tensor) -> Tensor:
 
 
 def _taken_from(pictures: Tensor, rows: Tensor, columns: Tensor, beyond: str) -> Tensor:
-    """Each pixel as found, between four pixels, at (n, height, width) places of the old picture."""
+    """Read each pixel, between four pixels, at a place (n, height, width) of the old picture."""
     height, width = pictures.shape[1:3]
     places = torch.stack([(2.0 * columns + 1.0) / width - 1.0, (2.0 * rows + 1.0) / height - 1.0], dim=-1)
     channels_first = pictures.permute(0, 3, 1, 2)
@@ -130,14 +130,14 @@ def _taken_from(pictures: Tensor, rows: Tensor, columns: Tensor, beyond: str) ->
 
 
 def _smooth_fields(n: int, height: int, width: int, smooth: float, generator: torch.Generator) -> Tensor:
-    """(n, height, width) of variance 1, whose correlation over a distance r is exp(-r^2 / (2 smooth^2))."""
+    """Draw fields (n, height, width) of variance 1, with a correlation exp(-r^2 / (2 smooth^2)) over a distance r."""
     tall, wide = _slow_waves(height, smooth), _slow_waves(width, smooth)
     return tall @ torch.randn(n, tall.shape[1], wide.shape[1], generator=generator) @ wide.T
 
 
 @functools.lru_cache(maxsize=8)  # asked for again by each part of a sample
 def _slow_waves(length: int, smooth: float) -> Tensor:
-    """(length, r), of which the outer product is that correlation along an axis."""
+    """Return a factor (length, r) of that correlation along an axis: its product with its transpose."""
     places = torch.arange(length, dtype=torch.float64)
     values, waves = torch.linalg.eigh(torch.exp(-(places[:, None] - places).square() / (2.0 * smooth**2)))
     kept = values > _LEFT_OUT * values.max()

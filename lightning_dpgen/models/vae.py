@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent
+from lightning_dpgen.gradients.component_factors import OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -21,7 +22,7 @@ from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.multi_hot import to_dense
 
-# Of a batch: means and log variances of the codes, and the inputs of each layer of the encoder.
+# Means and log variances of the codes of a batch, and the inputs of each layer of the encoder.
 Encoded = tuple[Tensor, list[Tensor]]
 
 
@@ -37,16 +38,16 @@ class StackedVAE(nn.Module):
         network: ``dense`` (hidden layers on each side) or ``conv`` (two convolutions on each side).
         hidden: units of each hidden layer of a dense network.
         layers: hidden layers on each side of a dense network; DPGM has 1, and 2 in its Appendix A.
-        trunk: of a dense network, share the layers beside the records among the components, which then differ in the layers
-            beside the code, and in the output bias: fewer parameters, so less noise.
+        trunk: share the layers next to the records of a dense network among the components, which then differ in the layers
+            next to the code, and in the output bias: fewer parameters, so less noise.
         latent: dimensions of the code z.
         fixed_bias: keep the output bias of the decoder out of training, at values that were released before (noisy
             cluster means); otherwise it is trained like any other parameter.
         generator: public generator of the initial weights.
 
     Raises:
-        ValueError: for a size below 1, more than `networks.MOST_LAYERS` layers, another network, or pictures that it does
-            not take.
+        ValueError: for a size below 1, more than `networks.MOST_LAYERS` layers, another network, or pictures that the
+            network does not take.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -94,7 +95,7 @@ class StackedVAE(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `__init__` was asked for, besides schema and k."""
+        """The arguments of `__init__`, without schema and k."""
         names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
         return {name: getattr(self, name) for name in names}
 
@@ -109,28 +110,32 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def hold_at(self, means: Tensor, noise: Tensor) -> None:
-        """Set the output bias so that each component generates its cluster's mean on average, as far as it is known
+        """Set the output bias so that each component generates the best estimate of its cluster's mean on average
         (`held_bias`).
 
         Args:
             means: (k, width) already released means of the records of each cluster.
-            noise: (k,) standard deviation of their noise.
+            noise: (k,) standard deviation of the noise in the means.
         """
         bias = held_bias(self.decoder, self.output_bias, means, noise, self.latent, self.schema.layout)
         self.output_bias.copy_(bias)
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Mean and log variance (B, latent) of the code of each record."""
+        """Return mean and log variance (B, latent) of the code of each record."""
         return self.encoder(to_dense(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
 
+    def _draw_codes(self, lot: Lot, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw the code of each record, and return it with its mean and log variance, (B, latent) each."""
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        return mean + torch.exp(0.5 * log_variance) * noise, mean, log_variance
+
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, width) numbers for `outputs.means`."""
+        """Map codes (B, latent) to numbers (B, width) for `outputs.means`."""
         return self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)]
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
-        """(B,) negative evidence lower bound of each record, in nats; `noise` is its own (B, latent) normals."""
-        mean, log_variance = self.encode(lot.records, lot.offsets)
-        z = mean + torch.exp(0.5 * log_variance) * noise
+        """Return the negative evidence lower bound (B,) of each record, in nats; `noise` is its own (B, latent) normals."""
+        z, mean, log_variance = self._draw_codes(lot, noise)
         return self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
 
     def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -143,10 +148,10 @@ class StackedVAE(nn.Module):
     def closed_forms(
         self, lot: Lot, noise: Tensor, encoded: Encoded | None = None
     ) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
-        """The gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out.
+        """Compute the gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out.
 
-        Records may be the places of their ones, (B, ones) int64; their losses are then those of the parameters as they are
-        when somebody asks.
+        Records may be the places of their ones, (B, ones) int64; their losses are then those of the parameters at the time
+        when the losses are asked for.
         """
         x, offsets = lot.records, lot.offsets
         code, kept = encoded or self.encoder.run(x, offsets)
@@ -156,14 +161,14 @@ class StackedVAE(nn.Module):
         logits, decoded = self.decoder.run(z, offsets, self.output_bias)
 
         d_logits = cross_entropy_gradient(logits, x, self.schema.layout)
-        forms, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
+        factors, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
         d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
-        forms |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
+        factors |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
         if not self.fixed_bias:
-            forms[self.output_bias] = OneComponent(Dense(d_logits), offsets)
+            factors[self.output_bias] = OneComponent(Dense(d_logits), offsets)
         if x.is_floating_point():
-            return forms, lambda: self._losses(x, logits, mean, log_variance)
-        return forms, lambda: self._losses(x, self.decode(z, offsets), mean, log_variance).detach()
+            return factors, lambda: self._losses(x, logits, mean, log_variance)
+        return factors, lambda: self._losses(x, self.decode(z, offsets), mean, log_variance).detach()
 
     @property
     def term(self) -> PerRecord:
@@ -171,7 +176,7 @@ class StackedVAE(nn.Module):
         return self._record_term(None)
 
     def terms(self, lot: Lot, groups: int, weight: float, places: int) -> tuple[PerRecord, PerGroup]:
-        """`term` and `group_term` for this very lot, whose records are encoded once for both."""
+        """Return `term` and `group_term` for this very lot, whose records are encoded once for both."""
         with torch.no_grad():
             encoded = self.encoder.run(lot.records, lot.offsets) if self.network == "dense" else None
         return self._record_term(encoded), self.group_term(groups, weight, places, encoded)
@@ -181,19 +186,18 @@ class StackedVAE(nn.Module):
         return PerRecord(self.negative_elbo, noise=self.latent, forms=closed)
 
     def group_term(self, groups: int, weight: float, places: int, encoded: Encoded | None = None) -> PerGroup:
-        """The divergence of the codes of a group from the prior (PriVAE, "batch-wise" terms; Zhao et al. 2019, MMD).
+        """Make the divergence of a group's codes from the prior (PriVAE, "batch-wise" terms; Zhao et al. 2019, MMD).
 
         Args:
-            groups: m, into how many groups a lot is divided.
-            weight: of the divergence, beside the loss of a record.
-            places: how many records a group has room for, see `PerGroup`.
-            encoded: what the encoder's `run` has given for the lot that the term is for, if it ran already.
+            groups: m, the number of groups that a lot is divided into.
+            weight: weight of the divergence, beside the loss of a record.
+            places: the number of records that a group has room for, see `PerGroup`.
+            encoded: the result of the encoder's `run` for the lot that the term is for, if it ran already.
         """
 
         def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
-            mean, log_variance = self.encode(lot.records, lot.offsets)
             own, prior = noise.chunk(2, dim=1)
-            z = mean + torch.exp(0.5 * log_variance) * own
+            z, _, _ = self._draw_codes(lot, own)
             return weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
 
         @torch.no_grad()
@@ -213,23 +217,21 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:
-        """(B, d) embeddings of the codes that `embedded_term` uses."""
-        mean, log_variance = self.encode(lot.records, lot.offsets)
-        return embedding(mean + torch.exp(0.5 * log_variance) * noise)
+        """Embed the codes that `embedded_term` uses, to (B, d)."""
+        return embedding(self._draw_codes(lot, noise)[0])
 
     def embedded_term(self, embedding: CodeEmbedding, weight: float, mean_embedding: Tensor) -> PerRecord:
-        """The negative evidence lower bound, and the record's part of the divergence of all codes from the prior.
+        """Make the negative evidence lower bound plus the record's part of the divergence of all codes from the prior.
 
         Args:
-            embedding: of codes.
-            weight: of the divergence ``|m - mu|^2``.
+            embedding: the embedding of codes.
+            weight: weight of the divergence ``|m - mu|^2``.
             mean_embedding: m (d,), the lot's noisy mean embedding; released, a constant here.
         """
         towards = 2.0 * weight * (mean_embedding - embedding.of_prior)
 
         def loss(lot: Lot, noise: Tensor) -> Tensor:
-            mean, log_variance = self.encode(lot.records, lot.offsets)
-            z = mean + torch.exp(0.5 * log_variance) * noise
+            z, mean, log_variance = self._draw_codes(lot, noise)
             elbo = self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
             return elbo + (embedding(z) * towards).sum(dim=1)
 
@@ -237,5 +239,5 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of units and shares of choices, for records sorted by component, from the prior."""
+        """Generate means of units and shares of choices (n, width) from the prior, for records sorted by component."""
         return means(self.decode(torch.randn(offsets[-1], self.latent, generator=generator), offsets), self.schema.layout)

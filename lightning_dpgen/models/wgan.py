@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OneComponent, outer
+from lightning_dpgen.gradients.component_factors import OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
 from lightning_dpgen.gradients.segments import components, segmented_product
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.marginals import held_bias
@@ -17,7 +18,7 @@ from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, Stac
 from lightning_dpgen.models.outputs import logits, means
 from lightning_dpgen.sampling.lots import Lot
 
-# Of the leaky rectifiers; and what keeps the root of a squared length differentiable at 0.
+# The slope of the leaky rectifiers, and a summand that keeps the root of a squared length differentiable at 0.
 _SLOPE, _TINY = 0.2, 1e-24
 
 
@@ -33,7 +34,7 @@ class StackedGenerator(nn.Module):
         generator: public generator of the initial weights.
 
     Raises:
-        ValueError: for another network, or pictures that it does not take.
+        ValueError: for another network, or pictures that the network does not take.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -68,7 +69,7 @@ class StackedGenerator(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `__init__` was asked for, besides schema and k."""
+        """The arguments of `__init__`, without schema and k."""
         return {name: getattr(self, name) for name in ("network", "hidden", "latent")}
 
     @torch.no_grad()
@@ -83,12 +84,12 @@ class StackedGenerator(nn.Module):
         self.output_bias.copy_(bias)
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B, width) in [0, 1], for codes (B, latent) sorted by component."""
+        """Map codes (B, latent), sorted by component, to (B, width) in [0, 1]."""
         return means(self.layers(z, offsets) + self.output_bias[components(offsets, z.device)], self.schema.layout)
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """(n, width) means of units and shares of choices, for records sorted by component."""
+        """Generate means of units and shares of choices (n, width), for records sorted by component."""
         return self(torch.randn(offsets[-1], self.latent, generator=generator), offsets)
 
 
@@ -96,7 +97,7 @@ class StackedCritic(nn.Module):
     """k critics with leaky rectifiers: piecewise linear, so that the gradient of their penalty has a closed form.
 
     Args:
-        made_by: makes the records that real ones are compared with; not trained by the critic's loss.
+        made_by: the generator of the records that real ones are compared with; not trained by the critic's loss.
         hidden: units of each hidden layer, where the generator is dense; otherwise the critic has convolutions too.
         depth: hidden layers of a dense critic.
         penalty: lambda, the weight of the gradient penalty.
@@ -120,7 +121,7 @@ class StackedCritic(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        # In a list, so that it is not a part of this network.
+        # The list keeps the generator from being a part of this network.
         self._made_by, self.penalty, self.dense = [made_by], penalty, made_by.network == "dense"
         self.noise = made_by.latent + 1
         if self.dense:
@@ -130,30 +131,30 @@ class StackedCritic(nn.Module):
             self.score = PictureEncoder(made_by.schema, made_by.k, 1, slope=_SLOPE, generator=generator)
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
-        """(B,) scores."""
+        """Score records (B, width), sorted by component, to (B,)."""
         return self.score(x, offsets)[:, 0]
 
     def _beside(self, lot: Lot, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """A made record for each real one, and a place between the two; all from the record's own noise."""
+        """Generate a record beside each real one, and draw a point between the two; all from the record's own noise."""
         with torch.no_grad():
             made = self._made_by[0](noise[:, 1:].contiguous(), lot.offsets)
-            # A uniform number from a normal one.
+            # The distribution function turns a normal number into a uniform one.
             share = torch.special.ndtr(noise[:, :1])
             return made, torch.lerp(made, lot.records, share)
 
     def loss(self, lot: Lot, noise: Tensor) -> Tensor:
-        """(B,) ``D(made) - D(x) + lambda (|grad D| - 1)^2``, the gradient taken between the two (Gulrajani et al. 2017)."""
+        """Return ``D(made) - D(x) + lambda (|grad D| - 1)^2`` (B,), the gradient taken between (Gulrajani et al. 2017)."""
         made, between = self._beside(lot, noise)
         lengths = self.score.slope_of(between, lot.offsets).square().sum(dim=1).add(_TINY).sqrt()
         return self(made, lot.offsets) - self(lot.records, lot.offsets) + self.penalty * (lengths - 1.0).square()
 
     @torch.no_grad()
     def closed_forms(self, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
-        """The gradients of `loss` for dense networks, three outer products a layer: made record, real one and penalty.
+        """Return the gradients of `loss` for dense networks, three outer products a layer: generated, real and penalty.
 
         Between its kinks the score is linear in each layer, so the penalty's gradient at layer l is ``v_l t_{l-1}^T``: v
-        leads back from the score, t forward from the gradient of the penalty with respect to the slope. It has no part in
-        the biases.
+        leads back from the score, t forward from the gradient of the penalty with respect to the slope. The penalty adds
+        nothing to the gradients of biases.
         """
         made, between = self._beside(lot, noise)
         size, offsets = len(lot), tuple(3 * o for o in lot.offsets)
@@ -175,16 +176,16 @@ class StackedCritic(nn.Module):
         slope = segmented_product(v[2::3], layers[0].weight.mT, None, lot.offsets)
         lengths = slope.square().sum(dim=1, keepdim=True).add_(_TINY).sqrt_()
         tangent = slope * (2.0 * self.penalty * (1.0 - 1.0 / lengths))
-        forms: dict[nn.Parameter, GradientFactors] = {}
+        factors: dict[nn.Parameter, GradientFactors] = {}
         for i, layer in enumerate(layers):
             left, right = gradients[i].view(size, 3, -1), inputs[i].view(size, 3, -1)
             right[:, 2] = tangent
             shape = tuple(layer.weight.shape[1:])
-            forms[layer.weight] = OneComponent(outer([(left, right)], shape, shape), lot.offsets)
-            forms[layer.bias] = OneComponent(Dense(left[:, 0] + left[:, 1]), lot.offsets)
+            factors[layer.weight] = OneComponent(outer([(left, right)], shape, shape), lot.offsets)
+            factors[layer.bias] = OneComponent(Dense(left[:, 0] + left[:, 1]), lot.offsets)
             if i < len(kept):
                 tangent = segmented_product(tangent, layer.weight, None, lot.offsets) * kept[i][2::3]
-        return forms, lambda: self.loss(lot, noise).detach()
+        return factors, lambda: self.loss(lot, noise).detach()
 
     @property
     def term(self) -> PerRecord:

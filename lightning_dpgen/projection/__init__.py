@@ -1,1 +1,1 @@
-"""Every row, projected and perturbed: the Johnson-Lindenstrauss release."""
+"""The Johnson-Lindenstrauss release: every row, projected and perturbed."""

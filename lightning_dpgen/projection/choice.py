@@ -1,4 +1,4 @@
-"""Which k, which matrix and which noise: by the expected error of recovered distances, before a record is read."""
+"""The choice of k, matrix and noise by the expected error of recovered distances, before a record is read."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
 
-# Ties are common at k = d, where a projection only rotates: the simplest comes first.
+# Kinds of matrices to try. Ties are common at k = d, where a projection only rotates, so the simplest comes first.
 TRIED = ("identity", "hashed", "orthonormal")
-# What is computed from such a release is computed from many rows: clusters, neighbourhoods, mean distances.
+# Clusters, neighbourhoods and mean distances are computed from many rows of a release, so errors are of a mean over pairs.
 PAIRS = 1000
 PURE_NOISES, APPROXIMATE_NOISES = ("laplace", "spherical"), ("gaussian",)
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way to release the rows, and how well distances survive it.
+    """One way to release the rows, and the errors of distances under it.
 
     Attributes:
-        matrix, k, noise: what to ask for.
-        scale: of the noise.
+        matrix, k, noise: the kind of matrix, its columns, and the noise.
+        scale: scale of the noise.
         error: standard deviation of a recovered squared distance over the typical one, over the draws of projection and
-            noise, where that is the true one.
-        error_of_mean: the same of the mean over many pairs: their noises average out, and the distortion that all of them
+            noise, if the typical one is the true one.
+        error_of_mean: the same for the mean over many pairs: their noises average out, and the distortion that all of them
             share, since the projection is drawn once, does not.
     """
 
@@ -40,10 +40,10 @@ class Option:
 
 
 def typical_distance(neighbourhood: Neighbourhood, d: int) -> float:
-    """The distance between two rows that errors are computed for, where nobody says a better one.
+    """Return the distance between two rows that errors are computed for by default.
 
-    Of rows within a radius, that of two at right angles on its border; of elements within a radius, that of two rows
-    uniform within it. Of a declared distance, four times that, as in the paper's clusters.
+    For rows within a radius it is the distance of two at right angles on its border; for elements within a radius, that of
+    two rows uniform within it. For a declared distance it is four times that, as in the paper's clusters.
     """
     if not neighbourhood.enforced:
         return 4.0 * neighbourhood.distance
@@ -63,19 +63,19 @@ def options(
     count_share: float = 0.01,
     seed: int = 0,
 ) -> list[Option]:
-    """All ways to release rows of d columns at a budget, the best first: by the error of a mean over `PAIRS` pairs.
+    """List all ways to release rows of d columns at a budget, the best first: by the error of a mean over `PAIRS` pairs.
 
-    Each is a draw from the public seed, with the sensitivity that this draw has. The identity stands for the raw rivals:
-    noise on the rows as they are.
+    Each is a draw from the public seed, with the sensitivity of this draw. The identity stands for the raw rivals: noise on
+    the rows as they are.
 
     Args:
-        ks: to try; None for a ladder from 1 to d, or d alone where only the identity is tried.
-        matrices: to try.
-        noises: to try; None for those that go with delta.
-        typical: the distance between two rows for which the error is computed; None as `typical_distance`.
+        ks: numbers of columns to try; None for a ladder from 1 to d, or for d alone where only the identity is tried.
+        matrices: kinds of matrices to try.
+        noises: noises to try; None for those that go with delta.
+        typical: the distance between two rows for which the error is computed; None for `typical_distance`.
 
     Raises:
-        ValueError: for a budget or neighbourhood that makes no sense.
+        ValueError: for an invalid budget or neighbourhood.
 
     Example:
         >>> best = options(50, Neighbourhood("element", distance=1.0), epsilon=4.0)[0]
@@ -99,11 +99,11 @@ def options(
                 own = Recovery(k, noise, scale, 0.0).variance(squared)
                 errors = (math.sqrt(shared + own / pairs) / squared for pairs in (1, PAIRS))
                 found.append(Option(kind, k, noise, scale, *errors))
-    # Where only rounding tells two apart, the first that was tried is the simpler.
+    # Rounding must not decide between two options: the first that was tried is the simpler one.
     return sorted(found, key=lambda option: float(f"{option.error_of_mean:.9g}"))
 
 
 def ladder(d: int) -> list[int]:
-    """1, 2, 3, 5, 10, 20, 50, ... below d, and d."""
+    """Return 1, 2, 3, 5, 10, 20, 50, ... below d, and d."""
     steps = [factor * 10**power for power in range(12) for factor in (1, 2, 3, 5) if factor != 3 or power == 0]
     return [*(step for step in steps if step < d), d]

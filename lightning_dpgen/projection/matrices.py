@@ -1,7 +1,7 @@
 """Random projections: matrices P (d, k) with ``E[P P^T] = I``, so that squared lengths are kept on average.
 
-They are drawn from a public seed and never look at a record, which is why they may be published and why noise may be
-calibrated on the one that was drawn.
+They are drawn from a public seed and never look at a record, so a matrix may be published, and noise may be calibrated on
+the one that was drawn.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 import numpy as np
 
 _STREAM = 1
-# A matrix is kept as float64, and made again by whoever verifies a release: in a gigabyte of memory, and a few seconds.
+# A verifier of a release makes its float64 matrix again, within a gigabyte of memory and a few seconds.
 MOST_NUMBERS, _MOST_PRODUCTS = 1 << 24, 1.5e10
 MATRICES = ("gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity")
 
 
 def make_matrix(kind: str, d: int, k: int, seed: int) -> np.ndarray:
-    """A projection (d, k), float64.
+    """Draw a projection (d, k), in float64.
 
     Args:
         kind: ``gaussian`` (the paper's: entries N(0, 1/k)); ``orthonormal`` (k random orthonormal columns times
@@ -25,11 +25,11 @@ def make_matrix(kind: str, d: int, k: int, seed: int) -> np.ndarray:
             ``hashed`` (Charikar, Chen and Farach-Colton 2002: each column of the data goes to one of k sums with a random
             sign, here with sums of equal size, which makes the columns orthogonal); ``identity`` (k = d: the data itself).
         d: columns of the data.
-        k: columns of what is released, at most d.
-        seed: public.
+        k: columns of the released rows, at most d.
+        seed: public seed.
 
     Raises:
-        ValueError: as `check_matrix`.
+        ValueError: as for `check_matrix`.
 
     Example:
         >>> make_matrix("hashed", 4, 2, seed=0).shape
@@ -54,11 +54,11 @@ def make_matrix(kind: str, d: int, k: int, seed: int) -> np.ndarray:
 
 
 def check_matrix(kind: str, d: int, k: int) -> None:
-    """Refuse what `make_matrix` does not make; nothing is made here.
+    """Refuse a matrix that `make_matrix` does not make; nothing is made here.
 
     Raises:
-        ValueError: for an unknown kind, sizes that do not go with it, or more numbers or products than whoever verifies the
-            release can be asked to make again.
+        ValueError: for an unknown kind, sizes that do not go with it, or more numbers or products than a verifier of the
+            release can be asked to compute again.
     """
     if kind not in MATRICES:
         raise ValueError(f"matrix={kind!r}: expected one of {', '.join(MATRICES)}")
@@ -71,7 +71,7 @@ def check_matrix(kind: str, d: int, k: int) -> None:
         raise ValueError(f"k={k} with matrix='identity': expected k={d}, as many as the data have columns")
     if d * k > MOST_NUMBERS:
         raise ValueError(f"d={d}, k={k}: expected a matrix of at most {MOST_NUMBERS:,} numbers; project to fewer columns")
-    # Of its sensitivity, which is a singular value of it.
+    # Its sensitivity is a singular value, which takes so many products.
     if d * k * k > _MOST_PRODUCTS:
         raise ValueError(
             f"d={d}, k={k}: expected at most {_MOST_PRODUCTS:.2g} products (d k^2) to find its sensitivity; project to "
@@ -80,7 +80,7 @@ def check_matrix(kind: str, d: int, k: int) -> None:
 
 
 def distortion(kind: str, d: int, k: int) -> float:
-    """The variance of ``|aP|^2 / |a|^2`` over the draw of P: for the worst a, which is most of them.
+    """Return the variance of ``|aP|^2 / |a|^2`` over the draw of P for the worst a; most others come close to it.
 
     Gaussian: 2/k. Orthonormal: ``|aP|^2 = (d/k) |a|^2 Beta(k/2, (d-k)/2)``. Rademacher: ``(2/k) (1 - sum a_i^4 / |a|^4)``,
     at most 2/k. Sparse: 2/k, as the fourth moment of its entries is a Gaussian's. Hashed: ``2p (1 - sum a_i^4 / |a|^4)``,
@@ -97,6 +97,6 @@ def distortion(kind: str, d: int, k: int) -> float:
 
 
 def _orthonormal(d: int, k: int, random: np.random.Generator) -> np.ndarray:
-    """k uniformly distributed orthonormal columns: QR of a Gaussian matrix, with the signs that make it uniform."""
+    """Draw k uniformly distributed orthonormal columns: QR of a Gaussian matrix, with the signs that make it uniform."""
     q, r = np.linalg.qr(random.normal(size=(d, k)))
     return q * np.sign(np.diag(r))

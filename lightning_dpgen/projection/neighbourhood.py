@@ -1,4 +1,4 @@
-"""Which two tables are neighbours: one row, or one element of a row, replaced by another."""
+"""Neighbouring tables: one row, or one element of a row, is replaced by another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNITS = ("row", "element")
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """One replaced row, or one replaced element, and how far it may move.
+    """One replaced row, or one replaced element, and the distance that it may move.
 
     Either `radius` is given: rows (or elements) farther than that from a public centre are pulled back to it, so every
     replacement is covered and moves by at most twice the radius. Or `distance` is given, as in the paper: replacements that
@@ -19,8 +19,8 @@ class Neighbourhood:
 
     Args:
         unit: ``row`` (distances are Euclidean), or ``element`` (one number of one row).
-        radius: public; chosen without looking at the records.
-        distance: public.
+        radius: public radius, chosen without looking at the records.
+        distance: public distance.
 
     Raises:
         ValueError: for another unit, neither or both of radius and distance, or one that is not positive and finite.
@@ -39,29 +39,29 @@ class Neighbourhood:
             raise ValueError(f"unit={self.unit!r}: expected row or element")
         if (self.radius is None) == (self.distance is None):
             raise ValueError(
-                f"radius={self.radius}, distance={self.distance}: give one of them. A radius: whatever is farther from the "
-                "centre is pulled back to it, and any replacement is covered. A distance: replacements within it are "
-                "covered, and nothing enforces it"
+                f"radius={self.radius}, distance={self.distance}: give one of them. With a radius, rows or elements "
+                "farther from the centre are pulled back to it, and any replacement is covered. With a distance, "
+                "replacements within it are covered, and nothing enforces it"
             )
         name, value = ("distance", self.distance) if self.radius is None else ("radius", self.radius)
         if not (isinstance(value, numbers.Real) and _LEAST <= value <= _MOST):
             raise ValueError(f"{name}={value}: expected a number from {_LEAST:g} to {_MOST:g}; scale the rows otherwise")
-        # As it is written into certificates.
+        # Certificates hold it as a float.
         object.__setattr__(self, name, float(value))
 
     @property
     def enforced(self) -> bool:
-        """Whether every replacement is covered, because values are pulled back."""
+        """True if every replacement is covered, because values are pulled back."""
         return self.radius is not None
 
     @property
     def change(self) -> float:
-        """By how much a row moves at most: in L2 where the unit is a row, in one coordinate where it is an element."""
+        """The most that a row moves: in L2 where the unit is a row, in one coordinate where it is an element."""
         return 2.0 * self.radius if self.enforced else self.distance
 
     @property
     def words(self) -> str:
-        """The unit of privacy, as certificates say it: "with ... replaced by ..."."""
+        """The unit of privacy in the words of certificates: "with ... replaced by ..."."""
         if self.unit == "row":
             if self.enforced:
                 return (

@@ -1,4 +1,4 @@
-"""The noises of a projection: what each needs to be calibrated, and what it does to squared distances."""
+"""The noises of a projection: the calibration of each, and its effect on squared distances."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Noise:
     """Noise on a released row of k numbers.
 
     Args:
-        kind: as in `Access.kinds`.
-        norm: 1 or 2, the norm in which a change counts.
-        add: adds it, by the mechanism of that name.
-        variance: of one coordinate, at scale 1, for k.
+        kind: the kind in `Access.kinds`.
+        norm: 1 or 2, the norm that a change is measured in.
+        add: adds the noise, by the mechanism of that name.
+        variance: variance of one coordinate, at scale 1, for k.
         fourth: ``E |z|^4`` of a whole row, at scale 1, for k.
     """
 
@@ -33,13 +33,13 @@ class Noise:
     fourth: Callable[[int], float]
 
     def sensitivity(self, matrix: np.ndarray, unit: str) -> float:
-        """The largest change of a released row where a row, or an element of it, moves by 1."""
+        """Return the largest change of a released row when a row, or an element of it, moves by 1."""
         if unit == "element":
             return largest_row(matrix, self.norm)
         return l1_of_a_row(matrix) if self.norm == 1 else l2_of_a_row(matrix)
 
     def pair_variance(self, scale: float, k: int) -> float:
-        """The variance of ``|z - z'|^2`` of two rows' noises.
+        """Return the variance of ``|z - z'|^2`` for the noises of two rows.
 
         ``|z|^2 + |z'|^2 - 2 <z, z'>``: the cross terms vanish by symmetry, and ``E <z, z'>^2 = (E|z|^2)^2 / k`` where
         coordinates are uncorrelated and alike.

@@ -1,4 +1,4 @@
-"""Every row, projected and perturbed: one access to the records, under replace-one."""
+"""The release of every row, projected and perturbed: one access to the records, under replace-one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.sampling.csr import check_csr
 from lightning_dpgen.sampling.errors import BadRecords
 
-# Stages of its plan: the released rows, and how many of them were pulled back.
+# Stages of the plan: the released rows, and the count of rows that were pulled back.
 ROWS, CLIPPED = "rows", "clipped"
-# Numbers of the data looked at together.
+# Numbers of the data that are taken together.
 _CHUNK = 1 << 22
 
 _GRID_BITS = 20
-# Beyond it sums, and what is released, may overflow.
+# Beyond this number sums, and released numbers, may overflow.
 _LARGEST = 1e30
-# Times a declared distance: farther from the centre, rounding in float64 would be no small part of it.
+# Farther than so many declared distances from the centre, rounding in float64 would be no small part of the distance.
 _FAR = 1e6
 
 Rows = np.ndarray | scipy.sparse.csr_array
@@ -39,13 +39,13 @@ Rows = np.ndarray | scipy.sparse.csr_array
 
 @dataclass(frozen=True)
 class Projection:
-    """A projection that was drawn, and how its rows are protected. All of it is public.
+    """A projection that was drawn, and the protection of its rows. All of it is public.
 
     Args:
         matrix: (d, k), drawn without looking at a record.
-        neighbourhood: which tables are neighbours.
+        neighbourhood: the neighbourhood of tables.
         noise: ``laplace``, ``spherical`` or ``gaussian``.
-        centre: (d,), public: what is subtracted from every row, and what a radius is measured from; None is zero.
+        centre: (d,) a public row that is subtracted from every row, and that a radius is measured from; None for zero.
 
     Raises:
         ValueError: if the parts do not fit together.
@@ -60,9 +60,9 @@ class Projection:
         if self.noise not in NOISES:
             raise ValueError(f"noise={self.noise!r}: expected one of {', '.join(NOISES)}")
         if self.matrix.ndim != 2 or not np.isfinite(self.matrix).all() or not self.matrix.any():
-            raise ValueError(f"a matrix of shape {self.matrix.shape}: expected finite numbers (d, k), not all of them zero")
+            raise ValueError(f"matrix of shape {self.matrix.shape}: expected finite numbers (d, k), not all of them zero")
         if self.centre is not None and (self.centre.shape != (self.d,) or not np.isfinite(self.centre).all()):
-            raise ValueError(f"a centre of shape {self.centre.shape}: expected {self.d} finite numbers, one a column")
+            raise ValueError(f"centre of shape {self.centre.shape}: expected {self.d} finite numbers, one a column")
 
     @property
     def d(self) -> int:
@@ -74,11 +74,11 @@ class Projection:
 
     @cached_property
     def sensitivity(self) -> float:
-        """The largest change of what is released, in the norm that the noise needs, between neighbours."""
+        """The largest change of a released row between neighbours, in the norm that the noise needs."""
         return self.neighbourhood.change * NOISES[self.noise].sensitivity(self.matrix, self.neighbourhood.unit)
 
     def plan(self, epsilon: float, delta: float = 0.0, *, count_share: float = 0.01) -> Plan:
-        """The plan of its release, under replace-one: the rows, and before them how many were pulled back.
+        """Plan the release, under replace-one: the rows, and before them the count of rows that were pulled back.
 
         Args:
             epsilon: the budget; infinite for the non-private twin.
@@ -105,19 +105,19 @@ class Projection:
         return make_plan(specs, epsilon=epsilon, delta=delta, relation=REPLACE_ONE)
 
     def scale(self, plan: Plan) -> float:
-        """The scale of the noise by a plan: b of Laplace and spherical noise, the standard deviation of Gaussian noise."""
+        """Return the scale of a plan's noise: b of Laplace and spherical noise, the standard deviation of a Gaussian."""
         multiplier = plan.stage(ROWS).access.multipliers["rows"]
         return multiplier * self.sensitivity / (2.0 if self.noise == "gaussian" else 1.0)
 
     def release(self, rows: Rows, account: Account) -> tuple[np.ndarray, int | None]:
-        """The projected rows with noise (n, k), and how many rows were pulled back, with noise; both public.
+        """Release the projected rows (n, k), and the count of rows that were pulled back, both with noise.
 
         Released numbers are rounded to multiples of about a millionth of the scale, after the noise: a grid that does not
-        hang on the records, far coarser than float64, in whose last digits noise of floating point is weak.
+        depend on the records, far coarser than float64, in whose last digits noise of floating point is weak.
 
         Args:
             rows: (n, d), an array or CSR.
-            account: an account of `plan`; this is all that it pays for.
+            account: an account of `plan`; it pays for nothing else.
 
         Raises:
             BadRecords: for another shape, or values that are not finite; nothing is spent then.
@@ -133,7 +133,7 @@ class Projection:
                 else:
                     exact = torch.tensor([clipped], dtype=torch.float64)
                     count = round(float(gaussian(access, "count", exact, sensitivity=1.0)))
-            # Between neighbours it changes by 1, and knowing n is no secret here: what is impossible is corrected.
+            # The count changes by 1 between neighbours. n is no secret here, so an impossible count is corrected.
             count = min(max(count, 0), len(projected))
         with account.open(ROWS) as access:
             NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), self.sensitivity)
@@ -144,14 +144,14 @@ class Projection:
         return projected, count
 
     def _exact(self, rows: Rows) -> tuple[np.ndarray, int]:
-        """The projected rows without noise, and how many were pulled back: private."""
+        """Compute the projected rows without noise, and the count of rows that were pulled back: private."""
         projected, clipped = np.empty((rows.shape[0], self.k)), 0
         for part in _parts(rows):
             chunk = rows[part]
             if self.centre is not None or not scipy.sparse.issparse(chunk):
                 chunk = _dense(chunk)
             if self.centre is not None:
-                # First of all: of two large numbers, a difference that is taken later is mostly rounding.
+                # It is subtracted first, since a later difference of two large numbers would be mostly rounding.
                 chunk = chunk - self.centre
             if self.neighbourhood.enforced:
                 chunk, factors = self._pulled_back(chunk)
@@ -168,9 +168,9 @@ class Projection:
         return projected, clipped
 
     def _pulled_back(self, chunk: Rows) -> tuple[Rows, np.ndarray]:
-        """Values less the centre, within its reach, and a factor below 1 for each row of which something was pulled back.
+        """Pull values, less the centre, back to the radius; give a factor below 1 for each row with a value pulled back.
 
-        Of rows, only the factors are computed: what they do is linear, and done after the projection.
+        Whole rows are only given factors: these are linear, and are applied after the projection.
         """
         radius = self.neighbourhood.radius
         if self.neighbourhood.unit == "row":
@@ -187,12 +187,12 @@ class Projection:
 
 
 def column_names(k: int) -> list[str]:
-    """Names of the released columns."""
+    """Return the names of the released columns."""
     return [f"projected_{i}" for i in range(k)]
 
 
 def check_rows(rows: Rows, d: int | None = None) -> Rows:
-    """Rows as they are, an array (numbers of any kind, perhaps on disk) or CSR in float64 without duplicates.
+    """Check rows, and return them as an array (numbers of any kind, perhaps on disk) or CSR in float64 without duplicates.
 
     Raises:
         BadRecords: if they are not (n, d) finite numbers, n at least 1.
@@ -221,7 +221,7 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
             flat = rows[part].data if scipy.sparse.issparse(rows) else _dense(rows[part]).reshape(-1)
             quick = flat @ flat < _LARGEST**2
         if not quick and not (flat.min() > -_LARGEST and flat.max() < _LARGEST):
-            raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill them in or leave those rows out")
+            raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill these in, or leave those rows out")
     return rows
 
 
@@ -236,7 +236,7 @@ def _parts(rows: Rows) -> Iterator[slice]:
 
 
 def _lengths(chunk: Rows) -> np.ndarray:
-    """Euclidean length of each row."""
+    """Return the Euclidean length of each row."""
     if scipy.sparse.issparse(chunk):
         return np.sqrt(chunk.multiply(chunk).sum(axis=1))
     return np.sqrt(np.einsum("ij,ij->i", chunk, chunk))

@@ -1,4 +1,4 @@
-"""What an analyst computes from released rows: distances, neighbours, kernels. It costs no further privacy."""
+"""Distances, neighbours and kernels that an analyst computes from released rows, at no further cost of privacy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Recovery:
-    """Squared distances between the original rows, from released ones, and how far off they are.
+    """Estimates of squared distances between the original rows, from released ones, and their errors.
 
     Args:
         k: columns of the released rows.
         noise: ``laplace``, ``spherical`` or ``gaussian``.
-        scale: of the noise; 0 for none.
+        scale: scale of the noise; 0 for none.
         distortion: variance of ``|aP|^2 / |a|^2`` over the draw of the projection; see `matrices.distortion`.
 
     Example:
@@ -41,17 +41,17 @@ class Recovery:
         return self.scale**2 * NOISES[self.noise].variance(self.k)
 
     def squared_distances(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Unbiased estimates of the squared distances of pairs: (n,) from two (n, k). May be negative.
+        """Estimate squared distances of pairs without bias: (n,) from two (n, k). They may be negative.
 
-        ``|y - y'|^2 - 2 k v``, v the noise's variance (the paper's Algorithm 2); two different rows.
+        The estimate is ``|y - y'|^2 - 2 k v`` for two different rows, v the noise's variance (the paper's Algorithm 2).
         """
         difference = rows - others
         return np.einsum("ij,ij->i", difference, difference) - 2.0 * self.k * self.coordinate_variance
 
     def variance(self, squared_distance):
-        """Variance of the estimate where that is the true squared distance, over the draws of projection and noise.
+        """Return the variance of the estimate for a true squared distance, over the draws of projection and noise.
 
-        ``distortion |a|^4 + 8 v |a|^2 + Var |z - z'|^2``. For Gaussian projections and Laplace noise of variance s^2:
+        It is ``distortion |a|^4 + 8 v |a|^2 + Var |z - z'|^2``. For Gaussian projections and Laplace noise of variance s^2:
         ``(2/k) |a|^4 + 8 s^2 |a|^2 + 14 k s^4`` (the paper's Claim 7 subtracts a constant from it; docs/PRIVACY.md).
         """
         squared = np.asarray(squared_distance, dtype=np.float64)
@@ -60,10 +60,10 @@ class Recovery:
         return variance if variance.ndim else float(variance)
 
     def interval(self, estimates, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of an interval that holds the true squared distance in a share `coverage` of all pairs.
+        """Return the ends of an interval that holds the true squared distance in a share `coverage` of all pairs.
 
-        All distances t from which the estimate is at most z standard deviations away, ``(D - t)^2 <= z^2 Var(t)``: by a
-        normal approximation, good where many terms add up and conservative near zero. The upper end is infinite where
+        It holds all distances t from which the estimate is at most z standard deviations away, ``(D - t)^2 <= z^2 Var(t)``:
+        a normal approximation, good where many terms add up and conservative near zero. The upper end is infinite where
         the projection alone distorts so much that no distance is excluded.
 
         Raises:
@@ -80,19 +80,19 @@ class Recovery:
         rest = estimates**2 - square * own
         root = np.sqrt(np.maximum(half**2 - lead * rest, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
-            # The same roots written so that nothing cancels, and right also where lead is 0 or less.
+            # The roots are written so that nothing cancels, and are right also where lead is 0 or less.
             low = np.where(half + root > 0.0, rest / (half + root), 0.0)
             high = (half + root) / lead if lead > 0.0 else np.full_like(half, math.inf)
         return np.maximum(low, 0.0), np.maximum(high, 0.0)
 
     def neighbours(self, rows: np.ndarray, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest of `rows` to each query: their places (q, count), nearest first, and recovered squared distances.
+        """Find the `rows` nearest to each query: their places (q, count), nearest first, and recovered squared distances.
 
         Args:
-            rows: (n, k), released.
-            queries: (q, k), released; a query that is one of the rows finds itself first, at a distance of about
+            rows: (n, k) released rows.
+            queries: (q, k) released rows; a query that is one of `rows` finds itself first, at a distance of about
                 ``- 2 k v``.
-            count: how many, at most n.
+            count: the number of nearest rows, at most n.
 
         Raises:
             ValueError: for a count outside 1..n.
@@ -109,19 +109,19 @@ class Recovery:
         return np.concatenate(places), np.concatenate(distances)
 
     def inner_products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """The linear kernel (n, m) of different rows, less the centre: unbiased, since independent noises are."""
+        """Estimate the linear kernel (n, m) of different rows, less the centre, without bias: noises are independent."""
         return rows @ others.T
 
     def rbf_kernel(self, rows: np.ndarray, others: np.ndarray, gamma: float) -> np.ndarray:
-        """``exp(-gamma max(D, 0))`` (n, m) of recovered squared distances D of different rows.
+        """Compute ``exp(-gamma max(D, 0))`` (n, m) from recovered squared distances D of different rows.
 
-        A plug-in estimate: D is unbiased, its exponential is not.
+        This is a plug-in estimate: D is unbiased, its exponential is not.
         """
         return np.concatenate([np.exp(-gamma * np.maximum(part, 0.0)) for part in self._pairwise(others, rows)])
 
     def _pairwise(self, rows: np.ndarray, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Recovered squared distances (some queries, n), a chunk of queries at a time."""
-        # In float64, and near the origin: squares of large numbers that nearly cancel would leave nothing else.
+        """Recover squared distances (some queries, n), a chunk of queries at a time."""
+        # Rows are float64, and moved near the origin: squares of large numbers nearly cancel, and leave only rounding.
         offset = rows.mean(axis=0, dtype=np.float64)
         rows, queries = rows - offset, queries - offset
         squares = np.einsum("ij,ij->i", rows, rows)

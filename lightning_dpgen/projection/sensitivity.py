@@ -1,7 +1,7 @@
-"""By how much a projection that was drawn can move: its sensitivity, exact or bounded from above.
+"""The sensitivity of a projection that was drawn, exact or bounded from above.
 
-A row changes by v. What is released changes by vP, measured in L1 (for Laplace noise) or in L2 (for spherical and
-Gaussian noise). The matrix is known and does not depend on the records, so none of this fails with some probability.
+A row changes by v. The released row changes by vP, measured in L1 (for Laplace noise) or in L2 (for spherical and Gaussian
+noise). The matrix is known and does not depend on the records, so there is no probability of failure.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import math
 
 import numpy as np
 
-# 2^19 sign vectors, as s and -s count once.
+# Up to this k signs are enumerated: 2^19 vectors, as s and -s count once.
 EXACT_UP_TO = 20
 _CHUNK = 1 << 14
-# Of the subgradient; each is an eigenvalue problem of size k.
+# Steps of the subgradient, each an eigenvalue problem of size k, and the largest k that takes more than one.
 _STEPS, _IMPROVED_UP_TO = 100, 512
-# Far above what rounding in float64 can hide in sums of this size, and far below what anybody would notice.
+# The factor is far above what rounding in float64 can hide in sums of this size, and too small to matter for the noise.
 _ROUNDED_UP = 1.0 + 1e-9
 
 
 def largest_row(matrix: np.ndarray, norm: int) -> float:
-    """``max |vP|`` over v of L1 norm at most 1, in the L1 or L2 norm: the largest row of P, for a norm is convex."""
+    """Return ``max |vP|`` over v of L1 norm at most 1, in the L1 or L2 norm: the largest row of P, as a norm is convex."""
     return _ROUNDED_UP * float(np.linalg.norm(matrix, ord=norm, axis=1).max())
 
 
 def l2_of_a_row(matrix: np.ndarray) -> float:
-    """``max |vP|_2`` over v of L2 norm at most 1: the largest singular value of P."""
+    """Return ``max |vP|_2`` over v of L2 norm at most 1: the largest singular value of P."""
     return _ROUNDED_UP * float(np.linalg.norm(matrix, ord=2))
 
 
 def l1_of_a_row(matrix: np.ndarray) -> float:
-    """``max |vP|_1`` over v of L2 norm at most 1: ``max |Ps|_2`` over sign vectors s, the dual norm.
+    """Return ``max |vP|_1`` over v of L2 norm at most 1: ``max |Ps|_2`` over sign vectors s, the dual norm.
 
-    ``|vP|_1 = max_s <vP, s> = max_s <v, Ps>``. Exact by enumeration up to k = 20, and where the columns are orthogonal
-    (there every s gives the same); beyond, an upper bound (see `_dual_bound`).
+    ``|vP|_1 = max_s <vP, s> = max_s <v, Ps>``. It is exact by enumeration up to k = 20, and where the columns are
+    orthogonal (there every s gives the same); otherwise it is an upper bound (see `_dual_bound`).
 
     Example:
         >>> round(l1_of_a_row(np.eye(4)), 6)
@@ -41,7 +41,7 @@ def l1_of_a_row(matrix: np.ndarray) -> float:
     """
     gram = matrix.T @ matrix
     k = len(gram)
-    # Always a bound; and the exact answer where columns are orthogonal.
+    # The sum is always a bound, and the exact answer where columns are orthogonal.
     total = float(np.abs(gram).sum())
     if total <= (1.0 + 1e-12) * np.trace(gram):
         return _ROUNDED_UP * math.sqrt(total)
@@ -62,7 +62,7 @@ def _largest_over_signs(gram: np.ndarray) -> float:
 
 
 def _dual_bound(gram: np.ndarray) -> float:
-    """An upper bound of ``max s^T G s`` over sign vectors, within a few per cent where enumeration can check it.
+    """Return an upper bound of ``max s^T G s`` over sign vectors, within a few per cent where enumeration can check it.
 
     For any u, ``s^T G s = s^T (G - diag u) s + sum u <= k lambda_max(G - diag u) + sum u``: the dual of the semidefinite
     relaxation of Goemans and Williamson. u = 0 gives ``k sigma_max(P)^2``; subgradient steps improve on it, and every one

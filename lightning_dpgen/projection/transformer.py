@@ -19,25 +19,25 @@ from lightning_dpgen.projection.recovery import Recovery
 
 
 class PrivateProjection(TransformerMixin, BaseEstimator):
-    """Releases every row, projected and perturbed, once.
+    """A transformer that releases every row, projected and perturbed, once.
 
     `fit` takes the number of columns from the data and nothing else; `transform` spends the budget. A fitted projection
-    transforms one table: a second time it refuses, for that would need a budget of its own. What comes out is public, so a
+    transforms one table: a second time it refuses, for that would need a budget of its own. Its result is public, so a
     Pipeline may do anything with it. A search over parameters, or cross-validation, fits anew each time: every fit that
-    transforms releases the same rows once more, and what they cost adds up without anybody adding it.
+    transforms releases the same rows once more. These costs add up, and no account adds them.
 
     Args:
         n_components: k; None for the one with the least expected error of distances (`projection.choice`).
         epsilon: the budget, under replace-one.
         delta: 0; or in (0, 1), with Gaussian noise.
-        unit: ``row`` or ``element``; what is replaced between neighbours.
+        unit: the part that is replaced between neighbours: ``row`` or ``element``.
         radius: rows (or elements) farther than this from the centre are pulled back, and any replacement is covered.
-        distance: instead of a radius: replacements within it are covered, and nothing enforces it.
-        centre: (d,) public, or None for zero.
+        distance: alternative to a radius: replacements within it are covered, and nothing enforces it.
+        centre: (d,) a public row, or None for zero.
         matrix: a kind of `matrices.make_matrix`, or None for the best.
         noise: ``laplace``, ``spherical`` or ``gaussian``, or None for the best.
         count_share: share of the budget for the noisy number of rows that were pulled back.
-        random_state: of the matrix; public.
+        random_state: public seed of the matrix.
         secure: draw the noise from a cryptographic generator.
         ledger: a path for the ledger, or None to keep it in memory.
 
@@ -52,11 +52,11 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
         LedgerError: in `transform`, the second time.
 
     Attributes:
-        projection_: the matrix and how it is protected.
+        projection_: the matrix, and the protection of its rows.
         account_: its plan and ledger.
-        scale_: of the noise.
+        scale_: scale of the noise.
         recovery_: unbiased distances, their errors, neighbours.
-        pulled_back_: after `transform`: how many rows were pulled back, with noise, or None.
+        pulled_back_: after `transform`, the noisy number of rows that were pulled back, or None.
 
     Example:
         >>> rows = np.random.default_rng(0).normal(size=(100, 8))
@@ -98,7 +98,7 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
     def fit(self, X: Rows, y: object = None) -> PrivateProjection:
         """Draw the matrix for as many columns as X has; no row is looked at."""
         if not isinstance(self.random_state, (int, np.integer)):
-            raise ValueError(f"random_state={self.random_state!r}: expected a whole number, for the matrix is public")
+            raise ValueError(f"random_state={self.random_state!r}: expected a whole number, since the matrix is public")
         d = np.shape(X)[1]
         neighbourhood = Neighbourhood(self.unit, self.radius, self.distance)
         chosen = options(
@@ -123,7 +123,7 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Rows) -> np.ndarray:
-        """The released rows (n, k)."""
+        """Release the rows, to (n, k)."""
         check_is_fitted(self)
         if self.account_.ledger.accesses:
             raise LedgerError(
@@ -134,6 +134,6 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
         return released
 
     def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
-        """Names of the released columns."""
+        """Return the names of the released columns."""
         check_is_fitted(self)
         return np.asarray(column_names(self.projection_.k), dtype=object)

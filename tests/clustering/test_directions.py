@@ -26,7 +26,7 @@ EXACT = feature_moments(_kept())["moments"]
 
 
 def test_moments_are_exact_sums_of_what_each_record_adds():
-    """Bit by bit, in any order; each adds z z^T of a z no longer than its own, and within an eighth bit of it."""
+    """Sums are equal bit by bit, in any order; a record adds z z^T of a z no longer than its own, within an eighth bit."""
     kept = _kept()
     found = feature_moments(kept)
     z = torch.cat([block for _, block in kept]).double()
@@ -59,7 +59,7 @@ def test_the_leading_directions_are_those_of_the_largest_variance():
     alike = (found[1:].double() @ planted).abs()
     assert (alike.diagonal() > 0.98).all()
     torch.testing.assert_close(found[1:] @ found[1:].T, torch.eye(3), atol=1e-5, rtol=0)
-    # Without the mean taken away, it would be the first.
+    # The mean would be the first direction if it were not taken away.
     assert (leading(torch.zeros(100).double(), noisy, 3)[1].double() @ mean).abs() > 0.9 * mean.norm()
 
 
@@ -115,7 +115,7 @@ def test_a_split_is_exact_whatever_precision_is_asked_for():
     expected = found()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         split = found()
-        # What the split is kept from: the same sums outside of it.
+        # Outside the split, the same sums are rounded.
         assert not torch.equal(feature_moments(_kept())["moments"], EXACT)
     for name in ("clusters", "counts", "means"):
         assert torch.equal(getattr(split, name), getattr(expected, name))

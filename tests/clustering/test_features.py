@@ -7,7 +7,7 @@ from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FourierFeat
 from lightning_dpgen.clustering.kmeans import feature_sums, lloyd
 from lightning_dpgen.sampling.store_of import store_of
 
-# How much of a norm is lost where numbers are cut to multiples of the unit.
+# The part of a norm that is lost when numbers are cut to multiples of the unit.
 CUT = 2.0**0.5 * 2.0**-13
 
 
@@ -55,7 +55,7 @@ def test_records_themselves_are_shortened_to_the_radius():
 
 @pytest.mark.parametrize("kind", ["rbf", "single", "identity"])
 def test_sums_are_exact_and_kept_features_change_nothing(kind):
-    """Bit by bit: in any order of the records, whatever the room for the features, and one pass after another."""
+    """Sums are equal bit by bit for any order of the records, any room for the features, and every pass."""
     records, random = RECORDS["random"], torch.Generator().manual_seed(2)
     features = IdentityFeatures(torch.ones(7), 2.0) if kind == "identity" else _features(7, 30, 0.5, paired=kind == "rbf")
     centres = 0.3 * torch.randn(3, features.d, generator=random)
@@ -72,7 +72,7 @@ def test_sums_are_exact_and_kept_features_change_nothing(kind):
 
 
 def test_the_sum_of_a_full_block_is_exact_where_all_are_alike():
-    """The largest sums that there can be: 2^11 times 2^13 is the last whole number that float32 counts to."""
+    """The largest possible sums are exact: 2^11 times 2^13 is the last whole number that float32 counts to."""
     kept = KeptFeatures(IdentityFeatures(torch.ones(1), 1.0), store_of(torch.ones(3 * BLOCK + 5, 1)), 0)
     assert feature_sums(kept).item() == 3 * BLOCK + 5 == lloyd(kept, torch.tensor([[1.0], [0.0]]))[1][0].item()
 
@@ -91,7 +91,7 @@ def test_inner_products_estimate_the_kernel(gamma, scale):
 
 
 def test_inner_products_of_cauchy_frequencies_estimate_the_laplacian_kernel():
-    """As above, in the L1 distance."""
+    """The law above holds for the L1 distance, too."""
     records = RECORDS["random"][:20]
     z = _features(7, 40_000, 0.3, kernel="laplacian")(records).double()
     distances = torch.cdist(records.double(), records.double(), p=1)

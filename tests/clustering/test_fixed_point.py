@@ -20,14 +20,14 @@ from lightning_dpgen.sampling.stores import Steps
 @pytest.mark.parametrize("d", [2, 16, 400])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
 def test_the_nearest_centre_is_that_of_exact_arithmetic(d, size):
-    """Beside fractions; centres that differ by so little that float32 cannot tell, and one that stands twice."""
+    """Fractions find the same centres, also where float32 cannot tell these apart, and where one stands twice."""
     generator = torch.Generator().manual_seed(d)
     whole = torch.randint(-8192, 8193, (40, d), generator=generator).float()
     first = size * torch.randn(1, d, generator=generator)
     near = first * (1.0 + 1e-7 * torch.randn(6, d, generator=generator))
     centres = torch.cat([first, near, first, size * torch.randn(2, d, generator=generator)]).double()
     search = Nearest(centres, float(whole.norm(dim=1).max()))
-    # The centres as they are taken: whole multiples of one unit, which are those of the centres but for rounding.
+    # Centres are taken as whole multiples of one unit, which equal them but for rounding.
     multiples, halves = search._exact.long().tolist(), [Fraction(-offset) for offset in search._offsets.tolist()]
     unit = centres.abs().max() / search._exact.abs().max()
     assert (search._exact * unit - centres).abs().max() <= unit / 2 * (1 + 1e-9)
@@ -47,7 +47,7 @@ def test_the_nearest_centre_is_that_of_exact_arithmetic(d, size):
 @pytest.mark.parametrize("width", [12, 16_470, 300_000])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_no_record_is_longer_than_the_radius_however_wide(width, sparse):
-    """Computed again in float64 from what each adds by itself; without the cut towards 0 some would be longer."""
+    """Sums are computed again in float64 from single records; without the cut towards 0 some would be longer."""
     generator = torch.Generator().manual_seed(width)
     records = torch.rand(4, width, generator=generator) + torch.tensor([0.0, 1.0, 100.0, 1e30])[:, None]
     records = torch.cat([records, records.half().float(), torch.full((1, width), 3e38)])
@@ -85,7 +85,7 @@ def test_places_that_a_sparse_row_holds_twice_are_added_up():
 
 
 def test_frequencies_of_many_turns_are_refused_only_where_sums_would_not_be_exact():
-    """Of a few columns what is beyond a whole turn is cut off: multiples of the grid turn as before."""
+    """Whole turns are cut off frequencies of a few columns: multiples of the grid turn as before."""
 
     def features(m, scale):
         return FourierFeatures(torch.full((m,), scale), 2, 1.0, torch.Generator().manual_seed(0))
@@ -99,7 +99,7 @@ def test_frequencies_of_many_turns_are_refused_only_where_sums_would_not_be_exac
 
 @pytest.mark.parametrize(("levels", "m"), [(1, 300), (1, 5_000), (4, 300), (255, 300)])
 def test_bytes_are_split_like_the_numbers_that_they_stand_for(levels, m):
-    """They are taken as whole numbers as they are; beside cosines in float64, and sums of fractions."""
+    """Bytes are taken as they are; the results equal cosines in float64, and sums of fractions."""
     generator = torch.Generator().manual_seed(levels)
     bytes_ = torch.randint(0, levels + 1, (40, m), generator=generator, dtype=torch.uint8)
     own, plain = store_of(bytes_, scale=levels), bytes_.double() / levels
@@ -108,7 +108,7 @@ def test_bytes_are_split_like_the_numbers_that_they_stand_for(levels, m):
     found = features._multiples(own.stretch(rows), own).double() * features.unit
     angles = 2 * np.pi * plain[rows] @ features._turns
     torch.testing.assert_close(found, torch.cat([angles.cos(), angles.sin()], dim=1) / 15**0.5, atol=1e-3, rtol=0)
-    # Some are shortened.
+    # Some records are shortened.
     clusters, radius = torch.arange(40) % 3, float(plain.norm(dim=1).median())
     short = plain * (radius / plain.norm(dim=1)).clamp(max=1.0)[:, None]
     expected = torch.stack([short[clusters == cluster].sum(dim=0) for cluster in range(3)])

@@ -1,4 +1,4 @@
-"""The private split: what it releases is in range and enough to find clear groups, and it costs what was planned."""
+"""The private split: its releases are in range and enough to find clear groups, and it costs what was planned."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 
 def _split(records, settings, *, multiplier, n, centres=None):
-    """A split whose every access has one merged noise multiplier; 0 is a run without privacy."""
+    """Run a split whose every access has one merged noise multiplier; 0 is a run without privacy."""
     settings = settings.fitted(Layout(units=records.shape[1]))
     stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.specs(n))
     account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
@@ -90,7 +90,7 @@ VARIANTS = {
 def test_every_map_and_start_finds_clear_groups(variant):
     records, labels, centres = _blobs()
     settings = SplitSettings(k=4, iterations=6, **variant)
-    # Public records of the four groups that the data have none of.
+    # Public records of the four groups, none of them in the data.
     public = (centres - 0.05).clamp(0, 1) if settings.start == "public" else None
     split, account = _split(records, settings, multiplier=0.5, n=2000, centres=public)
     account.verify_complete()
@@ -151,7 +151,7 @@ def test_what_cannot_be_split_costs_nothing(wrong, error, words):
 @pytest.mark.parametrize("kernel", ["rbf", "identity"])
 @pytest.mark.parametrize("k", [1, 3])
 def test_records_of_any_type_are_split_alike(kernel, k):
-    """Also where somebody has made 64 bits the type of new tensors."""
+    """The default type of new tensors may also have 64 bits."""
     settings, records = replace(PLANNED, kernel=kernel, k=k), (ROWS > 0.5).to(torch.float32)
     found = []
     others = (torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64, torch.bool, "default")
@@ -174,7 +174,7 @@ def test_shares_of_one_access_add_up():
 
 
 def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
-    """Of 4,000 drawn in 64 of 70: its length by chance is off by 1 part in 600 (one deviation), and never by 5 of those."""
+    """4,000 draws in 64 of 70: the length is off by 1 part in 600 by chance (one deviation), and never by 5 of those."""
     settings, n = SplitSettings(k=5, features=70, dimensions=64), 900
     spec = settings.specs(n)[1]
     plan = Plan((Stage(spec.access(3.0), spec.count, 0.5),), 1.0, 1e-5, max_rows=2)

@@ -20,12 +20,12 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.sampling.lots import Lot
 
-# Records of a family: a shape of real numbers, or of indices below the number of entries.
+# Records of a family are real numbers, or indices below this number of entries.
 ENTRIES = 6
 
 
 class Case:
-    """A network, its term, the shape of a record, whether records are indices, and how many components it has."""
+    """A network, its term, the shape and kind of a record (numbers, or indices), and the number of components."""
 
     def __init__(self, network: nn.Module, loss: Callable[[Lot, Tensor], Tensor], shape, *, indices=False, k=1, noise=0):
         self.network, self.term = network.double(), PerRecord(loss, noise=noise)
@@ -51,7 +51,7 @@ class Case:
 
 
 def _of(network: nn.Module, shape, *, indices: bool = False) -> Case:
-    """With randomness of each record's own in its loss."""
+    """Make a case whose loss has randomness of each record's own."""
 
     def loss(lot: Lot, noise: Tensor) -> Tensor:
         y = network(lot.records)
@@ -102,7 +102,7 @@ def _tied_linear() -> nn.Module:
 
 
 class TiedLanguageModel(nn.Module):
-    """Tokens in, positions that are no record's, and an output layer that shares its matrix with the embedding."""
+    """A model of tokens, with positions that no record holds, and an output layer that shares the embedding's matrix."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ class TiedLanguageModel(nn.Module):
 
 
 class Attention(nn.Module):
-    """With a token of its own in front of each record's, as vision transformers have."""
+    """A transformer layer with a learned token in front of each record's, as vision transformers have."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,7 @@ class Attention(nn.Module):
 
 
 class _Outputs(nn.Module):
-    """The outputs of a recurrent layer, whichever dimension it has the records in."""
+    """The outputs of a recurrent layer, with the records in either dimension."""
 
     def __init__(self, layer):
         super().__init__()
@@ -139,7 +139,7 @@ class _Outputs(nn.Module):
 
 
 class _Last(nn.Module):
-    """All that an LSTM gives: outputs, and the states that it ends with."""
+    """All results of an LSTM: outputs, and last states."""
 
     def __init__(self):
         super().__init__()
@@ -151,7 +151,7 @@ class _Last(nn.Module):
 
 
 def _described(classes: int) -> SimpleNamespace:
-    """What the networks of a mixture need to know of a record: units, and two groups if there are classes."""
+    """Describe a record as the networks of a mixture need it: units, and two groups if there are classes."""
     return SimpleNamespace(layout=Layout(units=6, levels=1, groups=(classes, 3) if classes else ()))
 
 
@@ -161,7 +161,7 @@ def _vae(k: int, classes: int, fixed_bias: bool, layers: int = 1, trunk: bool = 
     network = StackedVAE(schema, k, hidden=4, latent=2, **given, generator=generator)
     network.start_at(torch.rand(k, schema.layout.width, generator=generator))
     case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2)
-    # With its closed form; without it, the family has it as "taped".
+    # This term has a closed form; the family has it without one as "taped".
     case.term = network.term
     return case
 
@@ -205,13 +205,13 @@ def _conv(k: int, *, critic: bool) -> Case:
 
 
 def _taped(make: Callable[[], Case]) -> Case:
-    """The same without its closed form."""
+    """Make the same case without its closed form."""
     case = make()
     case.term = dataclasses.replace(case.term, forms=None)
     return case
 
 
-# Models that bring their gradients in closed form.
+# Models with gradients in closed form.
 CLOSED: dict[str, Callable[[], Case]] = {
     **{
         f"vae k={k} classes={classes} fixed_bias={fixed}": lambda k=k, c=classes, f=fixed: _vae(k, c, f)
@@ -252,7 +252,7 @@ def _stacked_twice() -> Case:
     )
 
 
-# Every one of these is served by rules alone.
+# Rules alone serve every one of these.
 RULED: dict[str, Callable[[], Case]] = {
     **CLOSED,
     **{f"convolutional vae k={k}": lambda k=k: _conv(k, critic=False) for k in (1, 3)},

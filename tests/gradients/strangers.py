@@ -1,4 +1,4 @@
-"""Losses as people write them who do not think of privacy, and what becomes of each: the words of a refusal, or none."""
+"""Losses as people write them without a thought of privacy, each with the words of its refusal, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchmetrics import MeanMetric
 
 WIDTH = 6
 # The reasons for which a loss is refused.
-WRITES, LOOKS, TAKES, SHAPES = "writes what", "looks at", "out of torch", "makes a shape"
+WRITES, LOOKS, TAKES, SHAPES = "writes a value", "looks at", "out of torch", "makes a shape"
 BESIDE, KEEPS = "beside it", "an earlier"
 
 
@@ -31,7 +31,7 @@ class Stranger(nn.Module):
     """An autoencoder of records (B, 6) with labels (B,) from 0 to 2."""
 
     refused: str | None = None
-    # What updates a tensor from parameters finds a copy of these for each record with the other engine.
+    # With the other engine, a loss that updates a tensor from parameters finds a copy of these for each record.
     engines = "ghost", "func"
     # True for a loss that draws, so that a lot with another record has other numbers.
     draws = False
@@ -44,7 +44,7 @@ class Stranger(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """What a module has besides."""
+        """Set up the other parts of the module."""
 
     def errors(self, x: Tensor) -> Tensor:
         return (self.decoder(self.encoder(x)) - x).square().sum(dim=1)
@@ -58,7 +58,7 @@ class Stranger(nn.Module):
 
 
 class Annealed(Stranger):
-    """The weight of a term grows with the steps."""
+    """A weight of a term that grows with the steps."""
 
     def loss(self, x, y):
         return self.errors(x) + min(1.0, self.steps / 10) * self.encoder(x).square().sum(dim=1)
@@ -119,7 +119,7 @@ class DropsInAttention(Stranger):
 
 
 class Squares(Stranger):
-    """Powers as people write them, of records and of parameters."""
+    """Powers of records and of parameters, as people write them."""
 
     def loss(self, x, y):
         h = self.encoder(x)
@@ -130,7 +130,7 @@ class Squares(Stranger):
 
 
 class KeptInForward(Stranger):
-    """Forward leaves a value for the loss of the same call."""
+    """A forward pass that leaves a value for the loss of the same call."""
 
     def loss(self, x, y):
         self.code = self.encoder(x)
@@ -376,7 +376,7 @@ class ByPosition(Stranger):
 
 
 class EasyHalf(Stranger):
-    """Learns from the records of the smallest losses."""
+    """A loss that learns from the records of the smallest losses."""
 
     refused = BESIDE
 
@@ -386,7 +386,7 @@ class EasyHalf(Stranger):
 
 
 class Weighted(Stranger):
-    """Divides by how often a label is in the lot."""
+    """A loss divided by the count of a label in the lot."""
 
     refused = BESIDE
 
@@ -430,7 +430,7 @@ class OldFunction(torch.autograd.Function):
 
 
 class MixingBackward(Stranger):
-    """Divides the gradients of a lot by their length, on their way back."""
+    """A function that divides the gradients of a lot by their length, on their way back."""
 
     refused = "generate_vmap_rule"
 
@@ -446,7 +446,7 @@ class Copied(Stranger):
 
 
 class CatchesErrors(Stranger):
-    """Goes another way where a factorisation fails for any record."""
+    """A loss that goes another way where a factorisation fails for any record."""
 
     refused = "goes on after an error"
 
@@ -529,7 +529,7 @@ class SeededForAWhile(Stranger):
 
 
 class DrawsAgain(Stranger):
-    """The same numbers in each lot."""
+    """A loss that draws the same numbers in each lot."""
 
     refused = "torch was seeded"
 
@@ -545,7 +545,7 @@ class DrawsAgain(Stranger):
 
 
 class KeptOnTheWayBack(Stranger):
-    """Scales a loss by what the gradients were, one lot before."""
+    """A loss scaled by the gradients of the lot before."""
 
     refused = KEEPS
 
@@ -576,7 +576,7 @@ class KeptOnTheWayBack(Stranger):
 
 
 class SeededForTheWayBack(KeptOnTheWayBack):
-    """Seeds when no other function of the loss follows, and draws in the backward pass."""
+    """A loss that seeds when no other function of the loss follows, and draws in the backward pass."""
 
     refused = "torch was seeded"
 
@@ -636,7 +636,7 @@ class MaxNorm(Stranger):
 
 
 class FilledWithAValue(Stranger):
-    """vmap's own rule gives the last record's number to all."""
+    """A function whose vmap rule gives the last record's number to all."""
 
     def prepare(self):
         self.register_buffer("table", torch.zeros(4))
@@ -768,7 +768,7 @@ class StateOfAScript(Stranger):
 
 
 class WrittenOverABuffer(Stranger):
-    """Begins a buffer anew, and keeps a value of a record there."""
+    """A module that begins a buffer anew, and keeps a value of a record there."""
 
     refused = WRITES
 
@@ -783,7 +783,7 @@ class WrittenOverABuffer(Stranger):
 
 
 class FrozenGarbage(Stranger):
-    """Hides what it keeps from the collector of garbage."""
+    """A module that hides what it keeps from the garbage collector."""
 
     refused = KEEPS
 
@@ -808,7 +808,7 @@ class HookedOnTheWayBack(Stranger):
 
 
 class RememberingCell(Stranger):
-    """A cell that begins at zeros, and names what it does for a profiler."""
+    """A cell that begins at zeros, and names its work for a profiler."""
 
     engines = ("ghost", "func")
 
@@ -847,7 +847,7 @@ class Overridden(Stranger):
 
 
 class Handled(Overridden):
-    """By the function behind torch's overrides, and an object that is called."""
+    """A call by the function behind torch's overrides, and of an object."""
 
     class Positive:
         def __call__(self, x):
@@ -927,7 +927,7 @@ class Resized(Stranger):
 
 
 class LeastSquares(Stranger):
-    """The residuals of all records are empty where one of them is short of rank."""
+    """A loss of residuals, which are empty for all records where one of them is short of rank."""
 
     refused = "lstsq"
 

@@ -19,14 +19,14 @@ from lightning_dpgen.sampling.lots import Lot
 
 LOTS = {"even": (0, 2, 4, 6), "hollow": (0, 5, 5, 6), "lonely": (0, 0, 1, 1), "as many as positions": (0, 1, 2, 3)}
 FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
-# To torch.func it is the same whether a closed form is there.
+# torch.func does not use closed forms, so it need not run the taped cases, too.
 CASES = {
     f"{name}, by {engine}": (make, ENGINES[engine])
     for name, make in FAMILY.items()
     for engine in ENGINES
     if engine == "ghost" or not name.endswith("taped")
 }
-# Where the first component ends makes a difference to a mixture alone.
+# The end of the first component matters only to a mixture.
 ON_LOTS = [
     pytest.param(make, engine, offsets, id=f"{name}, {lot}")
     for name, (make, engine) in CASES.items()
@@ -40,7 +40,7 @@ def _parameters(network):
 
 
 def _loop(term, lot, noise, parameters):
-    """The gradient of each record by itself, flat."""
+    """Compute the gradient of each record by itself, flat."""
     rows = []
     for i in range(len(lot)):
         alone = tuple(int(i < end) for end in lot.offsets[1:])
@@ -188,32 +188,33 @@ def test_layers_that_mix_records_are_refused_without_a_trainer_too(layer, engine
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["denormals kept", "denormals flushed"])
 def test_no_norm_is_too_small_where_squares_vanish_beside_huge_factors(flushed):
-    """float32 squares below 1e-38 are lost, and of large numbers times small ones the products are not."""
+    """float32 squares below 1e-38 are lost, but products of large numbers and small ones are not."""
     torch.set_flush_denormal(flushed)
     try:
         for tiny, huge in ((9e-20, 7e18), (1e-22, 5e18), (3e-30, 1e15)):
             left, right = torch.full((2, 2, 5), tiny), torch.full((2, 2, 5), huge)
             chains, free = torch.full((3, 5), -tiny), torch.full((3, 5), huge)
-            forms = [
+            kinds = [
                 OuterSum([(left, right)], (5, 5), (5, 5)),
                 OuterSum([(right, left)], (5, 5), (5, 5)),
                 RankOne(left[:, 0], right[:, 0], (5, 5)),
                 CentredRankOne(RankOne(left[:, 0], right[:, 0], (5, 5)), chains, free),
             ]
-            for form in forms:
-                if isinstance(form, CentredRankOne):
+            for factors in kinds:
+                if isinstance(factors, CentredRankOne):
                     exact = left[:, 0, :, None].double() * right[:, 0, None].double() - chains.double().T @ free.double()
                 else:
-                    exact = form.mapped(torch.Tensor.double).materialise()
-                assert (form.norms() >= exact.flatten(1).norm(dim=1) * (1 - 1e-6)).all()
+                    exact = factors.mapped(torch.Tensor.double).materialise()
+                assert (factors.norms() >= exact.flatten(1).norm(dim=1) * (1 - 1e-6)).all()
     finally:
         torch.set_flush_denormal(False)
 
 
 def test_a_record_that_is_not_finite_takes_nothing_of_what_is_shared():
-    form = CentredRankOne(RankOne(torch.ones(2, 2), torch.ones(2, 2), (2, 2)), torch.ones(1, 2), torch.full((1, 2), 0.5))
+    own = RankOne(torch.ones(2, 2), torch.ones(2, 2), (2, 2))
+    factors = CentredRankOne(own, torch.ones(1, 2), torch.full((1, 2), 0.5))
     out = torch.zeros(2, 2)
-    form.weighted_sum(torch.ones(2), torch.tensor([True, False]), out, add=False)
+    factors.weighted_sum(torch.ones(2), torch.tensor([True, False]), out, add=False)
     assert torch.equal(out, torch.full((2, 2), 0.5))
 
 

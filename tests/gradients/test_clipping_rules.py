@@ -34,7 +34,7 @@ NORMS = {
 
 @pytest.fixture
 def rule_on(account_of):
-    """The bound that a rule gives for some norms, at one noise multiplier."""
+    """Find the bound that a rule chooses for some norms, at one noise multiplier."""
 
     def apply(rule, norms, multiplier=1.0, before=None):
         with account_of({**dict.fromkeys(rule.noise_shares, multiplier), "gradient": 1.0}).open("training") as access:
@@ -112,7 +112,7 @@ def test_a_quantile_is_found_and_followed(rule_on):
 
 
 def test_the_count_of_a_quantile_moves_by_half_a_record():
-    """Of a record more, on either side of the bound: this is what its noise is calibrated to."""
+    """One more record, on either side of the bound, moves it by as much as the noise is calibrated to."""
     taken = []
 
     class Access:

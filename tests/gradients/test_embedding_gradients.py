@@ -88,5 +88,5 @@ def test_an_embedding_has_norm_one_and_the_mean_of_its_prior():
     codes = torch.randn(200_000, 3, generator=torch.Generator().manual_seed(1))
     rows = embedding(codes)
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(rows)), rtol=1e-5, atol=0)
-    # A coordinate has a deviation below 1/4, so its mean one of 0.0006: 5.5 of these, for 32 of them a chance of 1e-6.
+    # A coordinate has a deviation below 1/4, so its mean has 0.0006: one of 32 is off by 5.5 of these once in 10^6 runs.
     assert (rows.mean(dim=0) - embedding.of_prior).abs().max() < 5.5 * 0.25 / 200_000**0.5

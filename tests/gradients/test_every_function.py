@@ -20,9 +20,9 @@ from lightning_dpgen.gradients.isolation import Isolation
 
 pytestmark = pytest.mark.slow
 
-# At most of each function.
+# Samples of each function, at most.
 SAMPLES = 40
-# Products round a row by how many rows there are.
+# Products round a row in ways that depend on the number of rows.
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-4, "equal_nan": True}
 
 
@@ -101,7 +101,7 @@ def _faults(operator) -> tuple[int, list[str]]:
                         turned, again = _isolated(function, rows.flip(0)), _isolated(function, rows.clone(), seed=1)
                     except Exception:
                         continue
-                    # Random numbers are private at a run, and go by position.
+                    # Random numbers are private in a run, and go by position.
                     drawn = not all(_alike(found, again, i) for i in range(len(rows)))
                     if not drawn and not all(_alike(found, turned, i, -1 - i) for i in range(len(rows))):
                         faults.append(f"{operator.full_name}: {place}, {tuple(rows.shape)}, by its place in the lot")
@@ -128,7 +128,7 @@ def _in_a_child(operator) -> tuple[int, list[str]]:
 
 
 def test_no_record_changes_the_result_of_another():
-    # Importing it takes seconds.
+    # The import takes seconds.
     from torch.testing._internal.common_methods_invocations import op_db
 
     results = [_in_a_child(operator) for operator in op_db]

@@ -20,7 +20,7 @@ PLAIN = ("one linear", "positions", "wide layer, few positions", "convolution", 
 
 
 def _spread(values, groups):
-    """The variance of what a network says of the records of a group: no sum over its records."""
+    """Make the variance of a network's outputs for the records of a group, which is no sum over its records."""
     held, there = groups.gather(values), groups.mask[:, :, None]
     mean = held.sum(dim=1, keepdim=True) / there.sum(dim=1, keepdim=True).clamp(min=1)
     return torch.where(there, held - mean, 0.0).square().sum(dim=(1, 2)) + held.sum(dim=(1, 2))
@@ -34,7 +34,7 @@ def _term(case, groups):
 
 
 def _group_by_group(case, term, lot, noise, groups):
-    """(m, P) gradients and (m,) losses by plain autograd, of each group's records in a lot of their own."""
+    """Compute gradients (m, P) and losses (m,) by plain autograd, with each group's records in a lot of their own."""
     parameters, rows, losses = [p for p in case.network.parameters() if p.requires_grad], [], []
     for j in range(groups.count):
         members = (groups.index == j).nonzero()[:, 0]
@@ -199,7 +199,7 @@ def test_a_function_with_a_backward_pass_of_its_own():
 
 
 def test_an_auxiliary_network_and_several_passes_do_not_corrupt_a_gradient():
-    """Of another network in the graph nothing is computed, and passes of other sizes count what they are."""
+    """No gradient of another network in the graph is computed, and passes of other sizes are counted right."""
     critic, generator = nn.Linear(3, 1).double(), nn.Linear(2, 3).double()
 
     def loss(lot, noise):
@@ -226,7 +226,7 @@ def test_embeddings_that_change_with_the_lot_are_refused(options):
 
 
 def test_bags_that_are_cut_by_offsets_are_refused():
-    """Their lengths would be shapes."""
+    """The lengths of bags would be shapes."""
     layer, lot = nn.EmbeddingBag(6, 3, mode="sum"), Lot(torch.tensor([[1, 2, 0], [5, 5, 1]]), (0, 2))
     term = PerRecord(lambda lot, _: layer(lot.records.flatten(), torch.tensor([0])).sum(dim=1))
     with pytest.raises(ValueError, match="padded to a fixed length"):

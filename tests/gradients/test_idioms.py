@@ -1,4 +1,4 @@
-"""What people write in PyTorch: the gradients by record are those of a loop over single records, or the loss is refused.
+"""Idioms of PyTorch: the gradients by record are those of a loop over single records, or the loss is refused.
 
 Several of these once gave wrong gradients without a word. Lots of 1 to 12 records: sizes that the networks have themselves.
 """
@@ -19,7 +19,7 @@ from lightning_dpgen.sampling.lots import Lot
 
 
 class Net(nn.Module):
-    """A function of some parameters, layers and records."""
+    """A module from a function of parameters, layers and records."""
 
     def __init__(self, run: Callable[..., Tensor], *layers: nn.Module, shapes=(), buffers=()):
         super().__init__()
@@ -202,7 +202,7 @@ TOO_FEW = {
 @pytest.mark.filterwarnings("ignore:no rule for")
 @pytest.mark.parametrize(("shape", "function"), TOO_FEW.values(), ids=TOO_FEW.keys())
 def test_no_rule_takes_the_lot_for_a_dimension_of_a_record(shape, function):
-    """The engine alone, whose first look at a loss would refuse some of these."""
+    """Call the engine alone, since the first check of a loss would refuse some of these."""
     net = Net(lambda n, x: function(x[0], n.held[0]).sum()[None], shapes=[shape])
     term = PerRecord(lambda lot, _: net(lot.records))
     with pytest.raises((ValueError, RuntimeError)):

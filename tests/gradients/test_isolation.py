@@ -1,4 +1,4 @@
-"""A loss sees one record of a lot: what it makes of that record follows from no other one, or the loss is refused."""
+"""A loss sees one record of a lot: its result for that record does not depend on another one, or the loss is refused."""
 
 import contextlib
 import copy
@@ -12,7 +12,8 @@ from torch import nn
 
 from lightning_dpgen.gradients.clipping import clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.isolation import Isolation, Kept
+from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.kept import Kept
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
@@ -33,11 +34,11 @@ def _outlier(records):
 
 
 def _losses(name, lots, engine):
-    """Of each lot the losses of its first twenty records, and the sum of their clipped gradients."""
+    """Compute for each lot the losses of its first twenty records, and the sum of their clipped gradients."""
     network, found = STRANGERS[name](), []
     term = PerRecord(lambda lot, _: network(*lot.records))
     for records in lots:
-        # What a loss draws is the same in two runs, record for record.
+        # A loss draws the same in two runs, record for record.
         stream = PrivateStream(0)
         gradients = term_gradients(network, term, Lot(records, (0, len(records[1]))), stream, engine=engine)
         out = {p: torch.zeros_like(p) for p in network.parameters() if p.requires_grad}
@@ -56,7 +57,7 @@ def test_a_record_moves_no_other_in_this_lot_or_a_later_one(name, engine):
     disturbed = [*lots[:7], _outlier(lots[7]), *lots[8:]]
     for i, (own, beside) in enumerate(zip(_losses(name, lots, engine), _losses(name, disturbed, engine), strict=True)):
         if STRANGERS[name].draws and i == 7:
-            continue  # numbers of twenty-one records are others than those of twenty
+            continue  # random numbers of twenty-one records differ from those of twenty
         torch.testing.assert_close(own, beside, rtol=1e-5, atol=1e-5)
 
 
@@ -76,7 +77,7 @@ def no_hook_is_left():
 
 
 MATRIX, FILLED = torch.rand(4, 4, generator=torch.Generator().manual_seed(9)), torch.tensor([0, 2])
-# Where the rules of vmap, or how it lays records out in memory, would show one record another, or how many there are.
+# Functions whose vmap rules, or layout in memory, would show a record another one, or the number of records.
 SHOWING = {
     "index_fill": lambda x: torch.zeros(4).index_fill(0, FILLED, x.sum()),
     "index_fill_ of a clone": lambda x: torch.ones(4).index_fill_(0, FILLED, x.sum()),
@@ -100,7 +101,7 @@ def test_a_function_gives_what_it_gives_of_one_record(function, size):
     torch.testing.assert_close(found, torch.stack([function(row) for row in x]), rtol=1e-6, atol=1e-6)
 
 
-# Torch refuses these of one record, and vmap's rules take the lot for a dimension of it.
+# Torch refuses these for one record, and vmap's rules take the lot for a dimension of it.
 SIZE = 4
 TOO_FEW = {
     "layer norm": lambda x: F.layer_norm(x, (SIZE, 3)),
@@ -124,7 +125,7 @@ def test_what_torch_refuses_of_one_record_is_refused_of_each(function):
         Isolation(SIZE).run(function, x)
 
 
-# Tensors whose numbers were not set.
+# Tensors whose numbers are not set.
 UNSET = {
     "empty": lambda x: torch.empty(300),
     "empty_like": lambda x: torch.empty_like(x),
@@ -151,7 +152,7 @@ MASK = torch.rand(5, 3, 3, generator=torch.Generator().manual_seed(8)) > 0.3
 BAGS = torch.tensor([[0, 1], [2, 2], [3, 0], [1, 1], [2, 3]])
 RECURRENT = nn.LSTM(4, 2, batch_first=True)
 TABLES = {mode: nn.EmbeddingBag(4, 3, mode=mode, padding_idx=0) for mode in ("sum", "mean")}
-# Functions of a lot of records, labels, masks and bags, for which vmap has no rule, a slow one, or ours stands in.
+# Functions of a lot of records, labels, masks and bags, for which vmap has no rule or a slow one, or which we replace.
 FUNCTIONS = {
     "cross entropy": lambda x, y, *_: F.cross_entropy(x[:, 0], y, reduction="none"),
     "its mean": lambda x, y, *_: F.cross_entropy(x[:, 0], y)[None],
@@ -257,7 +258,7 @@ WRITES = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 def test_nothing_is_written_into_a_tensor_that_outlives_the_call(write):
-    """Whatever the shapes are, and where the lot is as large as the tensor: it keeps its numbers, or loses them all."""
+    """A tensor of any shape, also one as large as the lot, keeps its numbers or loses them all."""
     for shape in [(), (1,), (3,), (1, 3), (3, 1), (3, 3)]:
         for size in (1, 3):
             for operand in OPERANDS.values():
@@ -318,7 +319,7 @@ def test_a_refusal_leaves_torch_as_it_was():
 
 
 def test_a_seed_is_noticed_where_no_other_function_follows():
-    """The backward pass might draw from it."""
+    """The backward pass might draw from the seeded generator."""
 
     def seeded(x):
         drawn = x + torch.rand(1)

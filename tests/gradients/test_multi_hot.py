@@ -1,4 +1,4 @@
-"""Wide records as the places of their ones give what the same records written out give, to rounding."""
+"""Wide records as the places of their ones give the same results as the records written out, to rounding."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ def test_lots_are_those_written_out(seed, count, classes):
     sizes = random.integers(0, 3, size=count, endpoint=True)
     places = [random.choice(400, size, replace=False) for size in sizes]
     rows, items = np.repeat(np.arange(count), sizes), np.concatenate([*places, np.zeros(0, np.int64)])
-    # An entry of 0 is none.
+    # An entry of 0 is no place.
     values = random.integers(0, 1, size=len(items), endpoint=True).astype(np.uint8)
     units = scipy.sparse.csr_array((values, (rows, items)), shape=(count, 400))
     labels = random.integers(0, classes, size=count) if classes else None
@@ -62,15 +62,15 @@ def test_gradients_are_those_of_the_records_written_out(groups, k, offsets, fixe
     for p in network.parameters():
         if not p.requires_grad:
             continue
-        forms = [g._forms[p] for g in both]
-        torch.testing.assert_close(*(form.materialise() for form in forms))
-        torch.testing.assert_close(*(form.norms() for form in forms))
-        torch.testing.assert_close(*(form.project(p.detach()) for form in forms))
+        each = [g._factors[p] for g in both]
+        torch.testing.assert_close(*(factors.materialise() for factors in each))
+        torch.testing.assert_close(*(factors.norms() for factors in each))
+        torch.testing.assert_close(*(factors.project(p.detach()) for factors in each))
         sums = []
-        for form in forms:
+        for factors in each:
             out = torch.ones_like(p)
-            form.weighted_sum(weights, silenced, out, add=True)
-            form.weighted_sum(weights, None, out, add=True)
+            factors.weighted_sum(weights, silenced, out, add=True)
+            factors.weighted_sum(weights, None, out, add=True)
             sums.append(out)
         torch.testing.assert_close(*sums)
 

@@ -1,4 +1,4 @@
-"""What a loss draws comes from no public generator, and is no reason to refuse it."""
+"""A loss draws from no public generator, and its draws are no reason to refuse it."""
 
 import random
 
@@ -15,7 +15,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
-# Of (B, 4) positive numbers that depend on records and parameters.
+# Functions of positive numbers (B, 4) that depend on records and parameters.
 DRAWN = {
     "rand": lambda x: x * torch.rand(len(x), 4),
     "rand of a tuple": lambda x: x * torch.rand((len(x), 4)),
@@ -57,7 +57,7 @@ def _net():
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN.keys())
 def test_a_loss_that_draws_depends_on_no_other_record(draw):
-    """Its numbers are held still while records are compared; afterwards they are each record's own, and private."""
+    """Random numbers are held still while records are compared; afterwards they are each record's own, and private."""
     net = _net()
     term = PerRecord(lambda lot, _: draw(net(lot.records).exp()).flatten(1).sum(dim=1))
     check_exact(ghost_gradients, net, term, Lot(torch.rand(3, 3), (0, 3)), torch.zeros(3, 0))
@@ -72,7 +72,7 @@ def _state():
 
 @pytest.mark.parametrize("kind", ["records", "groups", "one by one"])
 def test_no_public_seed_decides_what_a_loss_draws(kind):
-    """Nor are the public generators consumed, the comparison at the first lot included."""
+    """The public generators are not consumed either, not even by the comparison at the first lot."""
     net, drawn = _net(), []
 
     def loss(lot, _, *groups):

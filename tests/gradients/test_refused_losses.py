@@ -1,4 +1,4 @@
-"""Losses that would carry something of other records past the clipping are refused, and the network is as it was."""
+"""Losses that would carry numbers of other records past the clipping are refused, and the network stays as it was."""
 
 import functools
 import gc
@@ -29,7 +29,7 @@ def _gradients(network, loss, records=RECORDS, kind=PerRecord):
 
 
 class Writes(nn.Module):
-    """Keeps what it has seen of its input in a parameter, as initialisations from data do."""
+    """A layer that keeps what it has seen of its input in a parameter, as initialisations from data do."""
 
     def __init__(self, write):
         super().__init__()
@@ -132,7 +132,7 @@ def test_a_lot_that_cannot_tell_does_not_settle_it(records):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["records", "groups", "components"])
 def test_how_often_a_loss_is_called_follows_from_no_record(kind, engine):
-    """Its own counter would know of lots, components and groups without a record, or how the engine was looked at."""
+    """The counter of a loss would tell lots, components and groups without a record, or how the engine was checked."""
 
     class Counting(nn.Linear):
         def __init__(self):
@@ -161,7 +161,7 @@ def test_how_often_a_loss_is_called_follows_from_no_record(kind, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("first", [0, 1, 3, 7])
 def test_words_need_not_begin_at_zero(first, engine):
-    """A counter at the end of the loss is no wiser where made-up words would end the call before it."""
+    """A counter at the end of a loss learns no more where words of a probe record would end the call before it."""
 
     class Counting(nn.Embedding):
         calls = 0
@@ -276,7 +276,7 @@ def test_nothing_of_a_lot_is_held_once_its_gradients_are_dropped():
 
 
 class Remembers(nn.Module):
-    """Gives what it gave the last time, as a cache that is never emptied."""
+    """A module that returns what it returned the last time, as a cache that is never emptied does."""
 
     def __init__(self):
         super().__init__()

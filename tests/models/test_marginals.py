@@ -1,4 +1,4 @@
-"""What a network generates on average, held at released means."""
+"""A network generates released means on average, if its output bias is held at them."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_averages_over_fresh_codes_are_the_targets(layout, strength):
     for c in range(k):
         made = means(codes @ weight[c] + bias[c], layout).mean(dim=0)
         assert ((made - targets[c]).abs() <= 0.007 + 0.01 * targets[c]).all()
-    # The bias of a network whose codes make no difference is no answer where they make one.
+    # The bias of a network whose codes make no difference is wrong where they make one.
     if strength == 6.0:
         flat = held_bias(lambda z, _: torch.zeros(len(z), layout.width), bias, targets, torch.zeros(k), latent, layout)
         wrong = means(codes @ weight[0] + flat[0], layout).mean(dim=0)
@@ -64,7 +64,7 @@ def test_nothing_is_nothing_and_all_is_all():
 
 
 def test_noise_that_explains_a_difference_moves_little_and_a_real_one_is_put_right():
-    """1,000 units at 0.2, of which the released means are off by their noise of 0.05, or besides by what is real."""
+    """1,000 units at 0.2, whose released means are off by their noise of 0.05, or by a real difference besides."""
     layout, noise = Layout(units=1000, levels=1), torch.tensor([0.05])
     generator = torch.Generator().manual_seed(5)
     right = torch.full((1, 1000), 0.2)
@@ -98,7 +98,7 @@ def test_networks_hold_and_their_bias_alone_moves(made):
 
 
 def test_rare_sizes_of_baskets_are_not_made_up():
-    """Where a start has to leave every size a chance, what is released has the shares that were measured."""
+    """A released network has the measured shares, also where its start had to leave every size a chance."""
     schema = BasketSchema([str(i) for i in range(30)], max_items=20)
     layout = schema.layout
     targets = torch.zeros(1, layout.width)

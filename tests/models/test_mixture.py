@@ -1,4 +1,4 @@
-"""How many records of each component a sample holds, and in which order."""
+"""The numbers and the order of the components' records in a sample."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ WEIGHTS = torch.tensor([0.0, 0.35, 0.0, 0.6, 0.05, 0.0])
 
 
 def a_mixture(weights=WEIGHTS):
-    """Of pixels of which one is lit, each component's own."""
+    """Make a mixture of pictures in which each component lights a pixel of its own."""
     network = StackedProducts(ImageSchema(1, len(weights), levels=1), k=len(weights))
     network.means.copy_(torch.eye(len(weights)))
     return Mixture(network, weights)
@@ -33,14 +33,14 @@ def test_weights_that_are_none_are_refused(weights):
 
 @pytest.mark.parametrize("n", [0, 1, 7, 100, 12_345])
 def test_each_component_has_its_share_give_or_take_one(n):
-    """Independent draws of 12,345 would be off by 50 and more."""
+    """The counts of 12,345 independent draws would be off by 50 and more."""
     for seed in range(20):
         counts = np.bincount(components(n, seed), minlength=len(WEIGHTS))
         assert (np.abs(counts - n * WEIGHTS.numpy()) < 1.0 + 1e-3).all() and (counts[WEIGHTS == 0.0] == 0).all()
 
 
 def test_every_place_has_each_component_with_its_weight():
-    """Of 4,000 samples of three, at each place: off by 5 of its deviations once in a million times."""
+    """4,000 samples of three: the share at each place is off by 5 of its deviations once in a million times."""
     drawn = np.stack([components(3, seed) for seed in range(4000)])
     for place in drawn.T:
         shares = np.bincount(place, minlength=len(WEIGHTS)) / len(place)

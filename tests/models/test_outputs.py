@@ -1,4 +1,4 @@
-"""From a network's numbers to records and back, for layouts of all sorts."""
+"""Records from a network's numbers and back, for layouts of all sorts."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ SIZED = BasketSchema(tuple(range(40)), max_items=25)
 @given(n=st.integers(0, 30), seed=st.integers(0, 2**31), certain=st.booleans())
 @settings(max_examples=20)
 def test_as_many_units_are_ones_as_their_group_says(n, seed, certain):
-    """Also where units are 0 or 1 for certain; what comes of it are records of the schema, and again with the same seed."""
+    """Units may also be 0 or 1 for certain; draws are records of the schema, and the same with the same seed."""
     layout, generator = SIZED.layout, torch.Generator().manual_seed(seed)
     given_means = torch.rand(n, layout.width, generator=generator)
     given_means = given_means.round() if certain else given_means

@@ -9,12 +9,12 @@ from scipy.stats import chisquare
 
 from lightning_dpgen.models.successive import successive_sample
 
-# The first is drawn with ease, the second has an item that takes nearly all draws, so that most rows end in the race.
+# The first is drawn with ease; the second has an item that takes nearly all draws, so that most rows end in the race.
 RATES = {"even": [1.0, 2.0, 3.0, 4.0, 0.5], "one of nearly all": [1.0, 2.0, 3000.0, 4.0, 0.5]}
 
 
 def _shares(rates, size):
-    """Of each set, by its bits: the sum over its orders of the chances of each item among those that are left."""
+    """Compute the chance of each set, by its bits: the sum over its orders of each item's chance among those left."""
     shares = np.zeros(2 ** len(rates))
     for order in permutations(range(len(rates)), size):
         chance, left = 1.0, sum(rates)
@@ -41,7 +41,7 @@ def test_every_set_has_its_share(name):
         for other, fits in ((rates, True), (RATES["even"][::-1], False)):
             shares = _shares(other, size)
             assert not found[shares == 0].any()
-            # Few of what is rare: taken together.
+            # Rare sets are taken together.
             rare = shares * found.sum() < 10
             counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (found, shares * found.sum()))
             seen = expected > 0

@@ -1,4 +1,4 @@
-"""Declared symmetries of pictures: how far pictures move, what is upright, and what a record can change through it."""
+"""Declared symmetries of pictures: the size of changes, upright pictures, and what a record can change through these."""
 
 import math
 
@@ -21,7 +21,7 @@ SIDE = 21
 
 
 def blobs(n, y, x):
-    """A round spot y below and x right of the middle."""
+    """Make a round spot y below and x right of the middle."""
     rows, columns = torch.meshgrid(torch.arange(SIDE) - 10.0, torch.arange(SIDE) - 10.0, indexing="ij")
     return torch.exp(-((rows - y).square() + (columns - x).square()) / 4.0)[None, ..., None].repeat(n, 1, 1, 1)
 
@@ -33,7 +33,7 @@ def centres(pictures):
 
 
 def leaning(n, seed=0):
-    """Thick strokes of any direction and length, in whole levels."""
+    """Draw thick strokes of any direction and length, in whole levels."""
     random = np.random.default_rng(seed)
     pictures = np.zeros((n, 16, 14))
     for picture in pictures:
@@ -43,7 +43,7 @@ def leaning(n, seed=0):
 
 
 def by_hand(picture):
-    """Upright by loops: the slope of columns on rows of ink, and each row moved by it."""
+    """Compute `upright` by loops: the slope of columns on rows of ink, and each row moved by it."""
     mass = picture.sum()
     rows, columns = np.indices(picture.shape)
     y, x = (picture * rows).sum() / mass, (picture * columns).sum() / mass
@@ -71,7 +71,7 @@ def test_the_seed_decides_and_values_stay_where_they_are(name):
 
 
 MOVED = {
-    # Of a spot 6 below the middle (y) or right of it: by how much its centre moves down and right.
+    # The moves, down and right, of the centre of a spot 6 below the middle (y) or right of it.
     "shift": (Symmetries(shift=1.0 / SIDE), (0.0, 0.0), (1.0, 1.0)),
     "turn": (Symmetries(turn=6.0), (6.0, 0.0), (0.0, math.radians(6.0) * 6.0)),
     "shear": (Symmetries(shear=0.15), (6.0, 0.0), (0.0, 0.9)),
@@ -127,7 +127,7 @@ def test_pictures_without_a_slant_stay_as_they_are(channels):
     row[4], dot[2, 3] = 1.0, 0.3
     plain = torch.stack([torch.zeros_like(row), row, dot])
     torch.testing.assert_close(upright(plain), plain)
-    # A constant one but for what comes in from beyond the edges, where there is no ink.
+    # A constant picture stays constant except near the edges, beyond which there is no ink.
     torch.testing.assert_close(upright(torch.ones(1, 9, 8, channels).double()), torch.ones(1, 9, 8, channels).double())
 
 
@@ -157,7 +157,7 @@ def recipe(**changed):
 
 
 def test_one_record_moves_statistics_by_their_bounds_at_most():
-    """Of records that are longer than the radius, upright or not, and of what may be longest; some reach the bound."""
+    """Records may be longer than the radius, upright or not, or as long as can be; some reach the bound."""
     random = np.random.default_rng(0)
     units = np.concatenate([
         (leaning(20) * 255).reshape(20, -1).numpy(), random.integers(0, 256, (10, 224)), np.full((1, 224), 255),

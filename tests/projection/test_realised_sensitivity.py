@@ -1,4 +1,4 @@
-"""No neighbour moves what is released by more than is declared, and some neighbour moves it by at least 95 % of that."""
+"""No neighbour moves a release by more than is declared, and some neighbour moves it by at least 95 % of that."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 
 def _moved(projection, before, after, norm):
-    """How far the exact release moves between two tables that differ in one row."""
+    """Measure the move of the exact release between two tables that differ in one row."""
     around = np.random.default_rng(5).normal(size=(3, projection.d))
     exact = [projection._exact(np.vstack([around, row]))[0] for row in (before, after)]
     assert np.array_equal(exact[0][:3], exact[1][:3]), "the other rows do not move"
@@ -25,7 +25,7 @@ def _moved(projection, before, after, norm):
 
 
 def _worst_direction(matrix, norm, random):
-    """Of |vP| over |v|_2 = 1: over all sign vectors where they are few, else by ascent from several starts."""
+    """Find the largest |vP| over |v|_2 = 1: over all sign vectors if these are few, else by ascent from several starts."""
     best, k = None, matrix.shape[1]
     if norm == 1 and k <= 12:
         signs = np.array(list(itertools.product([-1.0, 1.0], repeat=k)))
@@ -44,7 +44,7 @@ def _worst_direction(matrix, norm, random):
 
 
 def _pairs(projection, norm, random):
-    """Neighbours that may be bad: along the worst direction or the worst column, at the border, beyond it, anywhere."""
+    """Give neighbours that may be bad: along the worst direction or column, at the border, beyond it, anywhere."""
     around, d = projection.neighbourhood, projection.d
     centre = np.zeros(d) if projection.centre is None else projection.centre
     if around.unit == "row":
@@ -147,7 +147,7 @@ def test_sparse_rows_are_treated_like_dense_ones(unit, centre):
     random = np.random.default_rng(0)
     dense = random.normal(size=(50, 9)) * (random.random((50, 9)) < 0.3)
     sparse = scipy.sparse.coo_array(dense)
-    # A value in two parts, and a zero that is written down.
+    # A value in two parts, and a stored zero.
     order = np.argsort(np.concatenate([sparse.coords[0]] * 2 + [[0]]), kind="stable")
     columns = np.concatenate([sparse.coords[1]] * 2 + [[3]])[order]
     data = np.concatenate([sparse.data / 2, sparse.data / 2, [0.0]])[order]

@@ -1,4 +1,4 @@
-"""Recovered distances are unbiased, as far off as the formula says, and inside their interval as often as it says."""
+"""Recovered distances are unbiased, vary as the formula says, and are inside their interval as often as it says."""
 
 import math
 
@@ -17,7 +17,7 @@ DRAWS = 3000
 
 
 def _noise(kind, k, scale, draws, seed):
-    """Noise of pairs of rows (draws, 2, k) by numpy, from the law in the docstring and not from the package."""
+    """Draw the noise of pairs of rows (draws, 2, k) by numpy, from the law in the docstring and not by the package."""
     random = np.random.default_rng(seed)
     shape = (draws, 2, k)
     if kind == "laplace":
@@ -37,7 +37,7 @@ def _estimates(kind, noise, d, k, scale, a):
 
 
 def _within(sample, mean, variance):
-    """Whether mean and variance fit, each by a test of false-alarm chance 1e-5 (normal, with the sample's own error)."""
+    """Test that mean and variance fit, each with a false-alarm chance of 1e-5 (normal, with the sample's own error)."""
     z = 4.4
     spread = sample.var()
     error = math.sqrt(max(((sample - sample.mean()) ** 4).mean() - spread**2, 0.0) / len(sample))
@@ -55,7 +55,7 @@ def test_mean_and_variance(kind, noise):
     recovery, sample = _estimates(kind, noise, d, k, 0.6, a)
     variance = recovery.variance(16.0)
     if kind in ("rademacher", "hashed"):
-        # The formula is for the worst a; of this one a known part is missing.
+        # The formula is for the worst a; this one lacks a known part of it.
         variance -= distortion(kind, d, k) * (a**4).sum()
     assert _within(sample, 16.0, variance) == (True, True)
 
@@ -120,7 +120,7 @@ def test_neighbours_come_in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_what_is_released_has_the_noise_that_recovery_takes_off(noise):
-    """End to end: the mean recovered distance of many pairs, and not that of sqrt 2 as much or as little noise."""
+    """End to end, the mean recovered distance of many pairs fits, and not that of sqrt 2 times more or less noise."""
     d, n = 6, 40_000
     rows = np.zeros((n, d))
     rows[: n // 2, 0] = 2.0

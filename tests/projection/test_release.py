@@ -1,4 +1,4 @@
-"""A projection spends its budget once, on rows that it has checked, and says what it could not protect."""
+"""A projection spends its budget once, on checked rows, and says what it could not protect."""
 
 import math
 
@@ -155,7 +155,7 @@ def test_fit_looks_at_no_row():
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["row", "element"])
 def test_the_expected_error_is_the_error(unit):
-    """Of several options, over draws of matrix and noise; 20 % is four standard errors of a standard deviation of 400."""
+    """Errors of options fit over draws of matrix and noise; 20 % is four standard errors of a standard deviation of 400."""
     d, a = 20, np.random.default_rng(0).normal(size=20)
     a *= 5.0 / np.linalg.norm(a)
     neighbourhood = Neighbourhood(unit, distance=1.0)

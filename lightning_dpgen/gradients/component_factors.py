@@ -1,0 +1,122 @@
+"""Gradients with respect to a stack of k tensors, one a component."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_dpgen.gradients.factors import GradientFactors
+
+
+@dataclass
+class OneComponent(GradientFactors):
+    """Gradients with respect to a stack of k tensors, of which each record touches one: that of its component.
+
+    Args:
+        single: the gradients with respect to that one tensor; records are sorted by component.
+        offsets: k + 1 positions; the records of component c are ``offsets[c]`` to ``offsets[c + 1]``.
+    """
+
+    single: GradientFactors
+    offsets: Sequence[int]
+
+    @property
+    def components(self) -> int:
+        """The number of tensors, k."""
+        return len(self.offsets) - 1
+
+    def norms(self) -> Tensor:
+        return self.single.norms()
+
+    def rows(self) -> list[Tensor]:
+        return self.single.rows()
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        if len(self.offsets) == 2:
+            self.single.weighted_sum(weights, silenced, out[0], add=add)
+            return
+        for c, (start, end) in enumerate(itertools.pairwise(self.offsets)):
+            if start == end:
+                if not add:
+                    out[c].zero_()
+                continue
+            part = self.single.mapped(lambda x, start=start, end=end: x[start:end])
+            quiet = None if silenced is None else silenced[start:end]
+            part.weighted_sum(weights[start:end], quiet, out[c], add=add)
+
+    def materialise(self) -> Tensor:
+        each = self.single.materialise()
+        out = each.new_zeros(len(each), len(self.offsets) - 1, *each.shape[1:])
+        for c, (start, end) in enumerate(itertools.pairwise(self.offsets)):
+            out[start:end, c] = each[start:end]
+        return out
+
+
+@dataclass
+class OneComponentMixed(GradientFactors):
+    """Gradients as of `OneComponent`, with factors of its own kind for each component.
+
+    Args:
+        each: k, the gradients of the records of each component.
+        sizes: k, the number of records of each component.
+    """
+
+    each: Sequence[GradientFactors]
+    sizes: Sequence[int]
+
+    @property
+    def components(self) -> int:
+        """The number of tensors, k."""
+        return len(self.each)
+
+    def norms(self) -> Tensor:
+        return torch.cat([factors.norms() for factors in self.each])
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        quiet = [None] * len(self.sizes) if silenced is None else silenced.split(list(self.sizes))
+        for c, (factors, own) in enumerate(zip(self.each, weights.split(list(self.sizes)), strict=True)):
+            factors.weighted_sum(own, quiet[c], out[c], add=add)
+
+    def materialise(self) -> Tensor:
+        each = [factors.materialise() for factors in self.each]
+        return torch.cat([F.pad(x[:, None], [0, 0] * (x.dim() - 1) + [c, len(each) - 1 - c]) for c, x in enumerate(each)])
+
+    def project(self, onto: Tensor) -> Tensor:
+        return torch.cat([factors.project(onto[c]) for c, factors in enumerate(self.each)])
+
+
+@dataclass
+class AllComponents(GradientFactors):
+    """Gradients with respect to a stack of k tensors, any of which a row may touch.
+
+    Args:
+        each: k, the gradients with respect to each tensor.
+    """
+
+    each: Sequence[GradientFactors]
+
+    def norms(self) -> Tensor:
+        if len(self.each) == 1:
+            return self.each[0].norms()
+        return torch.stack([factors.norms().double() for factors in self.each]).square_().sum(dim=0).sqrt_()
+
+    def rows(self) -> list[Tensor]:
+        return self.each[0].rows() if len(self.each) == 1 else []
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        for c, factors in enumerate(self.each):
+            factors.weighted_sum(weights, silenced, out[c], add=add)
+
+    def materialise(self) -> Tensor:
+        return torch.stack([factors.materialise() for factors in self.each], dim=1)
+
+    def project(self, onto: Tensor) -> Tensor:
+        return sum(factors.project(onto[c]) for c, factors in enumerate(self.each))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
+        return AllComponents([factors.mapped(change) for factors in self.each])

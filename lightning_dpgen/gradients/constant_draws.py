@@ -1,0 +1,95 @@
+"""A mode in which torch's random functions return constants, so that two calls of a loss can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+# Relative tolerances for a loss and for the norm of its gradient; the second where autocast computes in half precision.
+_TOLERANCE, _MIXED = 1e-3, 0.1
+
+
+def _first_of(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x
+
+
+def _without_dropout(function: Callable, place: int, name: str) -> Callable:
+    """Return the function with its argument for dropout, by place or by name, set to 0."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        elif name in kwargs:
+            kwargs[name] = 0.0
+        return function(*args, **kwargs)
+
+    return call
+
+
+_CONSTANT: dict[Callable, Callable] = {
+    torch.rand: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
+    torch.randn: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
+    torch.rand_like: lambda x, **_: torch.full_like(x, 0.5),
+    torch.randn_like: lambda x, **_: torch.full_like(x, 0.5),
+    torch.randint_like: lambda x, *_, **__: torch.zeros_like(x),
+    torch.normal: lambda mean, std, *_, **__: mean + 0.5 * std,
+    torch.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    Tensor.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    torch.binomial: lambda count, p, *_, **__: count * p.round(),
+    torch._standard_gamma: _first_of,
+    torch._sample_dirichlet: lambda x, *_, **__: x / x.sum(-1, keepdim=True),
+    Tensor.normal_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.uniform_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.bernoulli_: lambda x, *_, **__: x.fill_(1.0),
+    Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.cauchy_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.log_normal_: lambda x, *_, **__: x.fill_(0.5),
+    Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
+    Tensor.random_: lambda x, *_, **__: x.zero_(),
+    torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
+    torch.randint: lambda *a, **k: torch.zeros(_size(a[-1:] if "size" not in k else a, k), dtype=torch.long),
+    torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
+    torch.poisson: lambda x, *_, **__: x.round(),
+    F.gumbel_softmax: lambda x, tau=1.0, hard=False, eps=0.0, dim=-1: (x / tau).softmax(dim),
+    F.rrelu: lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
+    **dict.fromkeys(
+        (
+            F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout,
+            torch.dropout_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+        ),
+        _first_of,
+    ),
+    F.scaled_dot_product_attention: _without_dropout(F.scaled_dot_product_attention, 4, "dropout_p"),
+    F.multi_head_attention_forward: _without_dropout(F.multi_head_attention_forward, 10, "dropout_p"),
+    **{f: _without_dropout(f, 5, "dropout") for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
+}  # fmt: skip
+
+
+class ConstantDraws(TorchFunctionMode):
+    """A mode in which torch's random functions return constants.
+
+    Attributes:
+        tolerance: the relative difference that results computed within it may have.
+    """
+
+    tolerance = _TOLERANCE
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        # The loss may turn on autocast itself.
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            self.tolerance = _MIXED
+        return _CONSTANT.get(function, function)(*args, **(kwargs or {}))
+
+
+def _size(args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
+    size = kwargs.get("size", args)
+    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+
+
+def _kind(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: kwargs[name] for name in ("dtype", "device") if name in kwargs}

@@ -1,0 +1,104 @@
+"""Rules of matrix products, and of transposes of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
+from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter
+from lightning_dpgen.gradients.tape_rules.arguments import records_behind, value_of
+
+
+def _matrix(parameter: TracedParameter, pairs, shape: tuple[int, int]) -> tuple[Tensor, GradientFactors]:
+    """Return the gradient with respect to a matrix, or to the matrix that it is the transpose of."""
+    if parameter.transpose_of is None:
+        return parameter.source, outer(pairs, shape, parameter.source.shape)
+    return parameter.transpose_of, outer([(b, a) for a, b in pairs], shape[::-1], parameter.transpose_of.shape)
+
+
+def _rows(x: Tensor, like: Tensor) -> Tensor:
+    """Reshape (B, ..., n) to (B, r, n), in the precision of the parameter."""
+    return x.detach().reshape(x.shape[0], -1, x.shape[-1]).to(like.dtype)
+
+
+def _linear(tape: Tape, input, weight, bias=None):
+    x = records_behind(tape, input, 1, weight, bias)
+    if x is None:
+        return NotImplemented
+
+    def note(gradient):
+        g = _rows(gradient, x if not isinstance(weight, TracedParameter) else weight.source)
+        if isinstance(weight, TracedParameter):
+            yield _matrix(weight, [(g, _rows(x, weight.source))], (g.shape[2], x.shape[-1]))
+        if isinstance(bias, TracedParameter):
+            yield bias.source, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
+
+    return tape.note(lambda: F.linear(x, value_of(weight), value_of(bias)), note)
+
+
+def _matmul(tape: Tape, a, b, *, out=None):
+    if out is not None:
+        return NotImplemented
+    if isinstance(b, TracedParameter) and b.source.dim() <= 2 and (x := records_behind(tape, a, 1)) is not None:
+
+        def note(gradient):
+            g = gradient[..., None] if b.source.dim() == 1 else gradient
+            g, inputs = _rows(g, b.source), _rows(x, b.source)
+            yield _matrix(b, [(inputs, g)], (inputs.shape[2], g.shape[2]))
+
+        return tape.note(lambda: x @ value_of(b), note)
+    if isinstance(a, TracedParameter) and a.source.dim() == 2 and (x := records_behind(tape, b, 1)) is not None:
+        vector = x.dim() == 2
+
+        def note(gradient):
+            g = _rows(gradient if vector else gradient.mT, a.source)
+            inputs = _rows(x if vector else x.mT, a.source)
+            yield _matrix(a, [(g, inputs)], (g.shape[2], inputs.shape[2]))
+
+        return tape.note(lambda: F.linear(x, value_of(a)) if vector else value_of(a) @ x, note)
+    return NotImplemented
+
+
+def _matmul_from_the_right(tape: Tape, b, a):
+    return _matmul(tape, a, b)
+
+
+def _addmm(tape: Tape, input, mat1, mat2, *, beta=1, alpha=1, out=None):
+    if beta != 1 or alpha != 1 or out is not None or not is_hidden(mat1):
+        return NotImplemented
+    product = _matmul(tape, mat1, mat2) if isinstance(mat2, TracedParameter) else mat1 @ mat2
+    return product + input
+
+
+def _transpose(tape: Tape, matrix, *dimensions):
+    """Trace the transpose of a matrix: gradients are carried back by exchanging factors."""
+    if not isinstance(matrix, TracedParameter) or matrix.source.dim() != 2 or matrix.transpose_of is not None:
+        return NotImplemented
+    if dimensions and sorted(d % 2 for d in dimensions) != [0, 1]:
+        return NotImplemented
+    with tape.isolation.outside():
+        return TracedParameter.of(matrix.source.t(), tape, transpose_of=matrix.source)
+
+
+def _permute(tape: Tape, matrix, *dimensions):
+    dimensions = dimensions[0] if len(dimensions) == 1 else dimensions
+    return _transpose(tape, matrix) if tuple(d % 2 for d in dimensions) == (1, 0) else NotImplemented
+
+
+RULES: dict[Callable, Rule] = {
+    F.linear: _linear,
+    torch.addmm: _addmm,
+    Tensor.addmm: _addmm,
+    Tensor.__rmatmul__: _matmul_from_the_right,
+    Tensor.T.__get__: _transpose,
+    Tensor.mT.__get__: _transpose,
+    Tensor.permute: _permute,
+    torch.permute: _permute,
+    **dict.fromkeys((torch.matmul, torch.mm, torch.mv, Tensor.matmul, Tensor.mm, Tensor.mv, Tensor.__matmul__), _matmul),
+    **dict.fromkeys((torch.t, Tensor.t, torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes), _transpose),
+}

@@ -1,0 +1,102 @@
+"""Rules of normalisation within one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_dpgen.gradients.factors import Dense
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter
+from lightning_dpgen.gradients.tape_rules.arguments import records_behind, sum_by_channel, value_of
+
+
+def _summed(gradient: Tensor, shape: Sequence[int], like: Tensor) -> Dense:
+    """Return the gradient (B, *shape) of a tensor that was broadcast, from that of the result (B, ...)."""
+    shape = tuple(shape)
+    gradient = gradient.to(like.dtype)
+    between = gradient.dim() - 1 - len(shape)
+    if between:
+        gradient = gradient.sum(dim=tuple(range(1, 1 + between)))
+    stretched = [i + 1 for i, n in enumerate(shape) if n == 1 and gradient.shape[i + 1] != 1]
+    return Dense(gradient.sum(dim=stretched, keepdim=True) if stretched else gradient)
+
+
+def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias, channels: bool, least: int = 2):
+    """Scale and shift after a normalisation.
+
+    Args:
+        tape, input, weight, bias: as of the function.
+        function: normalises records, and scales and shifts them by a weight and a bias, or None.
+        least: the fewest dimensions of a record.
+        channels: True for one scale and shift for each channel (B, several, channels, ...), at all positions; False for one
+            for each number of a position.
+    """
+    rows = records_behind(tape, input, least, weight, bias)
+    if rows is None:
+        return NotImplemented
+    x, size = rows.flatten(0, 1) if channels else rows, len(rows)
+
+    def total(g: Tensor, like: Tensor) -> Dense:
+        return sum_by_channel(g, size, like) if channels else _summed(g, like.shape, like)
+
+    def note(gradient):
+        if isinstance(weight, TracedParameter):
+            yield weight.source, total(gradient * function(x.detach(), None, None), weight.source)
+        if isinstance(bias, TracedParameter):
+            yield bias.source, total(gradient, bias.source)
+
+    seen = (lambda y: y.unflatten(0, rows.shape[:2])) if channels else None
+    return tape.note(lambda: function(x, value_of(weight), value_of(bias)), note, seen)
+
+
+def _layer_norm(tape: Tape, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    def function(x, w, b):
+        return F.layer_norm(x, normalized_shape, w, b, eps)
+
+    return _normalised(tape, input, function, weight, bias, False, len(normalized_shape))
+
+
+def _rms_norm(tape: Tape, input, normalized_shape, weight=None, eps=None):
+    def function(x, w, _):
+        return F.rms_norm(x, normalized_shape, w, eps)
+
+    return _normalised(tape, input, function, weight, None, False, len(normalized_shape))
+
+
+def _group_norm(tape: Tape, input, num_groups, weight=None, bias=None, eps=1e-5):
+    return _normalised(tape, input, lambda x, w, b: F.group_norm(x, num_groups, w, b, eps), weight, bias, True)
+
+
+def _instance_norm(
+    tape: Tape,
+    input,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    use_input_stats=True,
+    momentum=0.1,
+    eps=1e-5,
+):
+    if running_mean is not None or not use_input_stats:
+        return NotImplemented
+
+    def function(x, w, b):
+        return F.instance_norm(x, None, None, w, b, True, momentum, eps)
+
+    return _normalised(tape, input, function, weight, bias, True)
+
+
+def _batch_norm(tape: Tape, *_, **__):
+    raise ValueError("batch_norm mixes the records of a lot: use group_norm or layer_norm")
+
+
+RULES: dict[Callable, Rule] = {
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+    F.group_norm: _group_norm,
+    F.instance_norm: _instance_norm,
+    F.batch_norm: _batch_norm,
+}
