@@ -202,16 +202,16 @@ def test_persons_and_labels_belong_to_baskets():
     assert reading.persons.tolist() == [0, 0, 1] and reading.encoded.codes[:, 0].tolist() == [1, 0, 1]
     assert read_baskets(baskets, schema, label=labels, person=persons).persons.tolist() == [0, 0, 1]
     frame.loc[3, "person"] = "bob"
-    with pytest.raises(BadRecords, match=r"row 4: the person differs"):
+    with pytest.raises(BadRecords, match=r"row 3 \(from 0\): the person differs"):
         read_baskets(frame, schema, person="person")
     frame.loc[3, ["person", "label"]] = ["ann", "a"]
-    with pytest.raises(BadRecords, match=r"row 4: the label differs"):
+    with pytest.raises(BadRecords, match=r"row 3 \(from 0\): the label differs"):
         read_baskets(frame, schema, person="person")
 
 
 def test_rows_of_a_basket_may_stand_anywhere_and_in_many_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_dpgen.data.files.rows._ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("lightning_dpgen.data.files.rows._BYTES_AT_ONCE", 64)
+    monkeypatch.setattr("lightning_dpgen.data.files.delimited._BYTES_AT_ONCE", 64)
     monkeypatch.setattr("lightning_dpgen.data.baskets.files._BYTES_AT_ONCE", 8)
     schema = BasketSchema(tuple(range(50)), max_items=50)
     baskets = [[i, (i * 7) % 50] for i in range(50)]
@@ -223,6 +223,15 @@ def test_rows_of_a_basket_may_stand_anywhere_and_in_many_blocks(tmp_path, monkey
     for name in ("x.csv", "x.parquet", "x.dat"):
         reading = read_baskets(tmp_path / name, schema)
         assert _sets(reading, schema) == [set(basket) for basket in baskets], name
+
+
+def test_line_breaks_within_quotes_are_part_of_a_field(tmp_path):
+    (tmp_path / "x.csv").write_text('\n\n"b","i"\n"1\n\n2",tea\n"1\n\n2",milk\n3,"milk\n"\n4,"\nbeer"\n')
+    schema = BasketSchema(("tea", "milk"), max_items=2)
+    reading = read_baskets(tmp_path / "x.csv", schema, outside="clamp")
+    assert _sets(reading, schema) == [{"tea", "milk"}, {"milk"}, set()]
+    with pytest.raises(BadRecords, match=r"line 12: the item 'beer'"):
+        read_baskets(tmp_path / "x.csv", schema)
 
 
 def test_names_with_blanks_are_parted_by_commas(tmp_path):
@@ -358,7 +367,7 @@ FILES = {
     "another ending": ("x.xls", "tea", "data.form=lines"),
     "three columns": ("x.csv", "basket,item,price\n1,tea,3\n", r"expected two.*data.columns"),
     "one column": ("x.csv", "item\ntea\n", "expected two"),
-    "a column twice": ("x.csv", "item,item\ntea,milk\n", "'item' stands twice"),
+    "a column twice": ("x.csv", "item,item\ntea,milk\n", "two columns are named 'item'"),
     "a ragged row": ("x.csv", ROWS + "1,tea,milk\n", "line 3: found 3 fields, expected 2"),
     "a row without an id": ("x.csv", ROWS + ",tea\n", "line 3: nothing in the column 'basket'"),
 }
@@ -449,7 +458,7 @@ BAD = {
     "a separator of another kind": (pa.table({"b": [1]}), PLAIN, {"separator": 5}, ValueError, "separator=5"),
     "one column named": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"columns": "b"}, ValueError, "two names"),
     "an empty separator": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"separator": ""}, ValueError, "separator=''"),
-    "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "cannot be read"),
+    "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "holds int, str"),
 }  # fmt: skip
 
 
@@ -491,7 +500,7 @@ def test_whole_numbers_are_found_however_a_table_holds_them():
     numbers = [np.array([1, 2], dtype) for dtype in ("int8", "int64", "uint64", "float32", "float64", "str", "object")]
     for items in [*numbers, pd.Categorical(["1", "2"]), pd.Categorical([1, 2])]:
         assert _sets(read_baskets(pd.DataFrame({"b": [0, 1], "i": items}), NUMBERED), NUMBERED) == wanted
-    with pytest.raises(BadRecords, match="row 2"):
+    with pytest.raises(BadRecords, match=r"row 1 \(from 0\)"):
         read_baskets(pd.DataFrame({"b": [0, 1], "i": [1.0, 2.5]}), NUMBERED)
 
 

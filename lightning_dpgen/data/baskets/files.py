@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
-from lightning_dpgen.data.files.text import check_there, decoded, opened
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.text import UNREADABLE, check_there, damaged, decoded, opened
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
 from lightning_dpgen.sampling.errors import BadRecords
@@ -177,13 +177,11 @@ def _block(texts: list[str], done: int, path: Path, split: Callable, labelled: b
 
 
 def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
-    file = RowFile(source, separator=form.separator)
+    file = rows_of(source, separator=form.separator)
     label = form.label if isinstance(form.label, str) else "label" if form.label else None
     besides = [name for name in (label, form.person) if name is not None]
-    columns = form.columns or [name for name in file.columns if name not in besides]
-    for name in [*besides, *columns]:
-        if name not in file.columns:
-            raise BadRecords(f"{file.where} has no column {shown(name)}: it has {shown(', '.join(file.columns))}")
+    columns = form.columns or file.others(besides)
+    file.check_has([*besides, *columns])
     if len(columns) != 2:
         raise BadRecords(
             f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
@@ -192,12 +190,8 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
     basket, item = columns
     numbers = Numbering()
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
-        for name in (basket, *besides):
-            missing = np.flatnonzero(block.column(name).is_null().to_numpy(zero_copy_only=False))
-            if len(missing):
-                place = block.place(int(missing[0]))
-                raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
-        heads = numbers.of(_simple(block.column(basket), basket, file.where))
+        simple = {name: _simple(block.full_column(name), name, file.where) for name in (basket, *besides)}
+        heads = numbers.of(simple[basket])
         items = _simple(block.column(item), item, file.where)
         # A basket of nothing is a row without an item.
         there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
@@ -206,8 +200,8 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
             items.take(pa.array(there)),
             lambda i, there=there, block=block: block.place(int(there[i])),
             heads,
-            None if label is None else _simple(block.column(label), label, file.where),
-            None if form.person is None else _simple(block.column(form.person), form.person, file.where),
+            None if label is None else simple[label],
+            None if form.person is None else simple[form.person],
             block.place,
         )
 

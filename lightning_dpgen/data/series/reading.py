@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
-from lightning_dpgen.data.files.rows import UNREADABLE, RowFile
-from lightning_dpgen.data.files.text import check_there
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.text import UNREADABLE, check_there
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import (
@@ -96,7 +96,7 @@ def read_series(
         return kept.reading()
     shape = SeriesForm(form, header, separator, columns, label, person, by, day)
     names = None if header is not False else ["label"] * bool(schema.classes) + schema.columns
-    file = RowFile(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
+    file = rows_of(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
     if form == "wide":
         for block in wide_series(file, schema, shape):
             kept.put(block)

@@ -40,6 +40,10 @@ class BadValue(BadRecords):
         self.column, self.row, self.problem = column, row, problem
         super().__init__(f"column {column!r}{'' if row is None else f', row {row}'}: {problem}")
 
+    @classmethod
+    def of(cls, column: str, misfit: Misfit) -> BadValue:
+        return cls(column, misfit.row, f"{misfit.problem}; {misfit.advice}")
+
 
 @dataclass(frozen=True)
 class TableSchema:
@@ -182,7 +186,7 @@ class TableSchema:
             try:
                 chosen, scaled = column.encode(batch.column(column.name), outside == "clamp", counted)
             except Misfit as misfit:
-                raise BadValue(column.name, misfit.row, f"{misfit.problem}; {misfit.advice}") from None
+                raise BadValue.of(column.name, misfit) from None
             except pa.ArrowException as error:
                 # Whatever Arrow cannot do with a type that no rule above has foreseen.
                 problem = f"is {batch.column(column.name).type} and cannot be read as declared; convert it"
