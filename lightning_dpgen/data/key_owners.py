@@ -1,4 +1,4 @@
-"""Which keys are held by whom: categories of a column, items of sets. Private."""
+"""Keys and their owners: categories of a column, items of sets. Private."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeyOwners:
-    """Entries: each says that somebody holds a key. One that stands twice counts once.
+    """Entries, each of which says that an owner holds a key. One that stands twice counts once.
 
     Args:
         codes: (P,) positions in `names`.
@@ -46,7 +46,7 @@ class KeyOwners:
 
     @classmethod
     def of_column(cls, values: Any, owners: np.ndarray | None = None) -> KeyOwners:
-        """The categories of a column of text or whole numbers; missing ones are left out.
+        """Take the categories of a column of text or whole numbers; missing ones are left out.
 
         Args:
             values: (N,) an Arrow array, a pandas series, a numpy array or a list.
@@ -72,7 +72,7 @@ class KeyOwners:
     def of_sets(
         cls, indptr: np.ndarray, codes: np.ndarray, names: Sequence[Any], owners: np.ndarray | None = None
     ) -> KeyOwners:
-        """The items of sets, as the rows of a CSR matrix: those of set i are ``codes[indptr[i]:indptr[i + 1]]``.
+        """Take the items of sets from the rows of a CSR matrix: those of set i are ``codes[indptr[i]:indptr[i + 1]]``.
 
         Args:
             indptr: (N + 1,) where each set begins.
@@ -101,7 +101,7 @@ class KeyOwners:
 
 
 def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream: PrivateStream) -> np.ndarray:
-    """The codes that count when each owner counts once for a code, and for `most` of them, chosen at random.
+    """Return the codes that count when each owner counts once for a code, and for `most` of them, chosen at random.
 
     The choice follows from an owner's own codes and from randomness of its own, so one owner more changes no other's.
 

@@ -12,7 +12,7 @@ LABEL = "label"
 
 
 def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, frozenset[int]]:
-    """The group, and those of its choices, that say that the label has a value; see `Schema.where`.
+    """Return the group, and those of its choices, that say that the label has a value; see `Schema.where`.
 
     Args:
         classes: what the label may be; empty without a label.
@@ -40,7 +40,7 @@ def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, f
 
 
 def label_choices(classes: tuple[Name, ...]) -> dict[str, list[str]]:
-    """What the choices of the label are called, if there is one; see `Schema.choices`.
+    """Return the names of the choices of the label, if there is one; see `Schema.choices`.
 
     Example:
         >>> label_choices((1, 2)), label_choices(())

@@ -1,4 +1,4 @@
-"""How records of any kind are written as numbers: what networks, splits and metrics need to know of them."""
+"""Records of any kind as numbers: all that networks, splits and metrics need to know of them."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """How many numbers a record is."""
+        """The length of a record."""
         return self.units + sum(self.groups)
 
     @property
     def max_ones(self) -> int | None:
-        """How many of a record's numbers are 1 at most, where all others are 0 and few are 1; None where they are not."""
+        """The largest number of ones in a record, where these are few and all else is 0; None where they are not."""
         if self.most is None or _FEW * (self.most + len(self.groups)) > self.width:
             return None
         return self.most + len(self.groups)
@@ -87,7 +87,7 @@ class Encoded:
 
     @classmethod
     def joined(cls, parts: list[Encoded]) -> Encoded:
-        """One after the other; at least one part."""
+        """Join parts, at least one, in their order."""
         first = parts[0].units
         stacked = scipy.sparse.vstack if scipy.sparse.issparse(first) else np.concatenate
         return cls(
@@ -97,7 +97,7 @@ class Encoded:
 
 
 def smallest_integer(most: int) -> np.dtype:
-    """The smallest type of uint8, int16 and int32 that holds 0 to `most`.
+    """Return the smallest type of uint8, int16 and int32 that holds 0 to `most`.
 
     Example:
         >>> smallest_integer(255), smallest_integer(256)

@@ -7,15 +7,15 @@ import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded
 
-# Of splitmix64 (Steele, Lea and Flood 2014).
+# The constants of SplitMix64 (Steele, Lea and Flood 2014).
 _STEP, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
     """Positions (N',) of the records that take part, in order: of each person `max_rows` at most.
 
-    Which ones follows from the records of that person and from nobody else's, as if at random: by a hash of each that is
-    mixed with one of all of them. So a run that goes on finds the same ones, wherever in the file they are.
+    The choice follows from the records of that person alone, as if at random: by a hash of each that is mixed with one
+    of all of them. So a resumed run finds the same ones, wherever in the file they are.
 
     Args:
         encoded: the records.
@@ -45,7 +45,7 @@ def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
 
 
 def _hashes(encoded: Encoded) -> np.ndarray:
-    """(N,) a hash of each record."""
+    """Return a hash (N,) of each record."""
     found, units = np.zeros(len(encoded), np.uint64), encoded.units
     if scipy.sparse.issparse(units):
         rows = np.repeat(np.arange(len(encoded)), np.diff(units.indptr))

@@ -134,7 +134,7 @@ def _baskets(schema: BasketSchema, n: int, file: str) -> PublicSet:
 
 
 def _first(reader: Callable[..., Reading], n: int) -> Callable[[list[Path], Schema, bool], Reading]:
-    """The first n records are for training, those after them held out."""
+    """Take the first n records for training, and hold out those after them."""
 
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
         reading = reader(files[0], schema)
@@ -164,7 +164,7 @@ NAMES = tuple(_SETS)
 
 @cache
 def public_set(name: str) -> PublicSet:
-    """What is publicly known of a set; no record is read.
+    """Return what is publicly known of a set; no record is read.
 
     Raises:
         ValueError: for an unknown name.
@@ -179,7 +179,7 @@ def public_set(name: str) -> PublicSet:
 
 
 def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
-    """The files of a set, not read; arguments as for `load_public_set`.
+    """Return the files of a set, not read; arguments as for `load_public_set`.
 
     Raises:
         MissingData: if one is not there; says where it was looked for.
@@ -199,7 +199,7 @@ def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
 
 
 def load_public_set(name: str, schema: Schema | None = None, *, held_out: bool = False) -> Reading:
-    """Records of a set.
+    """Load the records of a set.
 
     Args:
         name: one of `NAMES`.

@@ -29,7 +29,7 @@ class Records(Store):
     Args:
         schema: what they are, publicly.
         encoded: the records themselves.
-        persons: (N,) whole numbers, whose each record is; None where nobody has several.
+        persons: (N,) whole numbers, the owner of each record; None where no person has several.
 
     Raises:
         BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
@@ -109,7 +109,7 @@ class Records(Store):
         return scipy.sparse.hstack([units, choices], format="csr")
 
     def _joined(self, units: Tensor, codes: Tensor, one: float) -> Tensor:
-        """(B, width) of (B, units) and (B, groups), with this number for a 1."""
+        """Write out (B, units) and (B, groups) as (B, width), with this number for a 1."""
         layout = self.schema.layout
         if not layout.groups:
             return units
@@ -118,12 +118,12 @@ class Records(Store):
         return rows.scatter_(1, self._places(codes), one)
 
     def _written(self, positions: np.ndarray) -> Tensor:
-        """(B, units) in [0, 1]."""
+        """Return the units (B, units) in [0, 1]."""
         units = self._units.take(positions)
         return units if units.dtype == torch.float32 else units.to(torch.float32).div_(self.schema.layout.levels)
 
     def _places(self, codes: Tensor) -> Tensor:
-        """(B, groups) where the 1 of each group is."""
+        """Return the place (B, groups) of the 1 of each group."""
         return codes.to(torch.int64) + torch.tensor([span.start for span in self.schema.layout.spans])
 
     def blocks(self) -> Iterator[Tensor]:
@@ -139,14 +139,14 @@ class Records(Store):
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """What they are kept in."""
+        """The store of the units."""
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]
 
 
 def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:
-    """How many units a record holds, the largest."""
+    """Return the largest number of units that a record holds."""
     held = np.diff(units.indptr) if scipy.sparse.issparse(units) else np.count_nonzero(units, axis=1)
     return int(held.max())
 

@@ -20,7 +20,7 @@ SUFFIXES = (".npy", ".npz", ".parquet")
 
 
 def blobs(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two clusters of unit variance whose centres are 4 apart in a random direction: rows (n, d) and labels (n,).
+    """Draw two clusters of unit variance whose centres are 4 apart in a random direction: rows (n, d) and labels (n,).
 
     Example:
         >>> blobs(6, 2, seed=0)[0].shape
@@ -34,7 +34,7 @@ def blobs(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
-    """The rows of a file (n, d): ``.npy``, ``.npz`` as scipy.sparse.save_npz writes it, or ``.parquet`` of numbers.
+    """Read the rows of a file (n, d): ``.npy``, ``.npz`` as scipy.sparse.save_npz writes it, or ``.parquet`` of numbers.
 
     A ``.npy`` file stays on disk and is read as it is needed.
 

@@ -1,4 +1,4 @@
-"""Baskets survive every way they are written in, nobody's encoding depends on others, and what does not fit is refused."""
+"""Baskets survive every way they are written in, no encoding depends on other records, and what does not fit is refused."""
 
 import gzip
 import io
@@ -33,7 +33,7 @@ universes = st.sampled_from([NAMES, (5, 7, -2, 0, 11), tuple(range(3, 9))])
 
 @st.composite
 def records(draw):
-    """A schema, and baskets of its items with repetitions, labels and persons."""
+    """Draw a schema, and baskets of its items with repetitions, labels and persons."""
     items = draw(universes)
     classes = draw(st.sampled_from([(), ("old", "young"), (1, 2, 3)]))
     baskets = draw(st.lists(st.lists(st.sampled_from(items), max_size=8), min_size=1, max_size=12))
@@ -47,7 +47,7 @@ def _sets(reading, schema):
 
 
 def _frame(baskets, labels=None, persons=None):
-    """One row an item; an empty basket has a row without one."""
+    """Write one row for each item; an empty basket has a row without one."""
     rows = [(f"b{i}", item) for i, basket in enumerate(baskets) for item in (basket or [None])]
     frame = pd.DataFrame(rows, columns=["basket", "item"], dtype=object)
     number = frame["basket"].str[1:].astype(int)
@@ -100,7 +100,7 @@ def test_what_is_written_is_read(tmp_path_factory, known, way):
     decoded = schema.decode(reading.encoded, np.random.default_rng(0))
     assert decoded.schema == schema.arrow
     assert labels is None or decoded["label"].to_pylist() == labels
-    # Of the universe's order, and the same again from what came out.
+    # Items are in the universe's order, and what came out reads the same again.
     for row in decoded["items"].to_pylist():
         assert [schema.items.index(item) for item in row] == sorted(schema.items.index(item) for item in row)
     again = read_baskets(decoded["items"].to_pylist(), schema, label=labels)
@@ -153,7 +153,7 @@ def test_a_matrix_is_read_the_same_whatever_its_form(tmp_path_factory, known, mo
         assert reading.counted == expected.counted and (found.dtype, found.indices.dtype) == (np.uint8, np.int32)
         assert np.array_equal(found.indptr, expected.encoded.units.indptr) and set(found.data) <= {1}
         assert np.array_equal(found.indices, expected.encoded.units.indices)
-        # Nobody who still has the matrix can change what was read, nor is theirs changed.
+        # A change of the matrix would not change what was read, nor was the matrix changed.
         assert not np.shares_memory(found.indices, matrix.indices)
     assert all(map(np.array_equal, before, (matrix.data, matrix.indices, matrix.indptr)))
 

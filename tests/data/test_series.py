@@ -1,4 +1,4 @@
-"""Series survive every way they are written in, nobody's encoding depends on others, and what does not fit is refused."""
+"""Series survive every way they are written in, no encoding depends on other records, and what does not fit is refused."""
 
 import json
 
@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(0)
 
 @st.composite
 def records(draw):
-    """A schema, readings (N, length, channels) of its decimals, and labels."""
+    """Draw a schema, readings (N, length, channels) of its decimals, and labels."""
     channels = draw(st.sampled_from([("value",), ("use", "sun"), ("label", "a", "b_1")]))
     length, n = draw(st.integers(1, 5)), draw(st.integers(1, 8))
     classes = draw(st.sampled_from([(), ("old", "young"), (1, 2, 3)]))
@@ -45,7 +45,7 @@ def _wide(schema, readings, labels):
 
 
 def _long(schema, readings, labels):
-    """The rows of different series between each other."""
+    """Mix the rows of different series."""
     n, length, _ = readings.shape
     rows = [
         {"id": i, "day": f"2024-02-{i + 20:02d} 00:{t:02d}", **dict(zip(schema.channels, readings[i, t], strict=True))}
@@ -151,11 +151,11 @@ def test_a_series_more_changes_no_other(known, at, seed):
 
 @st.composite
 def meters(draw):
-    """Rows of a long file: a person, a house that several share, a time, a reading."""
+    """Draw rows of a long file: a person, a house that several share, a time, a reading."""
     hour = st.integers(0, 40).map(lambda h: f"2024-01-{h // 12 + 1:02d} {h % 12:02d}:00")
     row = st.tuples(st.sampled_from("ABC"), st.sampled_from(["x", "y"]), hour, st.integers(0, 9))
     rows = draw(st.lists(row, max_size=20))
-    # At least one series of somebody, however it is cut.
+    # At least one series is whole, however rows are cut.
     rows += [("D", "z", f"2024-02-01 0{hour}:00", hour) for hour in range(2)]
     return pd.DataFrame(rows, columns=["who", "house", "time", "load"])
 

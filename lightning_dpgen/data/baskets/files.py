@@ -25,13 +25,13 @@ _BYTES_AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Entries:
-    """Items of some baskets, and what else is said of these.
+    """Items of some baskets, with labels and persons.
 
     Args:
         baskets: (E,) int64, the number of the basket that holds each item, from 0 in the order in which they are met.
         items: (E,) as they are written.
         place: where the i-th item stands, for an error.
-        heads: (H,) int64 numbers of baskets, all that this block says something of; also those of no item.
+        heads: (H,) int64 numbers of baskets, all baskets in this block, also those without an item.
         labels, persons: (H,) as they are written; None where there are none.
         head_place: where the i-th of them stands.
     """
@@ -47,7 +47,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class BasketForm:
-    """How baskets are written.
+    """The form in which baskets are written.
 
     Args:
         form: ``lines`` (one basket a line), ``rows`` (a basket id and an item in each) or ``matrix`` (CSR, as
@@ -79,7 +79,7 @@ class BasketForm:
             raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
 
     def of(self, source: Any) -> str:
-        """``lines``, ``rows`` or ``matrix``.
+        """Return ``lines``, ``rows`` or ``matrix``.
 
         Raises:
             MissingData: if there is no such file.
@@ -103,7 +103,7 @@ class BasketForm:
 
 
 def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
-    """All baskets of a file of lines or rows, a block at a time.
+    """Yield all baskets of a file of lines or rows, a block at a time.
 
     Raises:
         MissingData: if there is no such file.
@@ -141,7 +141,7 @@ def _texts(lines: list[bytes], done: int, path: Path) -> list[str]:
         texts = [decoded(line, f"{path}, line {done + i}") for i, line in enumerate(lines, 1)]
     if not done:
         texts[0] = texts[0].removeprefix("\ufeff")
-    # After the last line break there is no basket more.
+    # The last line break is followed by no basket.
     return texts[: len(lines)]
 
 
@@ -215,7 +215,7 @@ def _simple(values: pa.Array, name: str, where: str) -> pa.Array:
 
 
 def entries_in_memory(baskets: Iterable[Sequence], labels: Sequence | None, persons: Sequence | None) -> Entries:
-    """Baskets that are lists of items, as one block.
+    """Return baskets that are lists of items, as one block.
 
     Raises:
         BadRecords: for anything else.
@@ -235,7 +235,7 @@ Heads = tuple[np.ndarray, pa.Array | None, pa.Array | None]
 
 
 def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -> Heads:
-    """Numbers of n baskets with a label and a person of each.
+    """Return the numbers of n baskets, with a label and a person for each.
 
     Raises:
         BadRecords: for another number of these.
@@ -249,7 +249,7 @@ def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -
 
 
 def basket_place(i: int) -> str:
-    """Where a basket in memory stands, for an error."""
+    """Return the place of a basket in memory, for an error."""
     return f"basket {i + 1}"
 
 

@@ -10,7 +10,7 @@ _AT_ONCE = 1 << 20
 
 
 def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a matrix, each item once, in order: indptr (n + 1,) int64 and items (E,) int32."""
+    """Return the rows of a matrix, each item once and in order: indptr (n + 1,) int64 and items (E,) int32."""
     cells = np.sort(baskets * width + items)
     cells = cells[np.diff(cells, prepend=-1) != 0]
     baskets, items = np.divmod(cells, width)
@@ -18,7 +18,7 @@ def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple
 
 
 def chosen(indptr: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
-    """Which items (E,) are among the `most` of their basket with the smallest hashes of item and whole basket."""
+    """Mark the items (E,) that are among the `most` of their basket with the smallest hashes of item and basket."""
     kept = np.ones(len(items), bool)
     large = np.flatnonzero(np.diff(indptr) > most)
     # Few at a time: the hashes of an item take many times the memory of the item.
@@ -32,7 +32,7 @@ def chosen(indptr: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
 
 
 def _among(items: np.ndarray, starts: np.ndarray, sizes: np.ndarray, most: int) -> np.ndarray:
-    """The same of baskets that are all too large, one after the other."""
+    """Do so for consecutive baskets that are all too large."""
     hashes = _mixed(items.astype(np.uint64) + np.uint64(1))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
     # Sums modulo 2^64, so that those over a basket are differences, whatever stands before it.
@@ -45,7 +45,7 @@ def _among(items: np.ndarray, starts: np.ndarray, sizes: np.ndarray, most: int) 
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64 bits that looks random."""
+    """Mix by SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64 bits that looks random."""
     values = values + _KEY
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 26
 
 
 def read_items(source: str | Path | None) -> tuple[Name, ...]:
-    """The items that a public list declares.
+    """Return the items that a public list declares.
 
     Args:
         source: ``1..16470``, whole numbers from the first to the last; ``0:16470``, the same as Python counts, the end left

@@ -58,7 +58,7 @@ def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndar
     if images.ndim != 4 or 0 in shape[1:]:
         raise BadRecords(wrong)
     last, first = shape[3] in (1, 3), shape[1] in (1, 3)
-    # What is both is told by the declared size, and last is the usual way.
+    # The declared size tells which of the two it is; last is the usual way.
     if last and first and size in (shape[1:3], shape[2:4]):
         last, first = shape[1:3] == size, shape[1:3] != size
     if last and first:

@@ -1,4 +1,4 @@
-"""What every picture is made to be: a public rule that looks at one picture at a time."""
+"""The form that every picture is brought to: a public rule that looks at one picture at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CLASSES = 10_000
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What every picture is made to be, publicly.
+    """The public form that every picture is brought to.
 
     Args:
         height, width: in pixels, 1 to 4096.
@@ -64,11 +64,11 @@ class PictureForm:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one picture: (height, width), or (height, width, 3)."""
+        """The shape of one picture: (height, width), or (height, width, 3)."""
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, 3)
 
     def of(self, picture: Image.Image) -> np.ndarray:
-        """A picture of any size and mode as uint8 of `shape`.
+        """Return a picture of any size and mode as uint8 of `shape`.
 
         What is see-through is laid on white; 16 bits are divided by the range of their type.
 
@@ -92,7 +92,7 @@ class PictureForm:
 
 
 def _plain(picture: Image.Image) -> Image.Image:
-    """Without transparency, and of 8 bits."""
+    """Return a picture without transparency, and of 8 bits."""
     if picture.mode.startswith("I;16") or picture.mode == "I":
         values = np.asarray(picture).astype(np.int64)
         if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
@@ -107,5 +107,5 @@ def _plain(picture: Image.Image) -> Image.Image:
 
 
 def eight_bits(values: np.ndarray) -> np.ndarray:
-    """Values of 16 bits, 0 to 65535, as 0 to 255, rounded."""
+    """Round values of 16 bits, 0 to 65535, to 0 to 255."""
     return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)

@@ -16,7 +16,7 @@ from lightning_dpgen.data.pictures.form import PictureForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 ENDINGS = (".png", ".jpg", ".jpeg")
-# What file managers put beside pictures, and do not hide everywhere.
+# Files that file managers put beside pictures, and do not hide everywhere.
 _LEFT_BY_SYSTEMS = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 # More than cameras take; a file of a few bytes may claim far more.
 MOST_PIXELS = 1 << 26

@@ -14,7 +14,7 @@ from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
 
-# Sizes beyond them are a slip of the pen, or somebody's attempt to exhaust a machine.
+# Sizes beyond them are a slip of the pen, or an attempt to exhaust a machine.
 _RANGES = (
     ("height", 1, 4096), ("width", 1, 4096), ("levels", 1, 2**24), ("classes", 0, 10_000), ("channels", 1, 4),
 )  # fmt: skip
@@ -72,7 +72,7 @@ class ImageSchema:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a picture: (height, width), and the channels of a colour one."""
+        """The shape of a picture: (height, width), and the channels of a colour one."""
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
 
     @cached_property
@@ -137,16 +137,16 @@ class ImageSchema:
         return pa.record_batch(columns, schema=self.arrow)
 
     def pictures(self, encoded: Encoded) -> np.ndarray:
-        """(N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
+        """Return (N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
         return encoded.units.reshape(-1, *self.shape)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """What says that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `labels.label_is`."""
         return label_is(self._classes, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of the label are called."""
+        """Return the names of the choices of the label."""
         return label_choices(self._classes)
 
     @property
@@ -158,7 +158,7 @@ class ImageSchema:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ImageSchema:
-        """The schema that `as_json` described.
+        """Return the schema that `as_json` described.
 
         Raises:
             ValueError: for foreign or missing fields.

@@ -40,7 +40,7 @@ class SeriesBlock:
 
 @dataclass(frozen=True)
 class SeriesForm:
-    """How series are written.
+    """The form in which series are written.
 
     Args:
         form: ``wide``, one series a row; or ``long``, one time a row.
@@ -79,7 +79,7 @@ class SeriesForm:
         if self.form == "long" and self.person is not None and self.by is None and self.day is None:
             raise ValueError(
                 f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
-                "with each row of somebody else; name the column that tells series apart (data.by), or of times (data.day)"
+                "with each row of another person; name the column that tells series apart (data.by), or of times (data.day)"
             )
         for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):
@@ -89,7 +89,7 @@ class SeriesForm:
 
 
 def wide_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> Iterator[SeriesBlock]:
-    """Series of a file with one in each row.
+    """Yield the series of a file with one in each row.
 
     Raises:
         BadRecords: for a column that is not there, another number of them, or a reading that is no number.
@@ -109,7 +109,7 @@ def wide_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> Iter
 
 
 def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tuple[SeriesBlock, int, str]:
-    """Series of a file with one time in each row; how many are not of the declared length, and where the first is.
+    """Return the series of a file with one time in each row; the number of those of another length, and where the first is.
 
     Raises:
         BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label
@@ -142,7 +142,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
     if form.by is None and form.day is None:
         keys = [np.arange(n) // length]
     else:
-        # The person too: nobody's rows may change what is made of another's.
+        # The person too: one person's rows must not change the series of another.
         keys = [days, *([] if rows["person"] is None else [rows["person"]]), rows["ids"]]
     order = np.lexsort((rows["times"], *keys))
     times, new = rows["times"][order], np.zeros(n, bool)
@@ -151,7 +151,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
     starts = np.flatnonzero(new)
     whole = np.diff(starts, append=n) == length
     if form.day is not None:
-        # A time that stands twice, as when clocks are set back, makes no series though the number fits.
+        # A time that stands twice, as when clocks are set back, makes no series even if the number fits.
         twice = (np.diff(times, prepend=times[0] - 1) == 0) & ~new
         whole &= ~np.logical_or.reduceat(twice, starts)
 
@@ -175,7 +175,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
 
 
 def readings_of(block: Block, name: str) -> np.ndarray:
-    """A column as float64 (n,), NaN where a reading is missing.
+    """Return a column as float64 (n,), NaN where a reading is missing.
 
     Raises:
         BadRecords: for something else than a number.
@@ -225,7 +225,7 @@ def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besid
 
 
 def _columns(file: RowSource, own: list[str], given: Sequence[str] | None, besides: list[str], what: str) -> list[str]:
-    """Columns of readings: as given, or the schema's own, or all that are left."""
+    """Return the columns of readings: as given, or the schema's own, or all that are left."""
     if given is not None:
         file.check_has(given)
         columns = list(given)
@@ -242,7 +242,7 @@ def _columns(file: RowSource, own: list[str], given: Sequence[str] | None, besid
 
 
 def _seconds(block: Block, name: str) -> np.ndarray:
-    """Time stamps as seconds since 1970, (n,) int64."""
+    """Return time stamps as seconds since 1970, (n,) int64."""
     values = plain(block.full_column(name))
     kind = values.type
     fits = pa.types.is_string(kind) or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)

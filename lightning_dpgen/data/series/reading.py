@@ -48,11 +48,11 @@ def read_series(
     by: str | None = None,
     day: str | None = None,
 ) -> Reading:
-    """Series, encoded by the declared bounds, a block at a time.
+    """Read and encode series by the declared bounds, a block at a time.
 
     A long file that is cut by the order of its rows alone (neither `by` nor `day`) has windows as records: one reading more
     would shift all that follow. With `by` or `day` one series more or less changes no other, and with a person besides, no
-    rows of anybody else do.
+    rows of any other do.
 
     Args:
         source: a path that ends in .csv, .tsv (both also .gz) or .parquet, see `SeriesForm`; .npy, which is
@@ -161,7 +161,7 @@ class _Kept:
 
 
 def _array(source: Any, path: Path | None, label: Any) -> tuple[np.ndarray, Any]:
-    """An array and its labels, if any."""
+    """Return an array and its labels, if any."""
     labels = None if isinstance(label, str) else label
     if path is None:
         return source, labels
@@ -196,7 +196,7 @@ def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSch
 
 
 def _one_each(values: Any, array: np.ndarray, what: str) -> pa.Array | None:
-    """One value a series, as it is."""
+    """Return one value for each series, as it is."""
     if values is None:
         return None
     if not one_each(values, len(array)):

@@ -141,7 +141,7 @@ class SeriesSchema:
         return np.tile(self.low, self.length), np.tile(self.high, self.length)
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Records as a table: readings as float64 within their bounds, and `label`; nothing is random."""
+        """Return records as a table of readings, float64 within their bounds, and `label`; nothing is random."""
         scaled = np.asarray(encoded.units, np.float64)
         low, high = self.bounds()
         decimals = self.decimals * self.length
@@ -157,22 +157,22 @@ class SeriesSchema:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """What says that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `labels.label_is`."""
         return label_is(self.classes, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of the label are called."""
+        """Return the names of the choices of the label."""
         return label_choices(self.classes)
 
     def as_json(self) -> dict[str, Any]:
-        """All that it declares."""
+        """Return all that it declares."""
         fields = {name: list(getattr(self, name)) for name in ("low", "high", "channels", "classes", "decimals", "steps")}
         return {"kind": self.kind, "length": self.length, **fields}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SeriesSchema:
-        """The schema that `as_json` described.
+        """Return the schema that `as_json` described.
 
         Raises:
             ValueError: for another kind of record, missing or foreign fields, or what no schema may hold.

@@ -20,12 +20,12 @@ class Misfit(Exception):
         self.row, self.problem, self.advice = row, problem, advice
 
     def moved(self, rows: np.ndarray) -> Misfit:
-        """The same of an array of which only these rows had been read."""
+        """Return the same for the array of which only these rows were read."""
         return Misfit(None if self.row is None else int(rows[self.row]), self.problem, self.advice)
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """The same values without a dictionary, text as `pa.string()`; an array of nulls alone is one of text.
+    """Return the same values without a dictionary, text as `pa.string()`; an array of nulls alone is one of text.
 
     Raises:
         Misfit: for nested or binary values.
@@ -47,12 +47,12 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def wrong_type(values: pa.Array, expected: str) -> Misfit:
-    """That values of this type cannot be what is expected."""
+    """Return the refusal of a type that cannot hold what is expected."""
     return Misfit(None, f"holds {values.type}: expected {expected}", "convert it, or change its type in the schema")
 
 
 def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
-    """Text as another type.
+    """Parse text as another type.
 
     Raises:
         Misfit: naming the first text that is none.
@@ -78,7 +78,7 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
 
 
 def shown(values: pa.Array, row: int) -> str:
-    """A value as a message quotes it: text in quotes, all of it cut short."""
+    """Return a value as a message quotes it: text in quotes, and cut short."""
     try:
         value = values[row].as_py()
     except UnicodeDecodeError:
@@ -90,5 +90,5 @@ def shown(values: pa.Array, row: int) -> str:
 
 
 def first(where: np.ndarray) -> int:
-    """The first row for which something is true, of which there is one."""
+    """Return the first row for which something is true; there must be one."""
     return int(where.argmax())

@@ -123,7 +123,7 @@ class Category(Modelled):
         return pa.array([*self.values, None], self.arrow)
 
     def _codes(self, values: pa.Array) -> np.ndarray:
-        """(n,) int64, -1 for what is not listed."""
+        """Return places (n,) int64, -1 for what is not listed."""
         if self.kind is str:
             if not pa.types.is_string(values.type):
                 raise wrong_type(values, "text")
@@ -140,7 +140,7 @@ _KINDS = {str: "texts", int: "whole numbers below 2^53", bool: "true and false"}
 
 
 def _truths(values: pa.Array) -> pa.Array:
-    """True and false, null for what is neither."""
+    """Return true and false, and null for what is neither."""
     if pa.types.is_boolean(values.type):
         return values
     if pa.types.is_string(values.type):
@@ -148,7 +148,7 @@ def _truths(values: pa.Array) -> pa.Array:
         found = pc.index_in(pc.utf8_lower(values), words)
         return pc.greater_equal(found, len(_TRUTH[False]))
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        # Of their own type: Arrow compares uint64 with a plain 1 as int64, which not all of them are.
+        # Arrow compares uint64 with a plain 1 as int64, which does not hold all of them, so both are of their type.
         zero, one = pa.scalar(0, values.type), pa.scalar(1, values.type)
         truths = pc.equal(values, one)
         return pc.if_else(pc.or_(truths, pc.equal(values, zero)), truths, None)

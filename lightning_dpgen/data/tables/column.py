@@ -36,7 +36,7 @@ class BadSchema(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
-    """What is declared of any column.
+    """A column, and all that may be declared of any.
 
     Args:
         name: of the column.
@@ -62,7 +62,7 @@ class Column(ABC):
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
-        """All that is declared beside the name, as JSON and YAML hold it."""
+        """Return all that is declared beside the name, as JSON and YAML hold it."""
 
     def refuse(self, key: str, value: Any, expected: str) -> None:
         """Say that what is declared under a key makes no sense.
@@ -102,33 +102,33 @@ class Modelled(Column):
     @property
     @abstractmethod
     def present(self) -> int:
-        """How many choices there are for values that are not missing; 1 for a scaled column."""
+        """The number of choices for values that are not missing; 1 for a scaled column."""
 
     @property
     def scaled(self) -> bool:
-        """Whether it is a unit."""
+        """True for a unit."""
         return False
 
     @property
     def choices(self) -> int:
-        """How many choices its group has; 0 where there is nothing to choose, and no group."""
+        """The number of choices of its group; 0 where there is nothing to choose, and no group."""
         count = self.present + self.missing
         return count if count > 1 else 0
 
     @abstractmethod
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
-        """As `encode`, of values none of which is missing."""
+        """Encode values as `encode` does, where none of them is missing."""
 
     @abstractmethod
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
-        """Values of choices (n,), zeros where the column has no group, and of units (n,) where it is scaled."""
+        """Return the values of choices (n,), zeros where the column has no group, and of units (n,) where it is scaled."""
 
     @abstractmethod
     def alone(self, code: int) -> bool:
-        """Whether a choice stands for one value only."""
+        """Tell whether a choice stands for one value only."""
 
     def encode(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
-        """The choice of each value (n,), and the units (n,) float32 of a scaled column.
+        """Return the choice of each value (n,), and the units (n,) float32 of a scaled column.
 
         Args:
             values: (n,), of any type that can be understood.
@@ -145,7 +145,7 @@ class Modelled(Column):
         if not self.missing:
             raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         rows = np.flatnonzero(~absent)
-        # Where all are missing, nobody knows of what type they would be.
+        # Where all are missing, their type is unknown.
         present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
         try:
             found, scaled = self.encode_present(present, clamp, counted)
@@ -162,15 +162,15 @@ class Modelled(Column):
     @property
     @abstractmethod
     def present_names(self) -> list[str]:
-        """What the choices of values that are not missing are called, for people."""
+        """The names of the choices of values that are not missing, for people."""
 
     @property
     def choice_names(self) -> list[str]:
-        """What all its choices are called."""
+        """The names of all its choices."""
         return self.present_names + ["missing"] * self.missing
 
     def chosen(self, value: Any) -> frozenset[int]:
-        """The choices that stand for a value and no other, the value as text or of the column's own type; None is missing.
+        """Return the choices that stand for this value alone, given as text or of the column's own type; None is missing.
 
         Raises:
             ValueError: if there are none.
@@ -191,17 +191,17 @@ class Modelled(Column):
         return frozenset({code})
 
     def instead(self, code: int) -> str:
-        """What may be asked for in place of a value that shares a choice with others."""
+        """Return what may be asked for in place of a value that shares a choice with others."""
         return "expected a value that does not"
 
     def missing_fields(self) -> dict[str, Any]:
-        """What `fields` says of missing values."""
+        """Return what `fields` says of missing values."""
         if not self.missing:
             return {}
         return {"missing": True} | ({} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)})
 
     def _absent(self, values: pa.Array) -> np.ndarray:
-        """(n,) bool; NaN is no value either, and no text of a file ends here as NaN."""
+        """Mark missing values (n,); NaN is no value either, and no text of a file is NaN here."""
         absent = pc.is_null(values, nan_is_null=True)
         if pa.types.is_string(values.type):
             # An empty field is missing in any column, unless it is one of its categories.
@@ -210,12 +210,12 @@ class Modelled(Column):
         return absent.to_numpy(zero_copy_only=False)
 
     def takes_empty(self) -> bool:
-        """Whether the empty text is a value."""
+        """Tell whether the empty text is a value."""
         return False
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can hold."""
+    """Tell whether a value is a string that UTF-8 can hold."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -223,7 +223,7 @@ def is_text(value: Any) -> bool:
 
 
 def shortened(value: Any) -> str:
-    """A value as a message shows it.
+    """Return a value as a message shows it.
 
     Example:
         >>> shortened("x" * 100)

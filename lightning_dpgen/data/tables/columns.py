@@ -22,7 +22,7 @@ KINDS: dict[str, type[Column]] = {
 
 
 def column_of(name: str, fields: Any) -> Column:
-    """The column that a schema describes, as `Column.fields` does.
+    """Return the column that a schema describes, as `Column.fields` does.
 
     Args:
         name: of the column.

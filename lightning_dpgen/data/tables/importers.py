@@ -20,7 +20,7 @@ _CLOCK = ("%H", "%I", "%M", "%S", "%f", "%T", "%X", "%c", "%p")
 
 
 def read_sdv(path: str | Path) -> list[ColumnDraft]:
-    """Columns of SDV's metadata (JSON): of one table, or of several of which there is one.
+    """Draft the columns of SDV's metadata (JSON) of one table, in the form for one table or for several.
 
     Keys of the table and what is about a person become fakes, or are left out.
 
@@ -43,7 +43,7 @@ def read_sdv(path: str | Path) -> list[ColumnDraft]:
 
 
 def read_domain(path: str | Path) -> list[ColumnDraft]:
-    """Columns of a domain file of dpsynth (YAML of attributes), or of mbi (JSON of the number of values of each column).
+    """Draft the columns of a domain file of dpsynth (YAML of attributes), or of mbi (JSON of the sizes of columns).
 
     Values of dpsynth that are outside of a list go to one of the list, which becomes `other`. The values that a size counts
     are 0, 1 and so on.
@@ -109,7 +109,7 @@ def _range(about: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _iso(value: Any, form: str, timed: bool) -> str:
-    """A time in SDV's format as ISO text, or `OPEN`."""
+    """Return a time in SDV's format as ISO text, or `OPEN`."""
     try:
         moment = datetime.datetime.strptime(str(value), form)
     except ValueError:

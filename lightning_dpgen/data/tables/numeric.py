@@ -90,7 +90,7 @@ class Numeric(Modelled):
 
     @cached_property
     def scale(self) -> Scale:
-        """How its values are numbers."""
+        """The scale on which its values are numbers."""
         return scale_of(self.type, self.decimals, self.resolution)
 
     @property
@@ -99,7 +99,7 @@ class Numeric(Modelled):
 
     @property
     def undecided(self) -> bool:
-        """Whether it is cut into bins, of which it is not said how many."""
+        """True where it is cut into bins whose number is not declared."""
         return not self.scaled and self.bins is None and not self.edges
 
     @property
@@ -116,7 +116,7 @@ class Numeric(Modelled):
         return self.scale.arrow
 
     def with_bins(self, bins: int) -> Numeric:
-        """The same with this many bins, where it is undecided."""
+        """Return the same with this many bins, where it is undecided."""
         return replace(self, bins=bins) if self.undecided else self
 
     def fields(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Numeric(Modelled):
         return not self.scaled and self._bins.alone(code)
 
     def chosen(self, value: Any) -> frozenset[int]:
-        """The same, and of a text such as ``30..39`` the bins from one that begins to one that ends there.
+        """Return the same, and for a text such as ``30..39`` the bins from one that begins to one that ends there.
 
         Special values in between count too.
         """
@@ -168,7 +168,7 @@ class Numeric(Modelled):
         return self._whole_bins(*self._bins.ranges[code])
 
     def _whole_bins(self, first: int | float, last: int | float) -> str:
-        """What is expected in place of such a range."""
+        """Return what is expected in place of such a range."""
         starts, side = self._bins.starts, "right" if self.scale.whole else "left"
         begins = max(0, np.searchsorted(starts, min(first, last), "right") - 1)
         stops = max(begins, np.searchsorted(starts, max(first, last), side) - 1)
@@ -196,7 +196,7 @@ class Numeric(Modelled):
         return self.scale.column(np.minimum(ticks, self._high), absent)
 
     def _within(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
-        """(n,) ticks, all within the bounds, or special."""
+        """Return ticks (n,), all within the bounds, or special."""
         ticks = self.scale.ticks(values)
         below, above = ticks < self._low, ticks > self._high
         if self.special:
@@ -254,7 +254,7 @@ class Numeric(Modelled):
         object.__setattr__(self, key, value)
 
     def _declared(self, key: str, value: Any) -> Any:
-        """A value of the schema in the one form in which it is written."""
+        """Return a value of the schema in the one form in which it is written."""
         if isinstance(value, datetime.date | datetime.time):
             value = value.isoformat()
         try:
@@ -317,7 +317,7 @@ class Numeric(Modelled):
 
 
 def scale_of(kind: str, decimals: int | None = None, resolution: str | None = None) -> Scale:
-    """How values of a type are numbers."""
+    """Return the scale on which values of a type are numbers."""
     if kind == "integer":
         return Integers()
     if kind == "number":

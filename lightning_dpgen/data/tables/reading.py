@@ -30,7 +30,7 @@ def read_table(
     outside: str = "refuse",
     person: str | None = None,
 ) -> Reading:
-    """The records of a table, as its schema encodes them, a block at a time.
+    """Read the records of a table a block at a time, as its schema encodes them.
 
     Args:
         source: the path of a ``.csv``, ``.tsv`` or ``.data`` file, each also with ``.gz``, or of a ``.parquet`` file; a
@@ -38,7 +38,7 @@ def read_table(
             understood as the schema's. Those of type drop or fake may be missing.
         schema: the public description, each of its columns decided.
         outside: ``refuse``, or ``clamp`` values that the schema does not allow into it, which is counted.
-        person: the column that says whose a record is; it need not be in the schema.
+        person: the column of the owners of records; it need not be in the schema.
 
     Raises:
         MissingData: if there is no such file.
@@ -57,7 +57,7 @@ def read_table(
     _check_columns(rows, schema, person)
     modelled = [column.name for column in schema.modelled]
     counted, numbers = Counter[str](), Numbering()
-    # The form of no records at all, too.
+    # Without any block the form of no records is needed.
     nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(modelled), names=modelled)
     parts, persons = [schema.encode(nothing, outside=outside)], [np.empty(0, np.int64)]
     for block in rows.blocks(_with_person(modelled, person)):
@@ -72,7 +72,7 @@ def read_table(
 def read_open_columns(
     source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, *, person: str | None = None
 ) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], np.ndarray | None]:
-    """What is to be looked at privately: `Open.raw` of each open column, and the persons.
+    """Read what is to be looked at privately: `Open.raw` of each open column, and the persons.
 
     Raises:
         MissingData, BadRecords: as `read_table`.
@@ -102,7 +102,7 @@ def read_open_columns(
 def table_bytes(
     frame: pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, person: str | None = None
 ) -> Iterator[np.ndarray]:
-    """What `read_table` reads of a table in memory, as bytes (n,) a block at a time: for a fingerprint.
+    """Yield what `read_table` reads of a table in memory as bytes (n,), a block at a time, for a fingerprint.
 
     Columns that are not there are left out, so a table that cannot be read has one too.
 
@@ -160,5 +160,5 @@ def _persons(values: pa.Array, name: str, numbers: Numbering) -> np.ndarray:
         absent = pc.or_(absent, pc.equal(values.fill_null(""), ""))
     absent = absent.to_numpy(zero_copy_only=False)
     if absent.any():
-        raise BadValue(name, int(absent.argmax()), "a value is missing: expected whose the record is (data.person)")
+        raise BadValue(name, int(absent.argmax()), "a value is missing: expected the person of each record (data.person)")
     return numbers.of(values)

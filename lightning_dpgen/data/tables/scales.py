@@ -1,4 +1,4 @@
-"""How the values of a type are numbers on a line: read from arrays, from what a schema declares, and written back."""
+"""Scales, on which the values of a type are numbers: read from arrays and from a schema, and written back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scale(ABC):
 
     @abstractmethod
     def tick(self, declared: Any) -> int | float:
-        """The tick of a value of a schema.
+        """Return the tick of a value of a schema.
 
         Raises:
             ValueError: if it is none, saying what is expected.
@@ -41,11 +41,11 @@ class Scale(ABC):
 
     @abstractmethod
     def declared(self, tick: int | float) -> int | float | str:
-        """The value as a schema writes it."""
+        """Return the value as a schema writes it."""
 
     @abstractmethod
     def ticks(self, values: pa.Array) -> np.ndarray:
-        """(n,) int64, or float64 which may be infinite, of values none of which is missing.
+        """Return ticks (n,) int64, or float64 which may be infinite, of values none of which is missing.
 
         Raises:
             Misfit: naming the first that is none.
@@ -53,7 +53,7 @@ class Scale(ABC):
 
     @abstractmethod
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
-        """Values of `arrow`, null where `absent`."""
+        """Return values of `arrow`, null where `absent`."""
 
 
 @dataclass(frozen=True)

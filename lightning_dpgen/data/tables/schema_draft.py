@@ -23,7 +23,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 OPEN = UNFILLED[0]
 BOUND = "from public knowledge; the {} of the file would reveal a record"
 LISTED = "all values there can be, as [a, b, c]; those of the file would reveal rare ones. Free text: type: drop, or fake"
-# What columns of names and keys are called, and the fakes that may take their place.
+# Words in the names of columns of names and keys, and the fakes that may take their place.
 _FAKES = {
     "id": "row_number", "key": "row_number", "nr": "row_number", "uuid": "uuid", "guid": "uuid", "name": "name",
     "surname": "name", "mail": "email", "email": "email",
@@ -57,7 +57,7 @@ class ColumnDraft:
 
     @classmethod
     def of_type(cls, name: str, kind: str, **known: Any) -> ColumnDraft:
-        """A column of a type of schemas, of which nothing is known but this."""
+        """Draft a column of a type, of which nothing is known but this."""
         fields: dict[str, Any] = {"type": kind}
         why = {}
         if kind == "category":
@@ -65,7 +65,7 @@ class ColumnDraft:
         elif kind in _TESTS and kind != "time":
             for key, word in (("low", "smallest"), ("high", "largest")):
                 fields[key], why[key] = OPEN, BOUND.format(word)
-        # By what it is called, which is public, and not by what it holds.
+        # Its name decides, which is public, and not its values.
         fakes = [_FAKES[word] for word in map(str.lower, _WORDS.findall(name)) if word in _FAKES]
         if fakes and kind in ("category", "integer") and "values" not in known:
             why["type"] = f"a name or key? Then in place of all this:  type: fake, fake: {fakes[-1]}  (or type: drop)"
@@ -76,7 +76,7 @@ class ColumnDraft:
 
 
 def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None) -> str:
-    """A schema file of drafts of columns.
+    """Return the text of a schema file of drafts of columns.
 
     Args:
         columns: in their order.
@@ -116,10 +116,9 @@ def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | 
 
 
 def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[ColumnDraft], dict[str, Any]]:
-    """Columns of a file by their types, and what is known of the whole table; no value of the file is in there.
+    """Draft the columns of a file by their types, and the whole table; the draft holds no value of the file.
 
-    The types of a Parquet file are in its own schema. Of a file of text they are those that its first records can be read
-    as.
+    A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as.
 
     Args:
         path: as of `read_table`.
@@ -158,7 +157,7 @@ def _text(value: Any) -> str:
 
 
 def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
-    """By the first type of which all texts are."""
+    """Draft a column of the first type that fits all texts."""
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
@@ -199,7 +198,7 @@ def _refuse_many(names: list[str], path: Path) -> None:
 
 
 def _refuse_record(names: list[str], path: Path) -> None:
-    """A first record taken for a header would put its values into the draft."""
+    """Refuse a record in place of the header, whose values would stand in the draft."""
     for name in names:
         looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, name)]
         if not name or looks:

@@ -74,7 +74,7 @@ class Fake(Column):
         return {"type": "fake", **what} | ({"description": self.description} if self.description else {})
 
     def made(self, rows: int, random: np.random.Generator, before: int = 0) -> pa.Array:
-        """So many of them, for the rows after so many `before`."""
+        """Return values for this many rows, after `before` others."""
         if self.constant is not None:
             return pa.repeat(pa.scalar(self.constant, self.arrow), rows)
         if self.fake == "row_number":
