@@ -157,7 +157,7 @@ def find_bounds(
     whole: bool = False,
     chance: float = 1e-3,
 ) -> tuple[int | float, int | float] | None:
-    """Bounds of a column of numbers: of a noisy histogram over powers of two, the outermost buckets that are not empty.
+    """Find bounds of a column of numbers: the outermost buckets of a noisy histogram over powers of two that are not empty.
 
     A bucket counts if its noisy count is above what any of the empty ones exceeds with probability `chance`. So bounds are
     within a factor of 2 of values that are held by many; a few records far outside are not covered, and are clamped later.
@@ -165,8 +165,8 @@ def find_bounds(
     Args:
         access, name: as for `mechanisms.gaussian`; the name is `bounds_of` the column in a `discovery_stage`.
         values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
-        owners: (N,) whole numbers, whose each row is, where the unit is a person; None where it is a record.
-        most: in how many buckets a person counts, once in each; more of theirs are left out at random.
+        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
+        most: the number of buckets in which a person counts, once in each; others of theirs are left out at random.
         whole: whether bounds are whole numbers, below 2^63; else they are within 2^64, and below 2^-64 all is 0.
         chance: public; larger covers more of the values, and is the chance of a bound that is far too wide.
 
@@ -205,8 +205,8 @@ def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) 
 
     Args:
         access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_stage`.
-        held: who holds which keys, private.
-        most: for how many keys a record (or a person) counts, once for each; of more, some are left out at random.
+        held: the keys and their owners, private.
+        most: the number of keys for which a record (or a person) counts, once for each; others are left out at random.
 
     Returns:
         The keys, sorted, strings or whole numbers: public. Empty if none is held by enough: the share is too small.

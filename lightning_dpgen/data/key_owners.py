@@ -19,7 +19,7 @@ class KeyOwners:
 
     Args:
         codes: (P,) positions in `names`.
-        owners: (P,) whose each is: a record or a person, by any whole numbers.
+        owners: (P,) the owner of each, a record or a person, as any whole number.
         names: (K,) distinct keys, text (as objects) or whole numbers (int64).
 
     Raises:
@@ -50,7 +50,7 @@ class KeyOwners:
 
         Args:
             values: (N,) an Arrow array, a pandas series, a numpy array or a list.
-            owners: (N,) whose each row is, where the unit is a person; None where it is a record.
+            owners: (N,) the owner of each row, where the unit is a person; None where it is a record.
 
         Raises:
             BadRecords: if they are neither text nor whole numbers, or both.
@@ -78,7 +78,7 @@ class KeyOwners:
             indptr: (N + 1,) where each set begins.
             codes: (P,) positions in `names`.
             names: the items, text or whole numbers.
-            owners: (N,) whose each set is, where the unit is a person; None where it is a set.
+            owners: (N,) the owner of each set, where the unit is a person; None where it is a set.
 
         Raises:
             BadRecords: if they do not fit together.
@@ -110,7 +110,7 @@ def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream
         most: None for all.
         stream: the private stream.
     """
-    # Owners by their places, so that a pair of owner and code is one number of 64 bits.
+    # Owners are numbered by their places, so that a pair of owner and code is one number of 64 bits.
     distinct, owners = np.unique(owners, return_inverse=True)
     # Unsigned numbers of 64 bits would turn the sum into floats.
     codes = codes.astype(np.int64)
@@ -127,7 +127,7 @@ def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream
 
 
 def _keys(values: Any) -> pa.Array:
-    """Text or whole numbers as one Arrow array, whatever they were in."""
+    """Return text or whole numbers as one Arrow array, whatever they were in."""
     try:
         column = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, from_pandas=True)
         if column.null_count == len(column):
@@ -145,5 +145,5 @@ def _keys(values: Any) -> pa.Array:
 def _array(keys: pa.Array) -> np.ndarray:
     if pa.types.is_integer(keys.type):
         return keys.to_numpy(zero_copy_only=False)
-    # As objects: numpy's own strings drop zeros at their ends, and are all as long as the longest.
+    # numpy's own strings drop zeros at their ends, and are all as long as the longest; objects are not.
     return np.array(keys.to_pylist(), dtype=object)

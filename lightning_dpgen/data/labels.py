@@ -1,4 +1,4 @@
-"""The label of pictures, baskets and series: as a condition on records, and what its choices are called."""
+"""The label of pictures, baskets and series: as a condition on records, and the names of its choices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, f
     """Return the group, and those of its choices, that say that the label has a value; see `Schema.where`.
 
     Args:
-        classes: what the label may be; empty without a label.
+        classes: the values of the label; empty without a label.
         column: of a synthetic table.
         value: as text, or as the classes are.
 

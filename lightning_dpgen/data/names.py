@@ -67,7 +67,7 @@ def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
         try:
             values = whole_numbers(values)
         except pa.ArrowException:
-            # Lists and the like.
+            # Values are lists or the like.
             return np.full(len(values), -1)
     if not (names_type(names) == values.type == pa.int64()):
         values, names = values.cast(pa.string()), tuple(map(str, names))
@@ -78,7 +78,7 @@ def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
 def plain(values: pa.Array) -> pa.Array:
     """Return values as text, or as the numbers that they are, in none of the other forms of Arrow for these."""
     if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
+        values = values.dictionary_decode()
     # A column that holds nothing has no type.
     if any(test(values.type) for test in (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)):
         values = values.cast(pa.string())
@@ -94,7 +94,7 @@ def whole_numbers(values: pa.Array) -> pa.Array:
     """
     kind = values.type
     if pa.types.is_string(kind):
-        # 18 digits fit 64 bits.
+        # Numbers of 18 digits fit 64 bits.
         values = pc.if_else(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$"), values, None)
     elif pa.types.is_floating(kind):
         values = pc.if_else(pc.equal(pc.floor(values), values), values, None)

@@ -23,7 +23,7 @@ class Reading:
     Args:
         encoded: N records, as the schema's layout says.
         persons: (N,) int64, a number for the person of each record; None where each record is of another person.
-        counted: what was changed or left out on the way, and how often.
+        counted: the kinds of changes and omissions on the way, and how often each happened.
     """
 
     encoded: Encoded

@@ -18,7 +18,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.multi_hot import MultiHotStore
 from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store, store_of
 
-# Numbers that are written out at a time.
+# The count of numbers that are written out at a time.
 _AT_ONCE = 1 << 22
 
 
@@ -27,7 +27,7 @@ class Records(Store):
     """Records of one schema. They stay as they are encoded; lots hold them written out as (B, width) float32 in [0, 1].
 
     Args:
-        schema: what they are, publicly.
+        schema: their public description.
         encoded: the records themselves.
         persons: (N,) whole numbers, the owner of each record; None where no person has several.
 
@@ -62,7 +62,7 @@ class Records(Store):
         for block in np.array_split(values, max(1, values.size // _AT_ONCE)):
             if not ((block >= 0) & (block <= (layout.levels or 1))).all():
                 raise BadRecords("the records hold NaN, or values outside [0, 1]: replace or drop those records first")
-        # Entries of one place would be added up.
+        # Several entries at one place would be added up.
         if scipy.sparse.issparse(units) and not units.has_canonical_format and _repeats(units):
             raise BadRecords("encoded units hold a place twice in one record: call sum_duplicates() on them first")
         if layout.most is not None and len(codes) and _most_held(units) > layout.most:
@@ -90,7 +90,7 @@ class Records(Store):
     @property
     def steps(self) -> Steps | None:
         levels = self.schema.layout.levels
-        # A 1 of a choice has to find room in a byte, too.
+        # The 1 of a choice must fit into a byte, too.
         in_bytes = isinstance(self._units, ScaledStore) and levels < 2**8
         return Steps(1.0 / levels, bits=(levels - 1).bit_length()) if in_bytes else None
 
@@ -139,7 +139,7 @@ class Records(Store):
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """The store of the units."""
+        """The arrays that hold the records."""
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]

@@ -13,7 +13,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 class Schema(Protocol):
     """Public knowledge of a record, and the one way in which it is written as numbers and back.
 
-    A kind of data has a class of its own, with whatever reads its files. Everything in it is declared.
+    Each kind of data has a class of its own, beside the readers of its files. Everything in it is declared.
 
     Attributes:
         kind: its name in `as_json`.
@@ -27,7 +27,7 @@ class Schema(Protocol):
 
     @property
     def arrow(self) -> pa.Schema:
-        """Columns of a table of synthetic records."""
+        """The columns of a table of synthetic records."""
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return records as a table of `arrow`, after `before` others; what was merged is told apart at random."""
@@ -45,7 +45,7 @@ class Schema(Protocol):
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """Return for each group of the layout, in order, its column and the names of its choices."""
+        """The column of each group of the layout, in order, and the names of its choices."""
 
     def as_json(self) -> dict[str, Any]:
         """Return all that it declares, `kind` too, for a release."""

@@ -98,7 +98,7 @@ def ticks(column, random, rows):
 
 
 def records(schema, seed, rows):
-    """Random records that fit."""
+    """Draw random records that fit."""
     random = np.random.default_rng(seed)
     arrays = []
     for column in schema.modelled:

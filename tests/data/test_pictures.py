@@ -25,7 +25,7 @@ def _random(*shape, seed=0):
 
 
 def _folder(root, pictures):
-    """PNG files by their paths."""
+    """Write PNG files and return their paths."""
     for name, picture in pictures.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (picture if isinstance(picture, Image.Image) else Image.fromarray(picture)).save(root / name)
@@ -33,7 +33,7 @@ def _folder(root, pictures):
 
 
 def _box(values, height, width):
-    """Means over areas, by the overlap of each pixel with each area: an oracle for whole (h, w) pictures."""
+    """Compute means over areas by the overlap of each pixel with each area: an oracle for whole (h, w) pictures."""
 
     def overlaps(size, target):
         weights = np.zeros((target, size))

@@ -193,7 +193,7 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
         simple = {name: _simple(block.full_column(name), name, file.where) for name in (basket, *besides)}
         heads = numbers.of(simple[basket])
         items = _simple(block.column(item), item, file.where)
-        # A basket of nothing is a row without an item.
+        # An empty basket is a row without an item.
         there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
         yield Entries(
             heads[there],

@@ -1,4 +1,4 @@
-"""Baskets: sets of items out of a public universe, such as what was bought or the pages of a visit."""
+"""Baskets: sets of items out of a public universe, such as purchases, or the pages of a visit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class BasketSchema:
 
     Args:
         items: the universe, names or whole numbers; at most `MOST_ITEMS`.
-        max_items: how many different items of a basket count, 1 and more: the public bound of what one record holds. Of
-            a larger basket a reader keeps this many.
-        classes: what the label may be, names or whole numbers; empty without a label.
+        max_items: how many different items of a basket count, 1 and more: the public bound of one record. A reader keeps
+            this many of a larger basket.
+        classes: the values of the label, names or whole numbers; empty without a label.
 
     Raises:
         ValueError: for anything else.
@@ -69,7 +69,7 @@ class BasketSchema:
     @cached_property
     def layout(self) -> Layout:
         groups = (len(self.classes),) * bool(self.classes) + (len(self.sizes),)
-        # max_items is for the largest; in half of it most baskets find room, and noise grows with what is kept whole.
+        # Most baskets have room in half of max_items, and noise grows with the norm that is kept whole.
         norm = math.sqrt(max(1.0, self.max_items / 2) + len(groups))
         return Layout(
             len(self.items),
@@ -83,7 +83,7 @@ class BasketSchema:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Where bins of numbers of items begin: each of the first ones has its own, then they are a quarter wider each."""
+        """The starts of bins of numbers of items: each of the first has its own, then each bin is a quarter wider."""
         starts = [0]
         while starts[-1] < self.max_items:
             starts.append(max(starts[-1] + 1, round(_WIDER * starts[-1])) if starts[-1] >= _OWN else starts[-1] + 1)
@@ -126,7 +126,7 @@ class BasketSchema:
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """Return the names of the choices of the label, and of the bins of numbers of items."""
+        """The names of the choices of the label, and of the bins of numbers of items."""
         ends = [*(start - 1 for start in self.sizes[1:]), self.max_items]
         bins = [str(a) if a == b else f"{a} to {b}" for a, b in zip(self.sizes, ends, strict=True)]
         return label_choices(self.classes) | {"number of items": bins}
@@ -154,12 +154,12 @@ class BasketSchema:
 
 
 def _listed(items: Any) -> Any:
-    """Items as they are, or those between a first and a last whole number."""
+    """Return items as they are, or those between a first and a last whole number."""
     if isinstance(items, Mapping):
         if set(items) != {"first", "last"} or type(items["first"]) is not int or type(items["last"]) is not int:
             raise ValueError(f"items={shown(dict(items))}: expected a list of names, or first and last as whole numbers")
         items = range(items["first"], items["last"] + 1)
-    # Before it is written out: a range may be endless.
+    # It is checked before it is written out: a range may be endless.
     if isinstance(items, range):
         if not 1 <= _count(items) <= MOST_ITEMS:
             raise ValueError(f"items={shown(items)}: expected 1 to {MOST_ITEMS:,} items")

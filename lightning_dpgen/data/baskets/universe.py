@@ -1,4 +1,4 @@
-"""The universe of baskets: which items there are, from a public list."""
+"""The universe of baskets: the items of a public list."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     try:
         return public_names(f"{path} (data.items)", items, 1, MOST_ITEMS)
     except ValueError as error:
-        # Places are lines, since no empty ones are passed over but those at the end.
+        # Places are lines, since only empty lines at the end are passed over.
         raise BadRecords(str(error) if path.suffix == ".json" else str(error).replace("(place", "(line")) from None
 
 

@@ -44,7 +44,7 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
                 pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
             with np.load(path, allow_pickle=False) as arrays:
                 found, held = {name: arrays[name] for name in names if name in arrays.files}, arrays.files
-    # A damaged header raises whatever Python's own parser, zipfile or numpy stumbled over.
+    # A damaged header raises any error of Python's own parser, zipfile or numpy.
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise BadRecords(f"{path} is not {path.suffix} of plain arrays: {said or type(error).__name__}") from None

@@ -18,7 +18,7 @@ from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
-# Bytes that are read at a time; a row cannot be longer.
+# The bytes of a block; a row of twice as many is refused.
 _BYTES_AT_ONCE = 1 << 24
 
 

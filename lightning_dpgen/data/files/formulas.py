@@ -14,7 +14,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Also line feeds, and the full-width forms that some spreadsheets read as the others.
+# Some spreadsheets read line feeds and the full-width forms as they read the others.
 _SIGNS = r"[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 _BEGINS, _ESCAPED = f"^'*{_SIGNS}", f"^'+{_SIGNS}"
 _MARK = "'"

@@ -32,7 +32,7 @@ class ParquetRows(RowSource):
         try:
             schema = pa.parquet.read_schema(path)
             names = schema.names
-        # Names that are not UTF-8, too.
+        # Names may not be UTF-8, too.
         except UNREADABLE as error:
             raise damaged(path, error, " as Parquet") from None
         super().__init__(str(path), names)

@@ -15,7 +15,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 
 def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray | None]:
-    """Pictures of a .npz file with ``images`` and, where there are classes, ``labels``; or of a .npy file without labels.
+    """Read pictures of a .npz file with ``images`` and, where there are classes, ``labels``; or of a .npy file, without.
 
     Images are (N, h, w), (N, h, w, 1) or (N, h, w, 3); channels may come first where no other reading fits. Values
     are from 0 to ``form.high``; of uint8, uint16 and bool, where that is None, from 0 to the largest of their type. Labels

@@ -21,9 +21,9 @@ class PictureForm:
     Args:
         height, width: in pixels, 1 to 4096.
         channels: 1 for grey (ITU-R 601 of colours), 3 for red, green and blue.
-        classes: names of the sub-folders that are the labels; or how many, of those named 0, 1, ...; empty without labels.
-        fit: how another size becomes this one, each pixel the mean over the area that it covers: ``stretch`` to the size,
-            whatever the aspect; ``pad`` by black, the whole picture in the middle; ``crop`` what stands over at both sides.
+        classes: names of the sub-folders that are the labels; or the number of those named 0, 1, ...; empty without labels.
+        fit: the way from another size, each pixel the mean over the area that it covers: ``stretch`` to the size,
+            whatever the aspect; ``pad`` by black, the whole picture in the middle; ``crop`` both sides that stand over.
         high: the largest value of arrays, which go from 0 to this; None where their type says it.
 
     Raises:
@@ -70,7 +70,7 @@ class PictureForm:
     def of(self, picture: Image.Image) -> np.ndarray:
         """Return a picture of any size and mode as uint8 of `shape`.
 
-        What is see-through is laid on white; 16 bits are divided by the range of their type.
+        Transparent parts are laid on white; 16 bits are divided by the range of their type.
 
         Raises:
             ValueError: for a mode whose range is not known (32-bit and floating).
@@ -84,7 +84,7 @@ class PictureForm:
         if self.fit == "crop":
             return np.asarray(ImageOps.fit(picture, size, box))
         scale = min(self.width / picture.width, self.height / picture.height)
-        # At least a pixel remains of the narrowest.
+        # At least one pixel of the narrowest picture remains.
         inner = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
         padded = Image.new(picture.mode, size)
         padded.paste(picture.resize(inner, box), ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2))

@@ -67,7 +67,7 @@ class ImageSchema:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        """The lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
         return (self.height, self.width, self.channels)
 
     @property
@@ -89,7 +89,7 @@ class ImageSchema:
         return pa.schema(columns + [("label", pa.string() if self.names else kind)] * bool(self.classes))
 
     def encode(self, images: np.ndarray, labels: np.ndarray | None = None) -> Encoded:
-        """Pictures and labels, as a record is written.
+        """Encode pictures and labels as records.
 
         Args:
             images: (N, height, width), (N, height, width, channels) or (N, units), values 0 to `levels`.
@@ -128,7 +128,7 @@ class ImageSchema:
         return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        # Column by column contiguous, so that Arrow takes each column as it is.
+        # Each column is contiguous, so that Arrow takes it as it is.
         pixels = np.asfortranarray(encoded.units.astype(self.arrow.types[0].to_pandas_dtype(), copy=False))
         columns = [pa.array(pixels[:, i]) for i in range(pixels.shape[1])]
         if self.classes:
@@ -146,7 +146,7 @@ class ImageSchema:
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """Return the names of the choices of the label."""
+        """The names of the choices of the label."""
         return label_choices(self._classes)
 
     @property
@@ -170,7 +170,7 @@ class ImageSchema:
 
 
 def encode_images(images: np.ndarray, labels: np.ndarray | None, schema: ImageSchema) -> Records:
-    """Pictures and labels as `Records`; see `ImageSchema.encode`.
+    """Return pictures and labels as `Records`; see `ImageSchema.encode`.
 
     Example:
         >>> schema = ImageSchema(1, 2, levels=4, classes=2)

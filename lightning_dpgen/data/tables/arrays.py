@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data import names
+
 
 class Misfit(Exception):
     """A value that a column cannot hold.
@@ -34,12 +36,8 @@ def plain(values: pa.Array) -> pa.Array:
         >>> plain(pa.array(["a", "b", "a"]).dictionary_encode()).type
         DataType(string)
     """
+    values = names.plain(values)
     kind = values.type
-    if pa.types.is_dictionary(kind):
-        values = values.dictionary_decode()
-        kind = values.type
-    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
-        return values.cast(pa.string())
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if binary or isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind):
         raise Misfit(None, f"holds {kind}", "unpack it into columns of single values first, or declare type: drop")

@@ -40,7 +40,7 @@ class Bins:
 
     def __post_init__(self) -> None:
         if self.whole:
-            # The first bin that is left out would otherwise swallow what is before it, but there only special values are.
+            # Numbers of a bin that is left out would go to the one before it, but all of them are special.
             object.__setattr__(self, "starts", self.starts[self._free(self.starts) > 0])
             return
         ends = np.append(self.starts[1:], self.high)
@@ -61,9 +61,9 @@ class Bins:
 
         Args:
             low, high, whole, special: as of the class.
-            bins: how many.
+            bins: their number.
             transform: ``linear``, ``log`` (log1p) or ``sqrt``.
-            unit: of numbers, which make 1 where the transformation is taken.
+            unit: the number that counts as 1 in the transformation.
         """
         first, last = low, high
         if whole:
@@ -120,7 +120,7 @@ class Bins:
         return numbers
 
     def _inside(self) -> np.ndarray:
-        """Special values of the range."""
+        """Return the special values of the range."""
         return self.special[(self.special >= self.low) & (self.special <= self.high)]
 
     def _free(self, starts: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ class Bins:
 
     def _draw_real(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
         ends = np.append(self.starts[1:], self.high)
-        # The last number that still belongs to the bin, since rounding may reach its end.
+        # Rounding may reach the end of a bin: the last number that still belongs to it is taken.
         lasts = np.append(np.nextafter(ends[:-1], -np.inf), ends[-1:])
         numbers = np.empty(len(codes))
         todo = np.arange(len(codes))

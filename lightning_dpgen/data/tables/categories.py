@@ -27,7 +27,7 @@ class Category(Modelled):
     Args:
         values: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
             string, int64 or bool.
-        other: the one of them that stands for what is not listed, when that is clamped; None if none does.
+        other: the one of them that stands for unlisted values when these are clamped; None if none does.
 
     Example:
         >>> column = Category(name="city", values=("Oslo", "Rome", "elsewhere"), other="elsewhere")
@@ -65,7 +65,7 @@ class Category(Modelled):
 
     @property
     def kind(self) -> type:
-        """str, int or bool."""
+        """The type of the values: str, int or bool."""
         return type(self.values[0])
 
     @property
@@ -148,7 +148,7 @@ def _truths(values: pa.Array) -> pa.Array:
         found = pc.index_in(pc.utf8_lower(values), words)
         return pc.greater_equal(found, len(_TRUTH[False]))
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        # Arrow compares uint64 with a plain 1 as int64, which does not hold all of them, so both are of their type.
+        # Both have the type of the values: Arrow compares uint64 with a plain 1 as int64, which does not hold all of them.
         zero, one = pa.scalar(0, values.type), pa.scalar(1, values.type)
         truths = pc.equal(values, one)
         return pc.if_else(pc.or_(truths, pc.equal(values, zero)), truths, None)

@@ -1,4 +1,4 @@
-"""A column of a table: what is publicly declared of it, and how a value of it becomes one choice, or one unit, and back."""
+"""A column of a table: its public declaration, and the way of a value to one choice, or one unit, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
-# Characters of a column name, and of a key where a message quotes it.
+# The longest name of a column, and the longest key that a message quotes.
 _LONGEST_NAME, _LONGEST_KEY = 1000, 100
 
 
@@ -21,10 +21,10 @@ class BadSchema(ValueError):
     """A description of a table that makes no sense.
 
     Args:
-        problem: what is wrong, what was expected.
-        column: where, by name; None for what concerns the whole table.
+        problem: the fault, and what was expected.
+        column: its name; None for the whole table.
         key: of the description.
-        place: of a file, with its name.
+        place: the file and the line.
     """
 
     def __init__(self, problem: str, column: str | None = None, key: str | None = None, place: str | None = None) -> None:
@@ -58,14 +58,14 @@ class Column(ABC):
     @property
     @abstractmethod
     def arrow(self) -> pa.DataType | None:
-        """Its type in a synthetic table; None if it is not in there."""
+        """The type in a synthetic table; None if it is not in there."""
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
         """Return all that is declared beside the name, as JSON and YAML hold it."""
 
     def refuse(self, key: str, value: Any, expected: str) -> None:
-        """Say that what is declared under a key makes no sense.
+        """Refuse what is declared under a key.
 
         Raises:
             BadSchema: always.
@@ -91,7 +91,7 @@ class Modelled(Column):
             self.refuse("missing", self.missing, "true or false")
         texts = self.missing_values
         if isinstance(texts, list | tuple):
-            # A code such as -9 is written without quotes by most.
+            # Most people write a code such as -9 without quotes.
             texts = tuple(str(text) if type(text) is int else text for text in texts)
         if not isinstance(texts, tuple) or not all(map(is_text, texts)) or len(set(texts)) != len(texts) or not texts:
             self.refuse("missing_values", self.missing_values, "a list of different texts, such as ['', '?']")

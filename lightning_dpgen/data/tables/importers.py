@@ -1,4 +1,4 @@
-"""Schemas from what other programs know of a table: the metadata of SDV, the domains of dpsynth and of mbi (PGM)."""
+"""Schemas from the files of other programs: the metadata of SDV, the domains of dpsynth and of mbi (PGM)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CLOCK = ("%H", "%I", "%M", "%S", "%f", "%T", "%X", "%c", "%p")
 
 
 def read_sdv(path: str | Path) -> list[ColumnDraft]:
-    """Draft the columns of SDV's metadata (JSON) of one table, in the form for one table or for several.
+    """Draft the columns of SDV's metadata (JSON): of one table, or of several where there is one.
 
-    Keys of the table and what is about a person become fakes, or are left out.
+    Keys of the table and personal data become fakes, or are left out.
 
     Raises:
         BadSchema: if it is something else.
@@ -54,7 +54,7 @@ def read_domain(path: str | Path) -> list[ColumnDraft]:
     """
     fields = read_yaml(path)
     if isinstance(fields.get("attributes"), dict):
-        # As dpsynth writes a schema with constraints, which say nothing of a column.
+        # dpsynth writes a schema with constraints so; these say nothing of a column.
         fields = fields["attributes"]
     made = []
     for name, about in fields.items():

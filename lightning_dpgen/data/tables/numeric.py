@@ -21,7 +21,7 @@ from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
-# Bins that a message lists.
+# The number of bins that a message lists.
 _LISTED = 20
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
 _GRID = 2**24
@@ -39,8 +39,8 @@ class Numeric(Modelled):
         low, high: the bounds, both included; dates and times as ISO text. Of a time of day, the whole day by default.
         decimals: of numbers, 0 to 15, to which they are rounded; None for real numbers.
         resolution: of ``datetime`` and ``time``: ``second`` (the default), ``minute``, ``hour`` or ``day``; cut off below.
-        bins: how many; None where that is left to `TableSchema.completed`.
-        edges: where bins after the first begin, between `low` and `high`; in place of `bins`.
+        bins: their number; None where it is left to `TableSchema.completed`.
+        edges: the starts of the bins after the first, between `low` and `high`; in place of `bins`.
         transform: of the distance from `low` (in days, of dates; in hours, of times), after which bins are of equal
             width: ``linear``, ``log`` (log1p) or ``sqrt``.
         special: values that have a choice of their own, inside the bounds or not.
@@ -104,7 +104,7 @@ class Numeric(Modelled):
 
     @property
     def most_choices(self) -> int:
-        """No fewer than `present`, without working them out."""
+        """A bound of `present` from above, without working it out."""
         return 2 if self.scaled else max(self.bins or 0, len(self.edges) + 1) + len(self.special) + 1
 
     @property
@@ -158,7 +158,7 @@ class Numeric(Modelled):
         if first > last or begins not in starts or stop not in stops:
             raise ValueError(f"column {self.name!r}: {value} is no range of whole bins: {self._whole_bins(first, last)}")
         special = np.flatnonzero((self._special >= first) & (self._special <= last)) + len(starts)
-        # Real numbers of more digits than are shown may look alike: then all of them that do.
+        # Real numbers of more digits than are shown may look alike: then all of those are meant.
         bins = range(starts.index(begins), len(stops) - stops[::-1].index(stop))
         return frozenset([*bins, *special.tolist()])
 
@@ -286,7 +286,7 @@ class Numeric(Modelled):
             for key, default in (("bins", None), ("edges", ()), ("special", ()), ("transform", "linear")):
                 if getattr(self, key) != default:
                     raise BadSchema("has no meaning with encoding: scaled; leave one of them out", self.name, key)
-            # Room for the grid between the bounds, however large they are.
+            # The grid between the bounds needs room, however large they are.
             room = 1 if self.scale.whole else 2**27 * np.spacing(max(abs(self._low), abs(self._high)))
             if self._width < room:
                 raise BadSchema(f"low={self.low} and high={self.high} are too close together for it", self.name, "encoding")

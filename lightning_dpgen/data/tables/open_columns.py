@@ -19,9 +19,9 @@ from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 # The word of a schema in the place of what is to be found.
 PRIVATE = "private"
 BOUNDS, KEYS = "bounds", "keys"
-# The category that takes those that were not found.
+# The category of values that were not found.
 OTHER = "other"
-# Bounds are chosen from powers of two above a reference: for days, the first of 2000. And the days that there are.
+# The references from which powers of two are counted for bounds: for days, the first of 2000. And the range of days.
 _REFERENCES, _DAYS = {"integer": 0, "number": 0, "date": 10_957}, (-719_162, 2_932_896)
 
 # The smallest number that found bounds tell from 0, and the default number of bins of a column.

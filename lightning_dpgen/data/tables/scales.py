@@ -19,7 +19,7 @@ class Scale(ABC):
     """Values as ticks: whole numbers where `whole`, of which `unit` make 1 (a day, of dates); else float64.
 
     Attributes:
-        expected: what a value is, for messages.
+        expected: a description of a value, for messages.
         arrow: the type of a synthetic column.
     """
 
@@ -84,7 +84,7 @@ class Integers(Scale):
             try:
                 return values.cast(pa.int64()).to_numpy()
             except pa.ArrowInvalid:
-                # Whole numbers with a point: how programs write a column in which some are missing.
+                # Programs write whole numbers with a point in a column in which some are missing.
                 values = parsed(values, pa.float64(), self.expected)
         elif pa.types.is_integer(values.type) and values.type != pa.uint64():
             return values.cast(pa.int64()).to_numpy()

@@ -33,7 +33,7 @@ class BadValue(BadRecords):
     Args:
         column: its name.
         row: the position in what was read; None if it is the type of the column.
-        problem: the value, what was expected and what to do.
+        problem: the value, what was expected, and what to do.
     """
 
     def __init__(self, column: str, row: int | None, problem: str) -> None:
@@ -114,7 +114,7 @@ class TableSchema:
 
     @cached_property
     def layout(self) -> Layout:
-        """Scaled columns as units, then the groups of columns with something to choose, in their order.
+        """The scaled columns as units, then the groups of columns with something to choose, in their order.
 
         Raises:
             BadSchema: if a column is undecided (see `completed`), or none has two values.
@@ -188,7 +188,7 @@ class TableSchema:
             except Misfit as misfit:
                 raise BadValue.of(column.name, misfit) from None
             except pa.ArrowException as error:
-                # Whatever Arrow cannot do with a type that no rule above has foreseen.
+                # No rule above has foreseen this type, and Arrow cannot convert it.
                 problem = f"is {batch.column(column.name).type} and cannot be read as declared; convert it"
                 raise BadValue(column.name, None, f"{problem} ({' '.join(str(error).split())[:100]})") from None
             if column.choices:
@@ -248,7 +248,7 @@ class TableSchema:
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """Return the names of the choices of each column with a group.
+        """The names of the choices of each column with a group.
 
         Example:
             >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"], "missing": True}),)).choices

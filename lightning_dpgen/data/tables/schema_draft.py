@@ -30,7 +30,7 @@ _FAKES = {
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ROWS = 1000
-# A draft is filled in by deciding about each column.
+# A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
     "integer": Integers(),

@@ -35,7 +35,7 @@ class Unescaped(RowSource):
         names, self._escaped = rows.columns, True
         if rows.has_header:
             header = pa.array(names, pa.string())
-            # A text that is known in both forms is the escaped one, unless a name stands there as no escaped one does.
+            # A text that is known in both forms is the escaped one, unless a name in the header is not escaped.
             self._escaped = not pc.any(begins_with_sign(header)).as_py()
             names = known_again(header, pa.array(list(listed), pa.string()), escaped=self._escaped).to_pylist()
         super().__init__(rows.where, names)

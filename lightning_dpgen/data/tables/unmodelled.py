@@ -91,7 +91,7 @@ class Fake(Column):
 
 
 def _uuids(rows: int, random: np.random.Generator) -> pa.Array:
-    """Version 4: random but for the digits that say so."""
+    """Draw version 4 identifiers: random but for the digits that say so."""
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)[random.integers(0, 16, (rows, 32))]
     digits[:, 12] = ord("4")
     digits[:, 16] = np.frombuffer(b"89ab", np.uint8)[random.integers(0, 4, rows)]
