@@ -174,7 +174,7 @@ def public_set(name: str) -> PublicSet:
         (144, 180)
     """
     if name not in _SETS:
-        raise ValueError(f"data.source={name}: expected one of {', '.join(_SETS)}")
+        raise ValueError(f"name={name}: expected one of {', '.join(_SETS)}")
     return _SETS[name]()
 
 
@@ -189,7 +189,7 @@ def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
     wanted, root = (held_out and known.held_out) or known.files, os.environ.get("DPGEN_DATA")
     if wanted and not root:
         raise MissingData(
-            f"data={name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {wanted[0]}"
+            f"{name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {wanted[0]}"
         )
     files = [Path(root or "") / file for file in wanted]
     for file in files:

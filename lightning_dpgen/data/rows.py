@@ -45,7 +45,7 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
     path = Path(path)
     check_there(path)
     if path.suffix not in SUFFIXES:
-        raise BadRecords(f"data.path={path}: expected a name that ends in {', '.join(SUFFIXES)}")
+        raise BadRecords(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".npy":
             rows = load_arrays(path, ("rows",))["rows"]

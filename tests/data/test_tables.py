@@ -110,7 +110,7 @@ def test_what_is_clamped_is_counted(tmp_path):
         "d: above high": 1,
     }  # fmt: skip
     assert read.encoded.codes[1, :4].tolist() == [0, 4, 2, 2] and read.encoded.codes[2, :2].tolist() == [4, 5]
-    with pytest.raises(BadRecords, match=r"line 3: column 'n': '-3' is below low, 0.0; .*data.outside=clamp"):
+    with pytest.raises(BadRecords, match=r"line 3: column 'n': '-3' is below low, 0.0; .*outside=clamp"):
         read_table(tmp_path / "a.csv", ABOUT)
 
 

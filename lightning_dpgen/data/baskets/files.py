@@ -97,7 +97,7 @@ class BasketForm:
         if path.suffix == MATRIX:
             return "matrix"
         raise BadRecords(
-            f"data.path={path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or data.form=lines (one "
+            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or a form (data.form): lines (one "
             "basket a line), rows (a basket id and an item in each) or matrix (as scipy.sparse.save_npz writes it)"
         )
 
@@ -111,7 +111,7 @@ def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
     """
     found = form.of(source)
     if found == "matrix":
-        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items=FILE)")
+        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items)")
     return _rows(source, form) if found == "rows" else _lines(Path(source), form)
 
 

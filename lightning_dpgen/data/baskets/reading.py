@@ -129,7 +129,7 @@ class _Found:
             raise BadRecords(
                 f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): "
                 "add it there if it is public, set data.separator if items are parted in the wrong places, or leave such "
-                "items out by data.outside=clamp"
+                "items out by outside=clamp (data.outside)"
             )
         self.counted[OUTSIDE_COUNTED] += len(outside)
         inside = at >= 0

@@ -49,7 +49,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     path = Path(str(source))
     if path.suffix not in _ENDINGS:
         raise BadRecords(
-            f"data.items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
+            f"items={shown(str(source))} (data.items): expected whole numbers such as 1..16470, or a file that ends in "
             f"{', '.join(_ENDINGS)}"
         )
     check_there(path, "data.items")
@@ -70,7 +70,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
 
 def _between(first: int, last: int, source: str) -> tuple[int, ...]:
     if not 0 <= last - first < MOST_ITEMS:
-        raise BadRecords(f"data.items={shown(source)}: expected 1 to {MOST_ITEMS:,} items, the smallest first")
+        raise BadRecords(f"items={shown(source)} (data.items): expected 1 to {MOST_ITEMS:,} items, the smallest first")
     return tuple(range(first, last + 1))
 
 

@@ -87,8 +87,9 @@ class RowSource(ABC):
 
     def check_has(self, names: Collection[str]) -> None:
         """Raise BadRecords if one of these columns is not there."""
+        there = set(self.columns)
         for name in names:
-            if name not in self.columns:
+            if name not in there:
                 raise BadRecords(f"{self.where} has no column {shown(name)}: it has {shown(', '.join(self.columns))}")
 
     def others(self, besides: Collection[str]) -> list[str]:

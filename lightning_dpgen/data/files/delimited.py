@@ -88,8 +88,9 @@ class DelimitedText(RowSource):
             strings_can_be_null=True,
         )
         try:
-            for batch in pa.csv.open_csv(self._path, read_options=read, parse_options=parse, convert_options=convert):
-                yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
+            with opened(self._path) as file:
+                for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
+                    yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
         except UNREADABLE as error:
             # Arrow refuses a file without rows, too.
             if next(self._rows(), None) is not None:

@@ -66,7 +66,8 @@ class FrameRows(RowSource):
         self._frame = frame
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        places = {name: self.columns.index(name) for name in columns}
+        places = {name: at for at, name in enumerate(self.columns)}
+        places = {name: places[name] for name in columns}
         for name, at in places.items():
             _check_alike(self._frame.iloc[:, at], name)
         for start in range(0, len(self._frame), _ROWS_AT_ONCE):

@@ -28,7 +28,7 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
         BadRecords: for anything else.
     """
     if path.suffix not in ENDINGS:
-        raise BadRecords(f"data.path={path}: expected a folder of pictures, or a file that ends in {', '.join(ENDINGS)}")
+        raise BadRecords(f"{path}: expected a folder of pictures, or a file that ends in {', '.join(ENDINGS)}")
     arrays = load_arrays(path, ("images", "labels"))
     images = _channels_last(arrays["images"], form, path)
     if images.dtype.kind not in "uifb":

@@ -218,8 +218,8 @@ def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besid
     said = form.header is not None or form.columns is not None
     if isinstance(file, DelimitedText) and not said and all(_is_number(pa.array([name])) for name in columns):
         raise BadRecords(
-            f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false if they are a series, "
-            "data.header=true if they are names"
+            f"{file.where}, line 1: found numbers, expected names of columns: give header=False if they are a series, "
+            "header=True if they are names (data.header)"
         )
     return columns
 

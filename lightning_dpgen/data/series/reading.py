@@ -106,7 +106,7 @@ def read_series(
     if others and outside == "refuse":
         raise BadRecords(
             f"{first} has another length, or a time twice: expected {schema.length} readings in each channel "
-            "(data.length); complete it, or leave such series out by data.outside=clamp"
+            "(data.length); complete it, or leave such series out by outside=clamp (data.outside)"
         )
     kept.counted[OTHER_LENGTH] += others
     kept.put(block)
@@ -130,7 +130,7 @@ class _Kept:
             series, unit = np.argwhere(missing)[0]
             raise BadRecords(
                 f"{block.place(series)}: the reading {self.schema.columns[unit]} is missing: fill it in, or leave such "
-                "series out by data.outside=clamp"
+                "series out by outside=clamp (data.outside)"
             )
         whole = ~missing.any(axis=1)
         self.counted[INCOMPLETE] += int((~whole).sum())
@@ -143,7 +143,7 @@ class _Kept:
             raise BadRecords(
                 f"{block.place(series)}: the reading {self.schema.columns[unit]} is {readings[series, unit]:g}: expected "
                 f"{low:g} to {high:g} (data.low, data.high); widen the bounds if others are publicly known, or use "
-                "data.outside=clamp"
+                "outside=clamp (data.outside)"
             )
         self.counted[CLAMPED] += int(beyond.sum())
         self.units.append(self.schema.scaled(readings))

@@ -135,8 +135,8 @@ def _placed(rows: RowSource, block: Block) -> Iterator[None]:
 def _check_columns(rows: RowSource, schema: TableSchema, person: str | None) -> None:
     """Raise BadRecords for columns that are not those of the schema, and say which."""
     needed = [column.name for column in schema.columns if isinstance(column, Modelled)]
-    known = {column.name for column in schema.columns} | {person}
-    missing = [name for name in needed if name not in rows.columns]
+    known, there = {column.name for column in schema.columns} | {person}, set(rows.columns)
+    missing = [name for name in needed if name not in there]
     foreign = [name for name in rows.columns if name not in known]
     if missing or foreign:
         parts = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(foreign)}, not in the schema"] * bool(foreign)
