@@ -1,1 +1,1 @@
-"""What may be read: schema, records, sources, Poisson lots."""
+"""Data: schemas, records, readers and what is found privately."""

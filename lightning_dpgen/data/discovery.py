@@ -1,4 +1,4 @@
-"""What a curator could not declare, found privately: bounds of numbers, lists of categories, universes of items.
+"""Private discovery of what a curator could not declare: bounds of numbers, lists of categories, universes of items.
 
 All of it is read in one access, the stage ``discovery``, beside the noisy count of the records. What is found is public
 from then on; nothing else of the records is.
@@ -30,12 +30,12 @@ _KEYS_PART = 10.0
 
 
 def bounds_of(column: str) -> str:
-    """The name of the noise that buys the bounds of a column."""
+    """Return the name of the noise that buys the bounds of a column."""
     return f"bounds of {column}"
 
 
 def keys_of(column: str) -> str:
-    """The name of the noise that buys the categories of a column, or the items of sets."""
+    """Return the name of the noise that buys the categories of a column, or the items of sets."""
     return f"keys of {column}"
 
 
@@ -49,7 +49,7 @@ def discovery_stage(
     keys: Mapping[str, int] | None = None,
     delta_keys: float | None = None,
 ) -> StageSpec:
-    """The one access that buys bounds, keys and the number of records, before the run can be planned.
+    """Return the one access that buys bounds, keys and the number of records, before the run can be planned.
 
     The noises are ``n`` (if it is bought), `bounds_of` and `keys_of` each column. The columns divide `share` in proportion
     to the square root of their numbers below, which makes the sum of their squared deviations smallest.
@@ -118,7 +118,7 @@ class Buckets:
         return 2 * self.powers + 1
 
     def places(self, values: np.ndarray) -> np.ndarray:
-        """(N,) bucket of each number, counted from the lowest; infinities are in the outermost ones.
+        """Return the bucket (N,) of each number, counted from the lowest; infinities are in the outermost ones.
 
         Example:
             >>> Buckets(0, 3).places(np.array([-5.0, -1.0, 0.5, 1.0, 7.9, np.inf])).tolist()
@@ -130,7 +130,7 @@ class Buckets:
         return (self.powers + np.where(values < 0, -steps, steps)).astype(np.int64)
 
     def ends(self, place: int) -> tuple[int | float, int | float]:
-        """The smallest and largest number of a bucket; of whole numbers where the grid begins at 1.
+        """Return the smallest and largest number of a bucket; whole numbers where the grid begins at 1.
 
         Example:
             >>> Buckets(0, 3).ends(5), Buckets(0, 3).ends(1), Buckets(-1, 3).ends(4)
@@ -157,7 +157,7 @@ def find_bounds(
     whole: bool = False,
     chance: float = 1e-3,
 ) -> tuple[int | float, int | float] | None:
-    """Bounds of a column of numbers: of a noisy histogram over powers of two, the outermost buckets that are not empty.
+    """Find bounds of a column of numbers: the outermost buckets of a noisy histogram over powers of two that are not empty.
 
     A bucket counts if its noisy count is above what any of the empty ones exceeds with probability `chance`. So bounds are
     within a factor of 2 of values that are held by many; a few records far outside are not covered, and are clamped later.
@@ -165,8 +165,8 @@ def find_bounds(
     Args:
         access, name: as for `mechanisms.gaussian`; the name is `bounds_of` the column in a `discovery_stage`.
         values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
-        owners: (N,) whole numbers, whose each row is, where the unit is a person; None where it is a record.
-        most: in how many buckets a person counts, once in each; more of theirs are left out at random.
+        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
+        most: the number of buckets in which a person counts, once in each; others of theirs are left out at random.
         whole: whether bounds are whole numbers, below 2^63; else they are within 2^64, and below 2^-64 all is 0.
         chance: public; larger covers more of the values, and is the chance of a bound that is far too wide.
 
@@ -201,12 +201,12 @@ def find_bounds(
 
 
 def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) -> list[Any]:
-    """The categories of a column, or the items of sets, that enough records hold.
+    """Return the categories of a column, or the items of sets, that enough records hold.
 
     Args:
         access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_stage`.
-        held: who holds which keys, private.
-        most: for how many keys a record (or a person) counts, once for each; of more, some are left out at random.
+        held: the keys and their owners, private.
+        most: the number of keys for which a record (or a person) counts, once for each; others are left out at random.
 
     Returns:
         The keys, sorted, strings or whole numbers: public. Empty if none is held by enough: the share is too small.

@@ -1,4 +1,4 @@
-"""Which keys are held by whom: categories of a column, items of sets. Private."""
+"""Keys and their owners: categories of a column, items of sets. Private."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeyOwners:
-    """Entries: each says that somebody holds a key. One that stands twice counts once.
+    """Entries, each of which says that an owner holds a key. One that stands twice counts once.
 
     Args:
         codes: (P,) positions in `names`.
-        owners: (P,) whose each is: a record or a person, by any whole numbers.
+        owners: (P,) the owner of each, a record or a person, as any whole number.
         names: (K,) distinct keys, text (as objects) or whole numbers (int64).
 
     Raises:
@@ -46,11 +46,11 @@ class KeyOwners:
 
     @classmethod
     def of_column(cls, values: Any, owners: np.ndarray | None = None) -> KeyOwners:
-        """The categories of a column of text or whole numbers; missing ones are left out.
+        """Take the categories of a column of text or whole numbers; missing ones are left out.
 
         Args:
             values: (N,) an Arrow array, a pandas series, a numpy array or a list.
-            owners: (N,) whose each row is, where the unit is a person; None where it is a record.
+            owners: (N,) the owner of each row, where the unit is a person; None where it is a record.
 
         Raises:
             BadRecords: if they are neither text nor whole numbers, or both.
@@ -72,13 +72,13 @@ class KeyOwners:
     def of_sets(
         cls, indptr: np.ndarray, codes: np.ndarray, names: Sequence[Any], owners: np.ndarray | None = None
     ) -> KeyOwners:
-        """The items of sets, as the rows of a CSR matrix: those of set i are ``codes[indptr[i]:indptr[i + 1]]``.
+        """Take the items of sets from the rows of a CSR matrix: those of set i are ``codes[indptr[i]:indptr[i + 1]]``.
 
         Args:
             indptr: (N + 1,) where each set begins.
             codes: (P,) positions in `names`.
             names: the items, text or whole numbers.
-            owners: (N,) whose each set is, where the unit is a person; None where it is a set.
+            owners: (N,) the owner of each set, where the unit is a person; None where it is a set.
 
         Raises:
             BadRecords: if they do not fit together.
@@ -101,7 +101,7 @@ class KeyOwners:
 
 
 def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream: PrivateStream) -> np.ndarray:
-    """The codes that count when each owner counts once for a code, and for `most` of them, chosen at random.
+    """Return the codes that count when each owner counts once for a code, and for `most` of them, chosen at random.
 
     The choice follows from an owner's own codes and from randomness of its own, so one owner more changes no other's.
 
@@ -110,7 +110,7 @@ def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream
         most: None for all.
         stream: the private stream.
     """
-    # Owners by their places, so that a pair of owner and code is one number of 64 bits.
+    # Owners are numbered by their places, so that a pair of owner and code is one number of 64 bits.
     distinct, owners = np.unique(owners, return_inverse=True)
     # Unsigned numbers of 64 bits would turn the sum into floats.
     codes = codes.astype(np.int64)
@@ -127,7 +127,7 @@ def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream
 
 
 def _keys(values: Any) -> pa.Array:
-    """Text or whole numbers as one Arrow array, whatever they were in."""
+    """Return text or whole numbers as one Arrow array, whatever they were in."""
     try:
         column = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, from_pandas=True)
         if column.null_count == len(column):
@@ -145,5 +145,5 @@ def _keys(values: Any) -> pa.Array:
 def _array(keys: pa.Array) -> np.ndarray:
     if pa.types.is_integer(keys.type):
         return keys.to_numpy(zero_copy_only=False)
-    # As objects: numpy's own strings drop zeros at their ends, and are all as long as the longest.
+    # numpy's own strings drop zeros at their ends, and are all as long as the longest; objects are not.
     return np.array(keys.to_pylist(), dtype=object)

@@ -1,4 +1,4 @@
-"""The label of pictures, baskets and series: as a condition on records, and what its choices are called."""
+"""The label of pictures, baskets and series: as a condition on records, and the names of its choices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LABEL = "label"
 
 
 def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, frozenset[int]]:
-    """The group, and those of its choices, that say that the label has a value; see `Schema.where`.
+    """Return the group, and those of its choices, that say that the label has a value; see `Schema.where`.
 
     Args:
-        classes: what the label may be; empty without a label.
+        classes: the values of the label; empty without a label.
         column: of a synthetic table.
         value: as text, or as the classes are.
 
@@ -40,7 +40,7 @@ def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, f
 
 
 def label_choices(classes: tuple[Name, ...]) -> dict[str, list[str]]:
-    """What the choices of the label are called, if there is one; see `Schema.choices`.
+    """Return the names of the choices of the label, if there is one; see `Schema.choices`.
 
     Example:
         >>> label_choices((1, 2)), label_choices(())

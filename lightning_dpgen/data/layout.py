@@ -1,4 +1,4 @@
-"""How records of any kind are written as numbers: what networks, splits and metrics need to know of them."""
+"""Records of any kind as numbers: all that networks, splits and metrics need to know of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
-# Below one in so many, the places of ones cost less than numbers that are written out.
+# Where fewer than one number in this many is 1, the places of ones cost less than all numbers written out.
 _FEW = 64
 
 
@@ -22,11 +22,11 @@ class Layout:
         units: how many.
         levels: of the units, which are the whole numbers 0 to this, divided by it; at 1 they are drawn, not averaged. None
             for real numbers.
-        groups: how many choices each group has.
-        label: which of the groups is the record's label; None without one.
-        norm: the L2 bound of a record's numbers within which most records lie: the default of where they are clipped.
-        most: how many units of a record are 1 at most, where all others are 0; None where they are not few.
-        sizes: where they are few, the last group says how many: from each of these numbers to the next, or to `most`.
+        groups: the number of choices of each group.
+        label: the group that is the record's label; None without one.
+        norm: the L2 bound of a record's numbers within which most records lie: the default bound of clipping.
+        most: the largest number of units of a record that are 1, where all others are 0; None where they are not few.
+        sizes: where they are few, the last group holds their number: from each of these to the next, or to `most`.
 
     Example:
         >>> layout = Layout(units=2, levels=1, groups=(3, 2), label=1)
@@ -44,25 +44,25 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """How many numbers a record is."""
+        """The length of a record."""
         return self.units + sum(self.groups)
 
     @property
     def max_ones(self) -> int | None:
-        """How many of a record's numbers are 1 at most, where all others are 0 and few are 1; None where they are not."""
+        """The largest number of ones in a record, where these are few and all else is 0; None where they are not."""
         if self.most is None or _FEW * (self.most + len(self.groups)) > self.width:
             return None
         return self.most + len(self.groups)
 
     @property
     def spans(self) -> list[slice]:
-        """Where each group is."""
+        """The place of each group."""
         ends = itertools.accumulate(self.groups, initial=self.units)
         return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
     @property
     def labels(self) -> slice:
-        """Where the label is; an empty slice without one."""
+        """The place of the label; an empty slice without one."""
         return slice(self.width, self.width) if self.label is None else self.spans[self.label]
 
 
@@ -87,7 +87,7 @@ class Encoded:
 
     @classmethod
     def joined(cls, parts: list[Encoded]) -> Encoded:
-        """One after the other; at least one part."""
+        """Join parts, at least one, in their order."""
         first = parts[0].units
         stacked = scipy.sparse.vstack if scipy.sparse.issparse(first) else np.concatenate
         return cls(
@@ -97,7 +97,7 @@ class Encoded:
 
 
 def smallest_integer(most: int) -> np.dtype:
-    """The smallest type of uint8, int16 and int32 that holds 0 to `most`.
+    """Return the smallest type of uint8, int16 and int32 that holds 0 to `most`.
 
     Example:
         >>> smallest_integer(255), smallest_integer(256)

@@ -13,11 +13,11 @@ _SHOWN, _LISTED = 40, 20
 
 
 def public_names(argument: str, names: Sequence[Name], least: int, most: int) -> tuple[Name, ...]:
-    """These names as a tuple, checked: all text or all whole numbers, none twice.
+    """Check names and return them as a tuple: all text or all whole numbers, none twice.
 
     Args:
-        argument: what an error calls them.
-        least, most: how many there may be.
+        argument: their name in an error.
+        least, most: the bounds of their number.
 
     Raises:
         ValueError: for another number of them, a name twice, an empty one, one of another type, or text with blanks at
@@ -54,7 +54,7 @@ def public_names(argument: str, names: Sequence[Name], least: int, most: int) ->
 
 
 def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
-    """Where each of (n,) values is among names: (n,) int64, -1 for those that are not, and for missing ones.
+    """Return the place of each of (n,) values among names: (n,) int64, -1 for others and for missing ones.
 
     Whole numbers are also found where a file holds them as text (``12``), or as floats (12.0, as pandas makes them).
 
@@ -67,7 +67,7 @@ def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
         try:
             values = whole_numbers(values)
         except pa.ArrowException:
-            # Lists and the like.
+            # Values are lists or the like.
             return np.full(len(values), -1)
     if not (names_type(names) == values.type == pa.int64()):
         values, names = values.cast(pa.string()), tuple(map(str, names))
@@ -76,9 +76,9 @@ def positions(names: tuple[Name, ...], values: pa.Array) -> np.ndarray:
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """Values as text, or as the numbers that they are, in none of the other forms that Arrow has for these."""
+    """Return values as text, or as the numbers that they are, in none of the other forms of Arrow for these."""
     if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
+        values = values.dictionary_decode()
     # A column that holds nothing has no type.
     if any(test(values.type) for test in (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)):
         values = values.cast(pa.string())
@@ -86,7 +86,7 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def whole_numbers(values: pa.Array) -> pa.Array:
-    """Values as int64; missing where they are not whole numbers, written in the shortest way where they are text.
+    """Return values as int64, null where they are no whole numbers; text must be written in the shortest way.
 
     Example:
         >>> whole_numbers(pa.array(["12", "1e3", "007"])).to_pylist()
@@ -94,7 +94,7 @@ def whole_numbers(values: pa.Array) -> pa.Array:
     """
     kind = values.type
     if pa.types.is_string(kind):
-        # 18 digits fit 64 bits.
+        # Numbers of 18 digits fit 64 bits.
         values = pc.if_else(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$"), values, None)
     elif pa.types.is_floating(kind):
         values = pc.if_else(pc.equal(pc.floor(values), values), values, None)
@@ -105,12 +105,12 @@ def whole_numbers(values: pa.Array) -> pa.Array:
 
 
 def names_type(names: tuple[Name, ...]) -> pa.DataType:
-    """The type of a column that holds such names."""
+    """Return the type of a column that holds such names."""
     return pa.int64() if names and type(names[0]) is int else pa.string()
 
 
 def one_of(names: Sequence[Name]) -> str:
-    """What an error expects where names are public: which there are, where these are not many.
+    """Return what an error expects in place of a public name: the names, unless they are many.
 
     Example:
         >>> one_of(("day", "night")), one_of(range(21))
@@ -120,7 +120,7 @@ def one_of(names: Sequence[Name]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for an error of one line.
+    """Return a value as an error of one line shows it.
 
     Example:
         >>> shown("a" * 50)
@@ -131,5 +131,5 @@ def shown(value: object) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether it is text that every file can hold: not empty, without blanks at its ends or line breaks."""
+    """Tell whether every file can hold a text: not empty, without blanks at its ends or line breaks."""
     return bool(name) and name == name.strip() and len(name.splitlines()) == 1 and name.isprintable()

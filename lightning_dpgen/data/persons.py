@@ -1,25 +1,23 @@
-"""Several records a person: at most m of them take part, chosen from that person's records alone."""
+"""Several records for a person: at most m of them take part, chosen from that person's records alone."""
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
 
+from lightning_dpgen.data.hashing import mixed
 from lightning_dpgen.data.layout import Encoded
-
-# Of splitmix64 (Steele, Lea and Flood 2014).
-_STEP, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
-    """Positions (N',) of the records that take part, in order: of each person `max_rows` at most.
+    """Return the positions (N',) of the records that take part, in order: at most `max_rows` of each person.
 
-    Which ones follows from the records of that person and from nobody else's, as if at random: by a hash of each that is
-    mixed with one of all of them. So a run that goes on finds the same ones, wherever in the file they are.
+    The choice follows from the records of that person alone, as if at random: by a hash of each that is mixed with one
+    of all of them. So a resumed run finds the same ones, wherever in the file they are.
 
     Args:
         encoded: the records.
-        persons: (N,) whole numbers, whose each record is. Private.
+        persons: (N,) whole numbers, the person of each record. Private.
         max_rows: m, public.
 
     Raises:
@@ -32,35 +30,28 @@ def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
         (3, True)
     """
     if persons.shape != (len(encoded),) or persons.dtype.kind not in "iu":
-        raise ValueError(f"persons {persons.shape} of {persons.dtype}: expected (N,) whole numbers, one a record")
+        raise ValueError(f"persons {persons.shape} of {persons.dtype}: expected (N,) whole numbers, one for each record")
     if max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: expected a whole number, 1 or more")
     own = _hashes(encoded)
     _, person, counts = np.unique(persons, return_inverse=True, return_counts=True)
     together = np.zeros(len(counts), np.uint64)
     np.add.at(together, person, own)
-    order = np.lexsort((_mixed(own ^ _mixed(together)[person]), person))
+    order = np.lexsort((mixed(own ^ mixed(together)[person]), person))
     rank = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
     return np.sort(order[rank < max_rows])
 
 
 def _hashes(encoded: Encoded) -> np.ndarray:
-    """(N,) a hash of each record."""
+    """Return a hash (N,) of each record."""
     found, units = np.zeros(len(encoded), np.uint64), encoded.units
     if scipy.sparse.issparse(units):
         rows = np.repeat(np.arange(len(encoded)), np.diff(units.indptr))
-        np.add.at(found, rows, _mixed(units.indices.astype(np.uint64)))
+        np.add.at(found, rows, mixed(units.indices.astype(np.uint64)))
         columns = [*encoded.codes.T]
     else:
         units = units.view(np.uint32) if units.dtype == np.float32 else units
         columns = [*units.T, *encoded.codes.T]
     for column in columns:
-        found = _mixed(found + column.astype(np.uint64))
+        found = mixed(found + column.astype(np.uint64))
     return found
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    x = x + _STEP
-    x = (x ^ (x >> np.uint64(30))) * _FIRST
-    x = (x ^ (x >> np.uint64(27))) * _SECOND
-    return x ^ (x >> np.uint64(31))

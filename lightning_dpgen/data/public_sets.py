@@ -1,4 +1,4 @@
-"""Public sets of records that are known by name, with what is publicly known of each."""
+"""Public sets of records that are known by name, and the public knowledge of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PublicSet:
     """A set known by name.
 
     Args:
-        schema: what is publicly known of its records.
+        schema: public knowledge of its records.
         n: declared number of records for training.
         read: records for training, or held out, from their files by a schema.
         files: for training, as places under ``$DPGEN_DATA``.
@@ -52,7 +52,7 @@ def _digits() -> PublicSet:
     def read(files: list[Path], schema: ImageSchema, held_out: bool) -> Reading:
         from sklearn.datasets import load_digits
 
-        # In the order of their writers, of which the last are held out.
+        # Pictures are in the order of their writers, the last of whom are held out.
         bunch = load_digits()
         images, labels = _part(bunch.images, 1500, held_out), _part(bunch.target, 1500, held_out)
         return Reading(schema.encode(images, labels if schema.classes else None), None, {})
@@ -76,7 +76,7 @@ def _adult() -> PublicSet:
         if not held_out:
             return read_table(files[0], schema)
         names = [column.name for column in schema.columns]
-        # It begins with a remark, and its labels end in a full stop.
+        # The file begins with a remark, and its labels end in a full stop.
         frame = pd.read_csv(files[0], names=names, skipinitialspace=True, comment="|", dtype=str, keep_default_na=False)
         return read_table(frame.assign(income=frame["income"].str.rstrip(".")), schema)
 
@@ -87,7 +87,7 @@ def _adult() -> PublicSet:
 def _mushroom() -> PublicSet:
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
         encoded = read_table(files[0], schema).encoded
-        # The file is not in a random order. What is drawn here, publicly, is the data set; the split is no part of a run.
+        # The file is not in a random order. This public draw makes the data set; the split is no part of a run.
         order = np.random.default_rng(0).permutation(len(encoded))
         return Reading(encoded[_part(order, 5686, held_out)], None, {})
 
@@ -96,7 +96,7 @@ def _mushroom() -> PublicSet:
 
 
 def _retail() -> PublicSet:
-    # FIMI numbers the shop's 16,470 articles. Brijs et al. (1999) give 13 different ones on average; three times that.
+    # FIMI numbers the shop's 16,470 articles. max_items is three times the 13 of an average basket (Brijs et al. 1999).
     return _baskets(BasketSchema(read_items("1..16470"), max_items=40), 80_000, "retail/retail.dat.gz")
 
 
@@ -134,7 +134,7 @@ def _baskets(schema: BasketSchema, n: int, file: str) -> PublicSet:
 
 
 def _first(reader: Callable[..., Reading], n: int) -> Callable[[list[Path], Schema, bool], Reading]:
-    """The first n records are for training, those after them held out."""
+    """Take the first n records for training, and hold out those after them."""
 
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
         reading = reader(files[0], schema)
@@ -164,7 +164,7 @@ NAMES = tuple(_SETS)
 
 @cache
 def public_set(name: str) -> PublicSet:
-    """What is publicly known of a set; no record is read.
+    """Return what is publicly known of a set; no record is read.
 
     Raises:
         ValueError: for an unknown name.
@@ -174,12 +174,12 @@ def public_set(name: str) -> PublicSet:
         (144, 180)
     """
     if name not in _SETS:
-        raise ValueError(f"data.source={name}: expected one of {', '.join(_SETS)}")
+        raise ValueError(f"name={name}: expected one of {', '.join(_SETS)}")
     return _SETS[name]()
 
 
 def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
-    """The files of a set, not read; arguments as for `load_public_set`.
+    """Return the files of a set, not read; arguments as for `load_public_set`.
 
     Raises:
         MissingData: if one is not there; says where it was looked for.
@@ -189,7 +189,7 @@ def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
     wanted, root = (held_out and known.held_out) or known.files, os.environ.get("DPGEN_DATA")
     if wanted and not root:
         raise MissingData(
-            f"data={name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {wanted[0]}"
+            f"{name} needs its files: set the environment variable DPGEN_DATA to the folder that holds {wanted[0]}"
         )
     files = [Path(root or "") / file for file in wanted]
     for file in files:
@@ -199,15 +199,15 @@ def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
 
 
 def load_public_set(name: str, schema: Schema | None = None, *, held_out: bool = False) -> Reading:
-    """Records of a set.
+    """Load the records of a set.
 
     Args:
         name: one of `NAMES`.
-        schema: how they are encoded; None takes the set's own.
+        schema: their encoding; None takes the set's own.
         held_out: the records that no training sees.
 
     Raises:
         MissingData: if a file is not there; says where it was looked for.
-        BadRecords: if it is another one than that known by this name.
+        BadRecords: if it is another file than the one known by this name.
     """
     return public_set(name).read(find_public_set(name, held_out=held_out), schema or public_set(name).schema, held_out)

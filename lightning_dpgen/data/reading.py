@@ -1,4 +1,4 @@
-"""What a reader hands back, and how it counts and numbers what it meets. All of it is private."""
+"""Results of a reader, and its counts and numbers. All of it is private."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Reading:
 
     Args:
         encoded: N records, as the schema's layout says.
-        persons: (N,) int64, a number for the person of each record; None where each record is one person's own.
-        counted: what was changed or left out on the way, and how often.
+        persons: (N,) int64, a number for the person of each record; None where each record is of another person.
+        counted: the kinds of changes and omissions on the way, and how often each happened.
     """
 
     encoded: Encoded
@@ -46,7 +46,7 @@ class Numbering:
         return len(self.known)
 
     def of(self, values: pa.Array) -> np.ndarray:
-        """(n,) int64; values that were met before keep their number. None may be missing.
+        """Return numbers (n,) int64; values that were met before keep theirs. None may be missing.
 
         Raises:
             BadRecords: for what cannot be told apart, such as lists.
@@ -64,8 +64,8 @@ class RecordValues:
     """One value for each of the records that rows make up, whatever row it stands in: a label, a person.
 
     Args:
-        what: what an error calls it.
-        record: what an error calls a record.
+        what: its name in an error.
+        record: the name of a record in an error.
     """
 
     def __init__(self, what: str, record: str) -> None:
@@ -73,7 +73,7 @@ class RecordValues:
         self._values = np.empty(0, np.int64)
 
     def put(self, records: np.ndarray, values: np.ndarray, place: Callable[[int], str]) -> None:
-        """Values (n,) from 0 of rows of these records (n,); `place` says where the i-th row is.
+        """Take values (n,) from 0 of rows of these records (n,); `place` says where the i-th row is.
 
         Raises:
             BadRecords: if a record has two different ones.
@@ -81,7 +81,7 @@ class RecordValues:
         if not len(records):
             return
         missing = max(0, int(records.max()) + 1 - len(self._values))
-        # Twice as long each time, so that many blocks cost no more than one.
+        # It doubles each time, so that many blocks cost no more than one.
         if missing:
             missing = max(missing, len(self._values))
             self._values = np.concatenate([self._values, np.full(missing, -1)])
@@ -95,23 +95,23 @@ class RecordValues:
             )
 
     def values(self, n: int) -> np.ndarray:
-        """(n,) int64 of the first n records."""
+        """Return the values (n,) int64 of the first n records."""
         return self._values[:n]
 
 
 def one_each(values: object, n: int) -> bool:
-    """Whether these may be one value for each of n records in memory; None for no values."""
+    """Tell whether these may be one value for each of n records in memory; None stands for no values."""
     return values is None or (not isinstance(values, str) and hasattr(values, "__len__") and len(values) == n)
 
 
 def check_outside(outside: str) -> None:
-    """Raises ValueError for another rule than `OUTSIDE`."""
+    """Raise ValueError for another rule than `OUTSIDE`."""
     if outside not in OUTSIDE:
         raise ValueError(f"outside={shown(outside)}: expected one of {', '.join(OUTSIDE)} (data.outside)")
 
 
 def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: Callable[[int], str]) -> np.ndarray:
-    """Where each of (n,) labels is among the declared classes: (n,) int64.
+    """Return the place of each of (n,) labels among the declared classes: (n,) int64.
 
     Args:
         place: where the i-th of them stands.
@@ -134,11 +134,11 @@ def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: C
 
 
 def label_codes(positions: np.ndarray, classes: tuple[Name, ...]) -> np.ndarray:
-    """Places of labels (N,) among the classes as the codes of a layout: (N, 1), or (N, 0) without classes."""
+    """Return places of labels (N,) among the classes as the codes of a layout: (N, 1), or (N, 0) without classes."""
     codes = positions[:, None] if classes else np.zeros((len(positions), 0))
     return codes.astype(smallest_integer(max(0, len(classes) - 1)))
 
 
 def only_counted(counted: Counter[str]) -> dict[str, int]:
-    """Without what never happened."""
+    """Return the counts without those of what never happened."""
     return {what: int(times) for what, times in counted.items() if times}

@@ -19,7 +19,7 @@ from lightning_dpgen.sampling.multi_hot import MultiHotStore
 from lightning_dpgen.sampling.store_of import store_of
 from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store
 
-# Numbers that are written out at a time.
+# The count of numbers that are written out at a time.
 _AT_ONCE = 1 << 22
 
 
@@ -28,9 +28,9 @@ class Records(Store):
     """Records of one schema. They stay as they are encoded; lots hold them written out as (B, width) float32 in [0, 1].
 
     Args:
-        schema: what they are, publicly.
+        schema: their public description.
         encoded: the records themselves.
-        persons: (N,) whole numbers, whose each record is; None where nobody has several.
+        persons: (N,) whole numbers, the owner of each record; None where no person has several.
 
     Raises:
         BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
@@ -63,7 +63,7 @@ class Records(Store):
         for block in np.array_split(values, max(1, values.size // _AT_ONCE)):
             if not ((block >= 0) & (block <= (layout.levels or 1))).all():
                 raise BadRecords("the records hold NaN, or values outside [0, 1]: replace or drop those records first")
-        # Entries of one place would be added up.
+        # Several entries at one place would be added up.
         if scipy.sparse.issparse(units) and not units.has_canonical_format and _repeats(units):
             raise BadRecords("encoded units hold a place twice in one record: call sum_duplicates() on them first")
         if layout.most is not None and len(codes) and _most_held(units) > layout.most:
@@ -91,7 +91,7 @@ class Records(Store):
     @property
     def steps(self) -> Steps | None:
         levels = self.schema.layout.levels
-        # A 1 of a choice has to find room in a byte, too.
+        # The 1 of a choice must fit into a byte, too.
         in_bytes = isinstance(self._units, ScaledStore) and levels < 2**8
         return Steps(1.0 / levels, bits=(levels - 1).bit_length()) if in_bytes else None
 
@@ -110,7 +110,7 @@ class Records(Store):
         return scipy.sparse.hstack([units, choices], format="csr")
 
     def _joined(self, units: Tensor, codes: Tensor, one: float) -> Tensor:
-        """(B, width) of (B, units) and (B, groups), with this number for a 1."""
+        """Write out (B, units) and (B, groups) as (B, width), with this number for a 1."""
         layout = self.schema.layout
         if not layout.groups:
             return units
@@ -119,12 +119,12 @@ class Records(Store):
         return rows.scatter_(1, self._places(codes), one)
 
     def _written(self, positions: np.ndarray) -> Tensor:
-        """(B, units) in [0, 1]."""
+        """Return the units (B, units) in [0, 1]."""
         units = self._units.take(positions)
         return units if units.dtype == torch.float32 else units.to(torch.float32).div_(self.schema.layout.levels)
 
     def _places(self, codes: Tensor) -> Tensor:
-        """(B, groups) where the 1 of each group is."""
+        """Return the place (B, groups) of the 1 of each group."""
         return codes.to(torch.int64) + torch.tensor([span.start for span in self.schema.layout.spans])
 
     def blocks(self) -> Iterator[Tensor]:
@@ -140,14 +140,14 @@ class Records(Store):
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """What they are kept in."""
+        """The arrays that hold the records."""
         units = self.encoded.units
         parts = [units.data, units.indices, units.indptr] if scipy.sparse.issparse(units) else [units]
         return [*parts, self.encoded.codes, *([] if self.persons is None else [self.persons])]
 
 
 def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:
-    """How many units a record holds, the largest."""
+    """Return the largest number of units that a record holds."""
     held = np.diff(units.indptr) if scipy.sparse.issparse(units) else np.count_nonzero(units, axis=1)
     return int(held.max())
 

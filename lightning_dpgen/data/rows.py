@@ -20,7 +20,7 @@ SUFFIXES = (".npy", ".npz", ".parquet")
 
 
 def blobs(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two clusters of unit variance whose centres are 4 apart in a random direction: rows (n, d) and labels (n,).
+    """Draw two clusters of unit variance whose centres are 4 apart in a random direction: rows (n, d) and labels (n,).
 
     Example:
         >>> blobs(6, 2, seed=0)[0].shape
@@ -34,7 +34,7 @@ def blobs(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
-    """The rows of a file (n, d): ``.npy``, ``.npz`` as scipy.sparse.save_npz writes it, or ``.parquet`` of numbers.
+    """Read the rows of a file (n, d): ``.npy``, ``.npz`` as scipy.sparse.save_npz writes it, or ``.parquet`` of numbers.
 
     A ``.npy`` file stays on disk and is read as it is needed.
 
@@ -45,7 +45,7 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
     path = Path(path)
     check_there(path)
     if path.suffix not in SUFFIXES:
-        raise BadRecords(f"data.path={path}: expected a name that ends in {', '.join(SUFFIXES)}")
+        raise BadRecords(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".npy":
             rows = load_arrays(path, ("rows",))["rows"]

@@ -1,4 +1,4 @@
-"""What a description of records has to offer, whatever kind of records they are."""
+"""The interface of a description of records, whatever their kind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lightning_dpgen.data.layout import Encoded, Layout
 
 
 class Schema(Protocol):
-    """What is publicly known of a record, and the one way in which it is written as numbers and back.
+    """Public knowledge of a record, and the one way in which it is written as numbers and back.
 
-    A kind of data has a class of its own, with whatever reads its files. Everything in it is declared.
+    Each kind of data has a class of its own, beside the readers of its files. Everything in it is declared.
 
     Attributes:
         kind: its name in `as_json`.
@@ -23,17 +23,17 @@ class Schema(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """How a record is written as numbers."""
+        """The layout of a record as numbers."""
 
     @property
     def arrow(self) -> pa.Schema:
-        """Columns of a table of synthetic records."""
+        """The columns of a table of synthetic records."""
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Records as a table of `arrow`, after so many `before`; what the encoding has merged is told apart at random."""
+        """Return records as a table of `arrow`, after `before` others; what was merged is told apart at random."""
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """The group of the layout, and those of its choices, that say that a column of `arrow` has a value.
+        """Return the group of the layout, and those of its choices, that say that a column of `arrow` has a value.
 
         Args:
             column: its name.
@@ -45,7 +45,7 @@ class Schema(Protocol):
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """Of each group of the layout, in their order: its column, and what its choices are called."""
+        """The column of each group of the layout, in order, and the names of its choices."""
 
     def as_json(self) -> dict[str, Any]:
-        """All that it declares, `kind` too, for a release."""
+        """Return all that it declares, `kind` too, for a release."""

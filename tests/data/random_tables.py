@@ -17,7 +17,7 @@ _MIDNIGHT = datetime.datetime(1970, 1, 1)
 
 @st.composite
 def columns(draw, name):
-    """What is declared of a column of any modelled type."""
+    """Draw the declaration of a column of any modelled type."""
     kind = draw(st.sampled_from(["text", "code", "boolean", "integer", "number", "decimals", "date", "datetime", "time"]))
     fields = {"missing": True} if draw(st.booleans()) else {}
     if kind == "text":
@@ -87,7 +87,7 @@ def schemas(draw):
 
 
 def ticks(column, random, rows):
-    """Values within the bounds of a numeric column and special ones, as its scale numbers them."""
+    """Draw values within the bounds of a numeric column and special ones, as its scale numbers them."""
     low, high = column.scale.tick(column.low), column.scale.tick(column.high)
     found = random.integers(low, high + 1, rows) if column.scale.whole else random.uniform(low, high, rows)
     found[random.random(rows) < 0.2] = low
@@ -98,7 +98,7 @@ def ticks(column, random, rows):
 
 
 def records(schema, seed, rows):
-    """Random records that fit."""
+    """Draw random records that fit."""
     random = np.random.default_rng(seed)
     arrays = []
     for column in schema.modelled:

@@ -1,4 +1,4 @@
-"""Baskets survive every way they are written in, nobody's encoding depends on others, and what does not fit is refused."""
+"""Baskets survive every way they are written in, no encoding depends on other records, and what does not fit is refused."""
 
 import gzip
 import io
@@ -33,7 +33,7 @@ universes = st.sampled_from([NAMES, (5, 7, -2, 0, 11), tuple(range(3, 9))])
 
 @st.composite
 def records(draw):
-    """A schema, and baskets of its items with repetitions, labels and persons."""
+    """Draw a schema, and baskets of its items with repetitions, labels and persons."""
     items = draw(universes)
     classes = draw(st.sampled_from([(), ("old", "young"), (1, 2, 3)]))
     baskets = draw(st.lists(st.lists(st.sampled_from(items), max_size=8), min_size=1, max_size=12))
@@ -47,7 +47,7 @@ def _sets(reading, schema):
 
 
 def _frame(baskets, labels=None, persons=None):
-    """One row an item; an empty basket has a row without one."""
+    """Write one row for each item; an empty basket has a row without one."""
     rows = [(f"b{i}", item) for i, basket in enumerate(baskets) for item in (basket or [None])]
     frame = pd.DataFrame(rows, columns=["basket", "item"], dtype=object)
     number = frame["basket"].str[1:].astype(int)
@@ -100,7 +100,7 @@ def test_what_is_written_is_read(tmp_path_factory, known, way):
     decoded = schema.decode(reading.encoded, np.random.default_rng(0))
     assert decoded.schema == schema.arrow
     assert labels is None or decoded["label"].to_pylist() == labels
-    # Of the universe's order, and the same again from what came out.
+    # Items are in the universe's order, and what came out reads the same again.
     for row in decoded["items"].to_pylist():
         assert [schema.items.index(item) for item in row] == sorted(schema.items.index(item) for item in row)
     again = read_baskets(decoded["items"].to_pylist(), schema, label=labels)
@@ -153,7 +153,7 @@ def test_a_matrix_is_read_the_same_whatever_its_form(tmp_path_factory, known, mo
         assert reading.counted == expected.counted and (found.dtype, found.indices.dtype) == (np.uint8, np.int32)
         assert np.array_equal(found.indptr, expected.encoded.units.indptr) and set(found.data) <= {1}
         assert np.array_equal(found.indices, expected.encoded.units.indices)
-        # Nobody who still has the matrix can change what was read, nor is theirs changed.
+        # A change of the matrix would not change what was read, nor was the matrix changed.
         assert not np.shares_memory(found.indices, matrix.indices)
     assert all(map(np.array_equal, before, (matrix.data, matrix.indices, matrix.indptr)))
 
@@ -202,16 +202,16 @@ def test_persons_and_labels_belong_to_baskets():
     assert reading.persons.tolist() == [0, 0, 1] and reading.encoded.codes[:, 0].tolist() == [1, 0, 1]
     assert read_baskets(baskets, schema, label=labels, person=persons).persons.tolist() == [0, 0, 1]
     frame.loc[3, "person"] = "bob"
-    with pytest.raises(BadRecords, match=r"row 4: the person differs"):
+    with pytest.raises(BadRecords, match=r"row 3 \(from 0\): the person differs"):
         read_baskets(frame, schema, person="person")
     frame.loc[3, ["person", "label"]] = ["ann", "a"]
-    with pytest.raises(BadRecords, match=r"row 4: the label differs"):
+    with pytest.raises(BadRecords, match=r"row 3 \(from 0\): the label differs"):
         read_baskets(frame, schema, person="person")
 
 
 def test_rows_of_a_basket_may_stand_anywhere_and_in_many_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_dpgen.data.files.rows._ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("lightning_dpgen.data.files.rows._BYTES_AT_ONCE", 64)
+    monkeypatch.setattr("lightning_dpgen.data.files.delimited._BYTES_AT_ONCE", 64)
     monkeypatch.setattr("lightning_dpgen.data.baskets.files._BYTES_AT_ONCE", 8)
     schema = BasketSchema(tuple(range(50)), max_items=50)
     baskets = [[i, (i * 7) % 50] for i in range(50)]
@@ -223,6 +223,15 @@ def test_rows_of_a_basket_may_stand_anywhere_and_in_many_blocks(tmp_path, monkey
     for name in ("x.csv", "x.parquet", "x.dat"):
         reading = read_baskets(tmp_path / name, schema)
         assert _sets(reading, schema) == [set(basket) for basket in baskets], name
+
+
+def test_line_breaks_within_quotes_are_part_of_a_field(tmp_path):
+    (tmp_path / "x.csv").write_text('\n\n"b","i"\n"1\n\n2",tea\n"1\n\n2",milk\n3,"milk\n"\n4,"\nbeer"\n')
+    schema = BasketSchema(("tea", "milk"), max_items=2)
+    reading = read_baskets(tmp_path / "x.csv", schema, outside="clamp")
+    assert _sets(reading, schema) == [{"tea", "milk"}, {"milk"}, set()]
+    with pytest.raises(BadRecords, match=r"line 12: the item 'beer'"):
+        read_baskets(tmp_path / "x.csv", schema)
 
 
 def test_names_with_blanks_are_parted_by_commas(tmp_path):
@@ -342,7 +351,7 @@ def test_universes(tmp_path):
 
 ROWS = "basket,item\n1,tea\n"
 FILES = {
-    "an item outside": ("x.dat", "tea\nmilk caviar", r"x.dat, line 2: the item 'caviar' is not among .*data.outside=clamp"),
+    "an item outside": ("x.dat", "tea\nmilk caviar", r"x.dat, line 2: the item 'caviar' is not among .*outside=clamp"),
     "an item outside, a row": ("x.csv", ROWS + "1,caviar\n", r"x.csv, line 3: the item 'caviar'"),
     "no line": ("x.dat", "", "no baskets"),
     "no row": ("x.csv", "basket,item\n", "no baskets"),
@@ -355,10 +364,10 @@ FILES = {
     "a cut gzip": ("x.dat.gz", gzip.compress(b"tea\n" * 1000)[:-9], "cannot be read"),
     "no gzip": ("x.csv.gz", b"basket,item\n", "cannot be read"),
     "no Parquet": ("x.parquet", b"PAR1", "cannot be read"),
-    "another ending": ("x.xls", "tea", "data.form=lines"),
+    "another ending": ("x.xls", "tea", r"lines \(one basket a line\)"),
     "three columns": ("x.csv", "basket,item,price\n1,tea,3\n", r"expected two.*data.columns"),
     "one column": ("x.csv", "item\ntea\n", "expected two"),
-    "a column twice": ("x.csv", "item,item\ntea,milk\n", "'item' stands twice"),
+    "a column twice": ("x.csv", "item,item\ntea,milk\n", "two columns are named 'item'"),
     "a ragged row": ("x.csv", ROWS + "1,tea,milk\n", "line 3: found 3 fields, expected 2"),
     "a row without an id": ("x.csv", ROWS + ",tea\n", "line 3: nothing in the column 'basket'"),
 }
@@ -449,7 +458,7 @@ BAD = {
     "a separator of another kind": (pa.table({"b": [1]}), PLAIN, {"separator": 5}, ValueError, "separator=5"),
     "one column named": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"columns": "b"}, ValueError, "two names"),
     "an empty separator": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"separator": ""}, ValueError, "separator=''"),
-    "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "cannot be read"),
+    "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "holds int, str"),
 }  # fmt: skip
 
 
@@ -480,7 +489,7 @@ def test_a_matrix_holds_baskets_alone(tmp_path):
     for schema, options in ((PLAIN, {"person": "p"}), (LABELLED, {}), (LABELLED, {"label": "class"})):
         with pytest.raises(BadRecords, match=r"x.npz: a matrix holds baskets alone.*data.person"):
             read_baskets(tmp_path / "x.npz", schema, **options)
-    with pytest.raises(BadRecords, match=r"x.npz: a matrix does not say which items.*data.items=FILE"):
+    with pytest.raises(BadRecords, match=r"x.npz: a matrix does not say which items.*data.items"):
         basket_keys(tmp_path / "x.npz")
     (tmp_path / "x.npz").rename(tmp_path / "x")
     assert read_baskets(tmp_path / "x", PLAIN, form="matrix").encoded.units.nnz == 7
@@ -491,7 +500,7 @@ def test_whole_numbers_are_found_however_a_table_holds_them():
     numbers = [np.array([1, 2], dtype) for dtype in ("int8", "int64", "uint64", "float32", "float64", "str", "object")]
     for items in [*numbers, pd.Categorical(["1", "2"]), pd.Categorical([1, 2])]:
         assert _sets(read_baskets(pd.DataFrame({"b": [0, 1], "i": items}), NUMBERED), NUMBERED) == wanted
-    with pytest.raises(BadRecords, match="row 2"):
+    with pytest.raises(BadRecords, match=r"row 1 \(from 0\)"):
         read_baskets(pd.DataFrame({"b": [0, 1], "i": [1.0, 2.5]}), NUMBERED)
 
 

@@ -29,7 +29,7 @@ def test_whole_numbers_are_shared_out_among_bins(case):
     members = {}
     for number in [*usual, *special.tolist()]:
         members.setdefault(int(bins.encode(np.array([number]))[0]), []).append(number)
-    # Every choice is somebody's, in order, and a special value shares its own with nobody.
+    # Every choice has a number, in order, and a special value shares its own with no other.
     assert sorted(members) == list(range(bins.count)) and bins.count <= min(most, len(usual)) + len(special)
     assert [number for code in sorted(members) for number in members[code]] == [*usual, *special.tolist()]
     for code, numbers in members.items():

@@ -36,12 +36,12 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 
 def _first(spec, *, epsilon=2.0, delta=1e-5):
-    """The plan of the discovery alone."""
+    """Return the plan of the discovery alone."""
     return Plan((Stage(spec.access(spec.noise or 0.0), 1, spec.share),), epsilon, delta)
 
 
 def _look(find, multiplier=0.0, *, seed=0):
-    """What `find` sees through an access with the noises ``bounds of x`` and ``keys of x``, of which it uses one."""
+    """Call `find` on an access with the noises ``bounds of x`` and ``keys of x``, of which it uses one."""
     noises = {bounds_of("x"): multiplier, keys_of("x"): multiplier}
     stage = Stage(Access(DISCOVERY, noises, deltas={keys_of("x"): 1e-6}), 1, 1.0)
     with Account(Plan((stage,), 1.0, 1e-5), stream=PrivateStream(seed=seed)).open(DISCOVERY) as access:

@@ -1,4 +1,4 @@
-"""What another program wrote, with anything in the place of anything: a draft that can be written, or one line."""
+"""Files of other programs, with anything in the place of anything, give a draft that can be written, or one line."""
 
 import copy
 import json

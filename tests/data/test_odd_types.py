@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def _values():
-    """(name, array): extremes of every type of numbers, and one of every other type."""
+    """Yield (name, array): extremes of every type of numbers, and one of every other type."""
     for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
         limits = np.iinfo(name)
         yield name, pa.array(np.array([0, 1, limits.max, limits.min], name))

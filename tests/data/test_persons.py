@@ -65,7 +65,7 @@ def _rows(encoded, positions):
 
 
 def test_no_record_is_preferred():
-    """Of 4,000 persons with the records 0 to 9 each in a column beside one of their own, each is kept about as often.
+    """4,000 persons have the records 0 to 9 each in a column beside one of their own: each is kept about as often.
 
     Within 5.5 standard deviations: a false alarm of 4e-7.
     """

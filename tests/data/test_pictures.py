@@ -25,7 +25,7 @@ def _random(*shape, seed=0):
 
 
 def _folder(root, pictures):
-    """PNG files by their paths."""
+    """Write PNG files and return their paths."""
     for name, picture in pictures.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (picture if isinstance(picture, Image.Image) else Image.fromarray(picture)).save(root / name)
@@ -33,7 +33,7 @@ def _folder(root, pictures):
 
 
 def _box(values, height, width):
-    """Means over areas, by the overlap of each pixel with each area: an oracle for whole (h, w) pictures."""
+    """Compute means over areas by the overlap of each pixel with each area: an oracle for whole (h, w) pictures."""
 
     def overlaps(size, target):
         weights = np.zeros((target, size))
@@ -197,7 +197,7 @@ def test_arrays_of_other_forms(tmp_path):
         assert np.array_equal(read_pictures(_npz(path, images=images), 3, 5, channels=channels, fit="pad")[0], of_files)
     names = np.array(["dog", "cat", "dog", "dog"])
     assert read_pictures(_npz(path, images=images, labels=names), 6, 8, classes=("cat", "dog"))[1].tolist() == [1, 0, 1, 1]
-    # Of a size where channels may be anywhere, that which is asked for decides.
+    # Where channels may be on either side, the size that is asked for decides.
     small = _random(2, 3, 3, 1)
     assert np.array_equal(read_pictures(_npz(path, images=small), 3, 3)[0], small[..., 0])
 
@@ -209,7 +209,7 @@ def test_an_array_file_that_fits_stays_mapped(tmp_path):
 
 
 def _png(width, height):
-    """A PNG file that claims a size."""
+    """Make a PNG file that claims a size."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -31,7 +31,7 @@ def test_a_missing_file_is_named(name, held_out, tmp_path, monkeypatch):
     monkeypatch.delenv("DPGEN_DATA", raising=False)
     known = public_set(name)
     file = ((held_out and known.held_out) or known.files)[0]
-    with pytest.raises(MissingData, match=rf"data={name}.*DPGEN_DATA.*{file}"):
+    with pytest.raises(MissingData, match=rf"{name} needs.*DPGEN_DATA.*{file}"):
         find_public_set(name, held_out=held_out)
     monkeypatch.setenv("DPGEN_DATA", str(tmp_path))
     with pytest.raises(MissingData, match=rf"no file {tmp_path}/{file}"):
@@ -39,7 +39,7 @@ def test_a_missing_file_is_named(name, held_out, tmp_path, monkeypatch):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match=r"data.source=kosarak: expected one of digits"):
+    with pytest.raises(ValueError, match=r"name=kosarak: expected one of digits"):
         find_public_set("kosarak")
 
 

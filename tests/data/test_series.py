@@ -1,4 +1,4 @@
-"""Series survive every way they are written in, nobody's encoding depends on others, and what does not fit is refused."""
+"""Series survive every way they are written in, no encoding depends on other records, and what does not fit is refused."""
 
 import json
 
@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(0)
 
 @st.composite
 def records(draw):
-    """A schema, readings (N, length, channels) of its decimals, and labels."""
+    """Draw a schema, readings (N, length, channels) of its decimals, and labels."""
     channels = draw(st.sampled_from([("value",), ("use", "sun"), ("label", "a", "b_1")]))
     length, n = draw(st.integers(1, 5)), draw(st.integers(1, 8))
     classes = draw(st.sampled_from([(), ("old", "young"), (1, 2, 3)]))
@@ -45,7 +45,7 @@ def _wide(schema, readings, labels):
 
 
 def _long(schema, readings, labels):
-    """The rows of different series between each other."""
+    """Mix the rows of different series."""
     n, length, _ = readings.shape
     rows = [
         {"id": i, "day": f"2024-02-{i + 20:02d} 00:{t:02d}", **dict(zip(schema.channels, readings[i, t], strict=True))}
@@ -151,11 +151,11 @@ def test_a_series_more_changes_no_other(known, at, seed):
 
 @st.composite
 def meters(draw):
-    """Rows of a long file: a person, a house that several share, a time, a reading."""
+    """Draw rows of a long file: a person, a house that several share, a time, a reading."""
     hour = st.integers(0, 40).map(lambda h: f"2024-01-{h // 12 + 1:02d} {h % 12:02d}:00")
     row = st.tuples(st.sampled_from("ABC"), st.sampled_from(["x", "y"]), hour, st.integers(0, 9))
     rows = draw(st.lists(row, max_size=20))
-    # At least one series of somebody, however it is cut.
+    # At least one series is whole, however rows are cut.
     rows += [("D", "z", f"2024-02-01 0{hour}:00", hour) for hour in range(2)]
     return pd.DataFrame(rows, columns=["who", "house", "time", "load"])
 
@@ -279,7 +279,7 @@ def test_persons():
 
 
 def test_blocks_are_put_together(tmp_path, monkeypatch):
-    for name in ("files.rows._ROWS_AT_ONCE", "files.rows._BYTES_AT_ONCE", "series.reading._NUMBERS_AT_ONCE"):
+    for name in ("files.rows._ROWS_AT_ONCE", "files.delimited._BYTES_AT_ONCE", "series.reading._NUMBERS_AT_ONCE"):
         monkeypatch.setattr(f"lightning_dpgen.data.{name}", 40)
     schema = SeriesSchema(3, 0, 1000)
     readings = np.arange(300.0).reshape(100, 3)
@@ -300,6 +300,17 @@ def test_blocks_are_put_together(tmp_path, monkeypatch):
         read_series(tmp_path / "x.csv", schema, outside="clamp")
 
 
+def test_places_are_lines_whatever_stands_before_them(tmp_path):
+    (tmp_path / "x.csv").write_text('t_0,t_1,who\n1,2,"a\n\nb"\n1,2\n"3\n",4,"a\n\nb"\n5,11,c\n')
+    reading = read_series(tmp_path / "x.csv", PAIR, person="who", outside="clamp")
+    assert reading.persons.tolist() == [0, 0, 1] and reading.counted == {OTHER_LENGTH: 1, CLAMPED: 1}
+    with pytest.raises(BadRecords, match=r"line 5: found 2 fields, expected 3"):
+        read_series(tmp_path / "x.csv", PAIR, person="who")
+    (tmp_path / "x.csv").write_text('t_0,t_1,who\n1,2,"a\n\nb"\n1,2\n"3\n",4,"a\n\nb"\n5,x,c\n')
+    with pytest.raises(BadRecords, match=r"line 10: the column 't_1' holds 'x'"):
+        read_series(tmp_path / "x.csv", PAIR, person="who", outside="clamp")
+
+
 PAIR = SeriesSchema(2, 0, 10)
 LABELLED = SeriesSchema(2, 0, 10, classes=("a", "b"))
 TWO = SeriesSchema(2, 0, 10, channels=("u", "v"))
@@ -308,17 +319,17 @@ FILES = {
     "a reading beyond": ("x.csv", "t_0,t_1\n1,2\n3,11\n", PAIR, {}, r"line 3: the reading t_1 is 11: expected 0 to 10"),
     "below": ("x.csv", "t_0,t_1\n-1,2\n", PAIR, {}, r"line 2: the reading t_0 is -1"),
     "infinite": ("x.csv", "t_0,t_1\n1,inf\n", PAIR, {}, r"line 2: the reading t_1 is inf"),
-    "missing": ("x.csv", "t_0,t_1\n1,\n", PAIR, {}, r"line 2: the reading t_1 is missing.*data.outside=clamp"),
+    "missing": ("x.csv", "t_0,t_1\n1,\n", PAIR, {}, r"line 2: the reading t_1 is missing.*outside=clamp"),
     "an empty line": ("x.csv", "t_0,t_1\n1,2\n\n1,2\n", PAIR, {}, r"line 3: the reading t_0 is missing"),
     "text": ("x.csv", "t_0,t_1\n1,abc\n", PAIR, {}, r"line 2: the column 't_1' holds 'abc': expected a number"),
     "a decimal comma": ("x.csv", 't_0,t_1\n1,"1,5"\n', PAIR, {}, r"holds '1,5': expected a number, with a point"),
     "too long": ("x.csv", "t_0,t_1\n1,2,3\n", PAIR, {}, r"line 2: found 3 fields, expected 2"),
-    "too short": ("x.csv", "t_0,t_1\n1\n", PAIR, {}, r"line 2: found 1 fields, expected 2"),
+    "too short": ("x.csv", "t_0,t_1\n1\n", PAIR, {}, r"line 2: found 1 field, expected 2"),
     "another length": ("x.csv", "p,q,r\n1,2,3\n", PAIR, {}, r"found 3 columns of readings, expected 2.*data.length"),
     "another length, bare": ("x.csv", "1,2,3\n", PAIR, {"header": False}, r"line 1: found 3 fields, expected 2"),
-    "no header": ("x.csv", "7,2\n1,2\n", PAIR, {}, r"line 1: found numbers, expected names.*data.header=false"),
-    "no header, counted": ("x.csv", "1,2\n1,2\n", PAIR, {}, r"line 1: found numbers.*data.header=false"),
-    "no header, twice": ("x.csv", "2,2\n1,2\n", PAIR, {}, r"'2' stands twice.*data.header=false"),
+    "no header": ("x.csv", "7,2\n1,2\n", PAIR, {}, r"line 1: found numbers, expected names.*header=False"),
+    "no header, counted": ("x.csv", "1,2\n1,2\n", PAIR, {}, r"line 1: found numbers.*header=False"),
+    "no header, twice": ("x.csv", "2,2\n1,2\n", PAIR, {}, r"two columns are named '2'.*header=false"),
     "a header where none was said": ("x.csv", "t_0,t_1\n1,2\n", PAIR, {"header": False}, r"line 1: .* holds 't_0'"),
     "no rows": ("x.csv", "t_0,t_1\n", PAIR, {}, r"no series"),
     "no lines": ("x.csv", "", PAIR, {}, r"is empty"),
@@ -390,11 +401,11 @@ BAD = {
     "columns of another kind": (FRAME, PAIR, {"columns": 5}, ValueError, "columns=5"),
     "columns that are no names": (FRAME, PAIR, {"columns": [None, "t_0"]}, ValueError, "expected a list of names"),
     "nested persons": (FRAME.assign(p=[[1]]), PAIR, {"person": "p"}, BadRecords, "list"),
-    "nested labels": (FRAME.assign(label=[[1]]), LABELLED, {}, BadRecords, r"row 1: the label \[1\]"),
+    "nested labels": (FRAME.assign(label=[[1]]), LABELLED, {}, BadRecords, r"row 0 \(from 0\): the label \[1\]"),
     "a label of another kind": (np.ones((1, 2)), LABELLED, {"label": 5}, BadRecords, "label=5"),
     "ragged persons": (np.ones((2, 2)), PAIR, {"person": [[1], [1, 2]]}, BadRecords, "list"),
     "booleans": (pd.DataFrame({"t_0": [True], "t_1": [2.0]}), PAIR, {}, BadRecords, "is of bool"),
-    "mixed": (pd.DataFrame({"t_0": ["a", 1], "t_1": [2.0, 1.0]}), PAIR, {}, BadRecords, "cannot be read"),
+    "mixed": (pd.DataFrame({"t_0": ["a", 1], "t_1": [2.0, 1.0]}), PAIR, {}, BadRecords, "of the frame holds int, str"),
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def test_there_and_back(schema, seed, rows):
         kept = kept or (not column.scaled and all(map(column.alone, range(column.present))))
         if kept:
             assert before == after
-        # What is missing is so afterwards, and all else within its bounds.
+        # Missing values stay missing, and all others within their bounds.
         assert [value is None for value in before] == [value is None for value in after]
 
 
@@ -55,7 +55,7 @@ def test_a_record_is_encoded_alone_as_the_layout_says(schema, seed, rows):
         assert same(schema.encode(table.slice(row, 1)), encoded[row : row + 1])
     # A record's one-hot numbers are never longer than the norm.
     assert layout.norm == pytest.approx(math.sqrt(len(layout.groups) + layout.units))
-    # Nobody's columns are told by where they stand.
+    # Columns are found by name, not by place.
     assert same(schema.encode(table.select(table.schema.names[::-1])), encoded)
 
 

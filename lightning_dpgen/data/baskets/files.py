@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.files.rows import UNREADABLE, RowFile, damaged
-from lightning_dpgen.data.files.text import check_there, decoded, opened
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.text import UNREADABLE, check_there, damaged, decoded, opened
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
 from lightning_dpgen.sampling.errors import BadRecords
@@ -25,13 +25,13 @@ _BYTES_AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Entries:
-    """Items of some baskets, and what else is said of these.
+    """Items of some baskets, with labels and persons.
 
     Args:
         baskets: (E,) int64, the number of the basket that holds each item, from 0 in the order in which they are met.
         items: (E,) as they are written.
         place: where the i-th item stands, for an error.
-        heads: (H,) int64 numbers of baskets, all that this block says something of; also those of no item.
+        heads: (H,) int64 numbers of baskets, all baskets in this block, also those without an item.
         labels, persons: (H,) as they are written; None where there are none.
         head_place: where the i-th of them stands.
     """
@@ -47,7 +47,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class BasketForm:
-    """How baskets are written.
+    """The form in which baskets are written.
 
     Args:
         form: ``lines`` (one basket a line), ``rows`` (a basket id and an item in each) or ``matrix`` (CSR, as
@@ -79,7 +79,7 @@ class BasketForm:
             raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
 
     def of(self, source: Any) -> str:
-        """``lines``, ``rows`` or ``matrix``.
+        """Return ``lines``, ``rows`` or ``matrix``.
 
         Raises:
             MissingData: if there is no such file.
@@ -97,13 +97,13 @@ class BasketForm:
         if path.suffix == MATRIX:
             return "matrix"
         raise BadRecords(
-            f"data.path={path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or data.form=lines (one "
+            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or a form (data.form): lines (one "
             "basket a line), rows (a basket id and an item in each) or matrix (as scipy.sparse.save_npz writes it)"
         )
 
 
 def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
-    """All baskets of a file of lines or rows, a block at a time.
+    """Yield all baskets of a file of lines or rows, a block at a time.
 
     Raises:
         MissingData: if there is no such file.
@@ -111,7 +111,7 @@ def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
     """
     found = form.of(source)
     if found == "matrix":
-        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items=FILE)")
+        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items)")
     return _rows(source, form) if found == "rows" else _lines(Path(source), form)
 
 
@@ -141,7 +141,7 @@ def _texts(lines: list[bytes], done: int, path: Path) -> list[str]:
         texts = [decoded(line, f"{path}, line {done + i}") for i, line in enumerate(lines, 1)]
     if not done:
         texts[0] = texts[0].removeprefix("\ufeff")
-    # After the last line break there is no basket more.
+    # The last line break is followed by no basket.
     return texts[: len(lines)]
 
 
@@ -177,13 +177,11 @@ def _block(texts: list[str], done: int, path: Path, split: Callable, labelled: b
 
 
 def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
-    file = RowFile(source, separator=form.separator)
+    file = rows_of(source, separator=form.separator)
     label = form.label if isinstance(form.label, str) else "label" if form.label else None
     besides = [name for name in (label, form.person) if name is not None]
-    columns = form.columns or [name for name in file.columns if name not in besides]
-    for name in [*besides, *columns]:
-        if name not in file.columns:
-            raise BadRecords(f"{file.where} has no column {shown(name)}: it has {shown(', '.join(file.columns))}")
+    columns = form.columns or file.others(besides)
+    file.check_has([*besides, *columns])
     if len(columns) != 2:
         raise BadRecords(
             f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
@@ -192,22 +190,18 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
     basket, item = columns
     numbers = Numbering()
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
-        for name in (basket, *besides):
-            missing = np.flatnonzero(block.column(name).is_null().to_numpy(zero_copy_only=False))
-            if len(missing):
-                place = block.place(int(missing[0]))
-                raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
-        heads = numbers.of(_simple(block.column(basket), basket, file.where))
+        simple = {name: _simple(block.full_column(name), name, file.where) for name in (basket, *besides)}
+        heads = numbers.of(simple[basket])
         items = _simple(block.column(item), item, file.where)
-        # A basket of nothing is a row without an item.
+        # An empty basket is a row without an item.
         there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
         yield Entries(
             heads[there],
             items.take(pa.array(there)),
             lambda i, there=there, block=block: block.place(int(there[i])),
             heads,
-            None if label is None else _simple(block.column(label), label, file.where),
-            None if form.person is None else _simple(block.column(form.person), form.person, file.where),
+            None if label is None else simple[label],
+            None if form.person is None else simple[form.person],
             block.place,
         )
 
@@ -221,7 +215,7 @@ def _simple(values: pa.Array, name: str, where: str) -> pa.Array:
 
 
 def entries_in_memory(baskets: Iterable[Sequence], labels: Sequence | None, persons: Sequence | None) -> Entries:
-    """Baskets that are lists of items, as one block.
+    """Return baskets that are lists of items, as one block.
 
     Raises:
         BadRecords: for anything else.
@@ -241,7 +235,7 @@ Heads = tuple[np.ndarray, pa.Array | None, pa.Array | None]
 
 
 def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -> Heads:
-    """Numbers of n baskets with a label and a person of each.
+    """Return the numbers of n baskets, with a label and a person for each.
 
     Raises:
         BadRecords: for another number of these.
@@ -255,7 +249,7 @@ def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -
 
 
 def basket_place(i: int) -> str:
-    """Where a basket in memory stands, for an error."""
+    """Return the place of a basket in memory, for an error."""
     return f"basket {i + 1}"
 
 

@@ -17,7 +17,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BasketKeys:
-    """Baskets without a universe, as they are: for a mechanism that finds it privately. Private.
+    """Baskets as they are, for a mechanism that finds their universe privately. Private.
 
     Args:
         indptr: (N + 1,) int64, where the items of each basket begin in `ids`.
@@ -31,12 +31,12 @@ class BasketKeys:
 
 
 def basket_keys(source: Any, *, integers: bool = False, form: BasketForm | None = None) -> BasketKeys:
-    """All baskets of a source without a schema; its names are private, every one of them.
+    """Return all baskets of a source without a schema; every one of its names is private.
 
     Args:
         source: as for `read_baskets`, but no matrix.
-        integers: whether items are whole numbers, publicly: so declared, since a look would tell.
-        form: how baskets are written; also whether there is a label to leave out.
+        integers: whether items are publicly declared to be whole numbers, since a look at them would tell.
+        form: the form of the baskets, with a label to leave out or without.
 
     Raises:
         MissingData: if there is no such file.

@@ -44,10 +44,10 @@ def read_baskets(
     separator: str | None = None,
     columns: tuple[str, str] | None = None,
 ) -> Reading:
-    """Baskets, encoded a block at a time, or a matrix at once: only the places of their items are kept.
+    """Read and encode baskets a block at a time, or a matrix at once: only the places of their items are kept.
 
-    An item counts once in a basket. Of a basket with more than ``schema.max_items`` items as many are kept, by a
-    pseudo-random choice that depends on that basket alone, and the basket is counted. An empty basket is a record.
+    An item counts once in a basket. A basket with more than ``schema.max_items`` items keeps that many, by a
+    pseudo-random choice that depends on that basket alone, and is counted. An empty basket is a record.
 
     Args:
         source: a path, see `BasketForm`; a DataFrame or pyarrow Table of basket ids and items; a list of lists of items; a
@@ -109,12 +109,12 @@ def read_baskets(
 
 
 class _Found:
-    """What has been read so far: places of items in the universe, and the baskets that hold them."""
+    """The baskets read so far: places of items in the universe, and the baskets that hold them."""
 
     def __init__(self, schema: BasketSchema, outside: str) -> None:
         self.schema, self.outside, self.n = schema, outside, 0
         self.baskets, self.items = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        # Of a matrix, which is all that is read: rows as `as_sets` gives them.
+        # The rows of a matrix, which is then all that is read, as `as_sets` gives them.
         self.sets: tuple[np.ndarray, np.ndarray] | None = None
         self.counted: Counter[str] = Counter()
         self.labels, self.persons = RecordValues("the label", "basket"), RecordValues("the person", "basket")
@@ -129,7 +129,7 @@ class _Found:
             raise BadRecords(
                 f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): "
                 "add it there if it is public, set data.separator if items are parted in the wrong places, or leave such "
-                "items out by data.outside=clamp"
+                "items out by outside=clamp (data.outside)"
             )
         self.counted[OUTSIDE_COUNTED] += len(outside)
         inside = at >= 0
@@ -139,7 +139,7 @@ class _Found:
         self._put_heads(entries.heads, entries.labels, entries.persons, entries.head_place)
 
     def put_matrix(self, matrix: Any, what: str, *heads: Any) -> None:
-        """All baskets, as a CSR matrix; `heads` as `heads_in_memory` gives them, or nothing."""
+        """Take all baskets from a CSR matrix; `heads` are as `heads_in_memory` gives them, or left out."""
         self.sets, self.n = _sets_of(matrix, what, len(self.schema.items)), matrix.shape[0]
         if heads:
             self._put_heads(*heads, basket_place)
@@ -174,23 +174,23 @@ class _Found:
 
 
 def _blanks_in_names(schema: BasketSchema) -> bool:
-    """Whether blanks cannot part items: known from the universe, without a look at the file."""
+    """Tell from the universe alone, without a look at the file, whether items have blanks in them."""
     return any(isinstance(name, str) and len(name.split()) > 1 for name in schema.items)
 
 
 def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a CSR matrix whose columns are the universe, as `as_sets` gives them; arrays of their own."""
+    """Return the rows of a CSR matrix whose columns are the universe, as `as_sets` does, in new arrays."""
     if matrix.ndim != 2 or matrix.shape[1] != width:
         raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column an item (data.items)")
     check_csr(matrix, what)
-    # The least of numbers with NaN among them is NaN. No array of answers: it would be as large as the data.
+    # The minimum of numbers with a NaN among them is NaN. A mask would be as large as the data.
     real = matrix.dtype.kind in "fiub"
     if not real or (matrix.nnz and not (matrix.data.min() >= 0 and np.isfinite(matrix.data.max()))):
         raise BadRecords(f"{what} holds negative, infinite or no numbers: expected 1 where an item is held")
-    # Another matrix of the same arrays, since one may say of itself that it is canonical and not be.
+    # A new matrix of the same arrays, since a matrix may wrongly claim to be canonical.
     held = scipy.sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     if not (held.has_canonical_format and held.data.all()):
-        # Of truth values, which no number of repetitions adds up to 0.
+        # Truth values never add up to 0, however often an item is repeated.
         held = scipy.sparse.csr_array((held.data != 0, held.indices.copy(), held.indptr.copy()), shape=held.shape)
         held.eliminate_zeros()
         held.sum_duplicates()

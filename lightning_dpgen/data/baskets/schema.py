@@ -1,4 +1,4 @@
-"""Baskets: sets of items out of a public universe, such as what was bought or the pages of a visit."""
+"""Baskets: sets of items out of a public universe, such as purchases, or the pages of a visit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_dpgen.data.names import Name, names_type, public_names, shown
 
 MOST_ITEMS = 100_000
 MOST_CLASSES = 10_000
-# Up to so many items each number has a bin of its own; then a bin begins so many times as far as the one before.
+# Each number of items up to the first has a bin of its own; then a bin begins at the second times the one before.
 _OWN, _WIDER = 10, 1.25
 
 
@@ -32,9 +32,9 @@ class BasketSchema:
 
     Args:
         items: the universe, names or whole numbers; at most `MOST_ITEMS`.
-        max_items: how many different items of a basket count, 1 and more: the public bound of what one record holds. Of
-            a larger basket a reader keeps this many.
-        classes: what the label may be, names or whole numbers; empty without a label.
+        max_items: how many different items of a basket count, 1 and more: the public bound of one record. A reader keeps
+            this many of a larger basket.
+        classes: the values of the label, names or whole numbers; empty without a label.
 
     Raises:
         ValueError: for anything else.
@@ -69,7 +69,7 @@ class BasketSchema:
     @cached_property
     def layout(self) -> Layout:
         groups = (len(self.classes),) * bool(self.classes) + (len(self.sizes),)
-        # max_items is for the largest; in half of it most baskets find room, and noise grows with what is kept whole.
+        # Most baskets have room in half of max_items, and noise grows with the norm that is kept whole.
         norm = math.sqrt(max(1.0, self.max_items / 2) + len(groups))
         return Layout(
             len(self.items),
@@ -83,14 +83,14 @@ class BasketSchema:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Where bins of numbers of items begin: each of the first ones has its own, then they are a quarter wider each."""
+        """The starts of bins of numbers of items: each of the first has its own, then each bin is a quarter wider."""
         starts = [0]
         while starts[-1] < self.max_items:
             starts.append(max(starts[-1] + 1, round(_WIDER * starts[-1])) if starts[-1] >= _OWN else starts[-1] + 1)
         return tuple(start for start in starts if start <= self.max_items)
 
     def encode(self, units: scipy.sparse.csr_array | np.ndarray, labels: np.ndarray | None = None) -> Encoded:
-        """Records of such baskets.
+        """Return records of such baskets.
 
         Args:
             units: (N, items) of 0 and 1, CSR without entries of 0, or dense.
@@ -109,7 +109,7 @@ class BasketSchema:
         return pa.schema(columns)
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Records as a table: `items`, each list in the order of the universe, and `label`; nothing is random."""
+        """Return records as a table of `items`, each list in the universe's order, and `label`; nothing is random."""
         held = scipy.sparse.csr_array(encoded.units, copy=True)
         held.sum_duplicates()
         held.eliminate_zeros()
@@ -121,18 +121,18 @@ class BasketSchema:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """What says that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `labels.label_is`."""
         return label_is(self.classes, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of the label are called, and the bins of numbers of items."""
+        """The names of the choices of the label, and of the bins of numbers of items."""
         ends = [*(start - 1 for start in self.sizes[1:]), self.max_items]
         bins = [str(a) if a == b else f"{a} to {b}" for a, b in zip(self.sizes, ends, strict=True)]
         return label_choices(self.classes) | {"number of items": bins}
 
     def as_json(self) -> dict[str, Any]:
-        """All that it declares; whole numbers in a row as the first and the last of them."""
+        """Return all that it declares; consecutive whole numbers as the first and the last of them."""
         first, last = self.items[0], self.items[-1]
         in_a_row = type(first) is int and self.items == tuple(range(first, last + 1))
         items = {"first": first, "last": last} if in_a_row else list(self.items)
@@ -140,7 +140,7 @@ class BasketSchema:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> BasketSchema:
-        """The schema that `as_json` described.
+        """Return the schema that `as_json` described.
 
         Raises:
             ValueError: for another kind of record, missing or foreign fields, or what no schema may hold.
@@ -154,12 +154,12 @@ class BasketSchema:
 
 
 def _listed(items: Any) -> Any:
-    """Items as they are, or those between a first and a last whole number."""
+    """Return items as they are, or those between a first and a last whole number."""
     if isinstance(items, Mapping):
         if set(items) != {"first", "last"} or type(items["first"]) is not int or type(items["last"]) is not int:
             raise ValueError(f"items={shown(dict(items))}: expected a list of names, or first and last as whole numbers")
         items = range(items["first"], items["last"] + 1)
-    # Before it is written out: a range may be endless.
+    # It is checked before it is written out: a range may be endless.
     if isinstance(items, range):
         if not 1 <= _count(items) <= MOST_ITEMS:
             raise ValueError(f"items={shown(items)}: expected 1 to {MOST_ITEMS:,} items")
@@ -168,5 +168,5 @@ def _listed(items: Any) -> Any:
 
 
 def _count(numbers: range) -> int:
-    """How many, also where they are more than `len` counts."""
+    """Return the length of a range, also where `len` cannot count so far."""
     return max(0, -((numbers.start - numbers.stop) // numbers.step))

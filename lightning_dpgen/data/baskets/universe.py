@@ -1,4 +1,4 @@
-"""The universe of baskets: which items there are, from a public list."""
+"""The universe of baskets: the items of a public list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 26
 
 
 def read_items(source: str | Path | None) -> tuple[Name, ...]:
-    """The items that a public list declares.
+    """Return the items that a public list declares.
 
     Args:
         source: ``1..16470``, whole numbers from the first to the last; ``0:16470``, the same as Python counts, the end left
@@ -49,7 +49,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     path = Path(str(source))
     if path.suffix not in _ENDINGS:
         raise BadRecords(
-            f"data.items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
+            f"items={shown(str(source))} (data.items): expected whole numbers such as 1..16470, or a file that ends in "
             f"{', '.join(_ENDINGS)}"
         )
     check_there(path, "data.items")
@@ -64,13 +64,13 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     try:
         return public_names(f"{path} (data.items)", items, 1, MOST_ITEMS)
     except ValueError as error:
-        # Places are lines, since no empty ones are passed over but those at the end.
+        # Places are lines, since only empty lines at the end are passed over.
         raise BadRecords(str(error) if path.suffix == ".json" else str(error).replace("(place", "(line")) from None
 
 
 def _between(first: int, last: int, source: str) -> tuple[int, ...]:
     if not 0 <= last - first < MOST_ITEMS:
-        raise BadRecords(f"data.items={shown(source)}: expected 1 to {MOST_ITEMS:,} items, the smallest first")
+        raise BadRecords(f"items={shown(source)} (data.items): expected 1 to {MOST_ITEMS:,} items, the smallest first")
     return tuple(range(first, last + 1))
 
 

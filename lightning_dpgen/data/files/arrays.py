@@ -15,17 +15,17 @@ ENDINGS = (".npy", ".npz")
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The one array of a .npy file, which stays on disk; by what the file holds, whatever its name ends in.
+    """Map the one array of a .npy file, which stays on disk; the name of the file may end in anything.
 
     Raises:
         ValueError, OSError, EOFError: for a file that is no such file, or damaged, or of pickled objects.
     """
-    # np.load would take an archive for what it is, and hand over something else than an array.
+    # np.load would open an archive, and return something else than an array.
     return np.lib.format.open_memmap(path, mode="r")
 
 
 def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Those of a file's arrays that have one of these names. Nothing is unpickled.
+    """Load the arrays of a file that have one of these names. Nothing is unpickled.
 
     Args:
         path: ends in .npy, whose one array has the first name, and is mapped; or in .npz.
@@ -36,7 +36,7 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """
     try:
         with warnings.catch_warnings():
-            # Of headers that Python 2 has written.
+            # numpy warns of headers that Python 2 has written.
             warnings.simplefilter("ignore")
             if path.suffix == ".npy":
                 return {names[0]: mapped(path)}
@@ -44,7 +44,7 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
                 pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
             with np.load(path, allow_pickle=False) as arrays:
                 found, held = {name: arrays[name] for name in names if name in arrays.files}, arrays.files
-    # A damaged header raises whatever Python's own parser, zipfile or numpy stumbled over.
+    # A damaged header raises any error of Python's own parser, zipfile or numpy.
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise BadRecords(f"{path} is not {path.suffix} of plain arrays: {said or type(error).__name__}") from None

@@ -15,7 +15,7 @@ _PARTS = ("format", "shape", "indptr", "indices", "data")
 
 
 def load_csr(path: Path) -> scipy.sparse.csr_array:
-    """A matrix in CSR form, as ``scipy.sparse.save_npz`` writes it. Nothing is unpickled.
+    """Load a matrix in CSR form, as ``scipy.sparse.save_npz`` writes it. Nothing is unpickled.
 
     Raises:
         BadRecords: for anything else, or a damaged matrix.

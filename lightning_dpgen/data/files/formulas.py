@@ -14,14 +14,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Also line feeds, and the full-width forms that some spreadsheets read as the others.
+# Some spreadsheets read line feeds and the full-width forms as they read the others.
 _SIGNS = r"[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 _BEGINS, _ESCAPED = f"^'*{_SIGNS}", f"^'+{_SIGNS}"
 _MARK = "'"
 
 
 def escaped(texts: pa.Array) -> pa.Array:
-    """Texts as cells that no spreadsheet runs; null stays null.
+    """Return texts as cells that no spreadsheet runs; null stays null.
 
     Example:
         >>> escaped(pa.array(["=1+1", "tea", "'-x", "'tis", None])).to_pylist()
@@ -32,7 +32,7 @@ def escaped(texts: pa.Array) -> pa.Array:
 
 
 def unescaped(texts: pa.Array) -> pa.Array:
-    """The inverse of `escaped`, of texts that it has made.
+    """Invert `escaped` for texts that it has made.
 
     Example:
         >>> unescaped(escaped(pa.array(["=1+1", "'-x", "'tis"]))).to_pylist()
@@ -42,7 +42,7 @@ def unescaped(texts: pa.Array) -> pa.Array:
 
 
 def escaped_name(name: str) -> str:
-    """As `escaped`, of the name of a column."""
+    """Escape the name of a column as `escaped` does."""
     return escaped(pa.array([name]))[0].as_py()
 
 
@@ -52,7 +52,7 @@ def begins_with_sign(texts: pa.Array) -> pa.Array:
 
 
 def known_again(texts: pa.Array, known: pa.Array, *, escaped: bool = True) -> pa.Array:
-    """Texts, where the escaped form of a `known` one is taken for that.
+    """Return texts, where the escaped form of a `known` one is taken for that one.
 
     Args:
         texts: as they stand in a file.

@@ -4,43 +4,52 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import io
+import zlib
 from pathlib import Path
 from typing import BinaryIO
+
+import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.sampling.errors import BadRecords
 
+# The errors by which Python and Arrow refuse a damaged file.
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
+
 
 def opened(path: Path) -> BinaryIO:
-    """The bytes of a file, unpacked where its name ends in .gz."""
+    """Open a file for its bytes, unpacked where its name ends in .gz."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
 def decoded(line: bytes, place: str) -> str:
-    """Bytes of a line as text.
+    """Return the bytes of a line as text.
 
     Args:
-        place: where it stands, for an error.
+        line: the bytes.
+        place: the file and the line, for an error.
 
     Raises:
         BadRecords: if they are not UTF-8.
 
     Example:
-        >>> decoded(b"caf\\xe9", "a.txt")
+        >>> decoded(b"caf\\xe9", "a.txt")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        lightning_dpgen.sampling.errors.BadRecords: a.txt: byte 4 (0xe9) is not UTF-8: convert the file to UTF-8 first
+        lightning_dpgen.sampling.errors.BadRecords: a.txt: byte 4 (0xe9) is not UTF-8: save the file as UTF-8 (iconv -f ...
     """
     try:
         return line.decode()
     except UnicodeDecodeError as error:
+        utf16 = line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        kind, name = ("; it looks like UTF-16", "utf-16") if utf16 else ("", "latin1")
         raise BadRecords(
-            f"{place}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8: convert the file to UTF-8 first"
+            f"{place}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8{kind}: save the file as UTF-8 "
+            f"(iconv -f {name} -t utf-8)"
         ) from None
 
 
 def check_there(path: Path, setting: str = "data.path") -> None:
-    """That there is such a file.
+    """Check that there is such a file.
 
     Args:
         path: of the file.
@@ -60,30 +69,8 @@ def check_there(path: Path, setting: str = "data.path") -> None:
         raise MissingData(f"no file {path} ({setting})")
 
 
-class Utf8Bytes(io.RawIOBase):
-    """The bytes of a file, each looked at as it is read: `read` raises BadRecords at the first that is not UTF-8."""
-
-    def __init__(self, path: Path) -> None:
-        self._file, self._path = opened(path), path
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._line, self._begun = 1, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._file.read(size)
-        try:
-            self._decoder.decode(block, final=not block)
-        except UnicodeDecodeError:
-            for i, line in enumerate((self._begun + block).split(b"\n")):
-                decoded(line, f"{self._path}, line {self._line + i}")
-            raise
-        self._line += block.count(b"\n")
-        _, newline, last = block.rpartition(b"\n")
-        self._begun = last if newline else self._begun + last
-        return block
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+def damaged(path: Path, error: Exception, kind: str = "") -> BadRecords:
+    """Return the error for a file that cannot be read, or not as a file of this kind."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    # Arrow may quote a record at length.
+    return BadRecords(f"{path} cannot be read{kind}: {said if len(said) < 100 else said[:95] + '...'}")

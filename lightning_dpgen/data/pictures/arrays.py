@@ -15,7 +15,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 
 def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray | None]:
-    """Pictures of a .npz file with ``images`` and, where there are classes, ``labels``; or of a .npy file without labels.
+    """Read pictures of a .npz file with ``images`` and, where there are classes, ``labels``; or of a .npy file, without.
 
     Images are (N, h, w), (N, h, w, 1) or (N, h, w, 3); channels may come first where no other reading fits. Values
     are from 0 to ``form.high``; of uint8, uint16 and bool, where that is None, from 0 to the largest of their type. Labels
@@ -28,7 +28,7 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
         BadRecords: for anything else.
     """
     if path.suffix not in ENDINGS:
-        raise BadRecords(f"data.path={path}: expected a folder of pictures, or a file that ends in {', '.join(ENDINGS)}")
+        raise BadRecords(f"{path}: expected a folder of pictures, or a file that ends in {', '.join(ENDINGS)}")
     arrays = load_arrays(path, ("images", "labels"))
     images = _channels_last(arrays["images"], form, path)
     if images.dtype.kind not in "uifb":
@@ -58,7 +58,7 @@ def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndar
     if images.ndim != 4 or 0 in shape[1:]:
         raise BadRecords(wrong)
     last, first = shape[3] in (1, 3), shape[1] in (1, 3)
-    # What is both is told by the declared size, and last is the usual way.
+    # The declared size tells which of the two it is; last is the usual way.
     if last and first and size in (shape[1:3], shape[2:4]):
         last, first = shape[1:3] == size, shape[1:3] != size
     if last and first:

@@ -1,4 +1,4 @@
-"""What every picture is made to be: a public rule that looks at one picture at a time."""
+"""The form that every picture is brought to: a public rule that looks at one picture at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_CLASSES = 10_000
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What every picture is made to be, publicly.
+    """The public form that every picture is brought to.
 
     Args:
         height, width: in pixels, 1 to 4096.
         channels: 1 for grey (ITU-R 601 of colours), 3 for red, green and blue.
-        classes: names of the sub-folders that are the labels; or how many, of those named 0, 1, ...; empty without labels.
-        fit: how another size becomes this one, each pixel the mean over the area that it covers: ``stretch`` to the size,
-            whatever the aspect; ``pad`` by black, the whole picture in the middle; ``crop`` what stands over at both sides.
+        classes: names of the sub-folders that are the labels; or the number of those named 0, 1, ...; empty without labels.
+        fit: the way from another size, each pixel the mean over the area that it covers: ``stretch`` to the size,
+            whatever the aspect; ``pad`` by black, the whole picture in the middle; ``crop`` both sides that stand over.
         high: the largest value of arrays, which go from 0 to this; None where their type says it.
 
     Raises:
@@ -64,13 +64,13 @@ class PictureForm:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one picture: (height, width), or (height, width, 3)."""
+        """The shape of one picture: (height, width), or (height, width, 3)."""
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, 3)
 
     def of(self, picture: Image.Image) -> np.ndarray:
-        """A picture of any size and mode as uint8 of `shape`.
+        """Return a picture of any size and mode as uint8 of `shape`.
 
-        What is see-through is laid on white; 16 bits are divided by the range of their type.
+        Transparent parts are laid on white; 16 bits are divided by the range of their type.
 
         Raises:
             ValueError: for a mode whose range is not known (32-bit and floating).
@@ -84,7 +84,7 @@ class PictureForm:
         if self.fit == "crop":
             return np.asarray(ImageOps.fit(picture, size, box))
         scale = min(self.width / picture.width, self.height / picture.height)
-        # At least a pixel remains of the narrowest.
+        # At least one pixel of the narrowest picture remains.
         inner = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
         padded = Image.new(picture.mode, size)
         padded.paste(picture.resize(inner, box), ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2))
@@ -92,7 +92,7 @@ class PictureForm:
 
 
 def _plain(picture: Image.Image) -> Image.Image:
-    """Without transparency, and of 8 bits."""
+    """Return a picture without transparency, and of 8 bits."""
     if picture.mode.startswith("I;16") or picture.mode == "I":
         values = np.asarray(picture).astype(np.int64)
         if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
@@ -107,5 +107,5 @@ def _plain(picture: Image.Image) -> Image.Image:
 
 
 def eight_bits(values: np.ndarray) -> np.ndarray:
-    """Values of 16 bits, 0 to 65535, as 0 to 255, rounded."""
+    """Round values of 16 bits, 0 to 65535, to 0 to 255."""
     return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)

@@ -13,7 +13,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of a gzipped idx file: a magic number whose last byte counts the dimensions, their sizes, then bytes.
+    """Load the array of a gzipped idx file: a magic number whose last byte counts the dimensions, their sizes, then bytes.
 
     Raises:
         BadRecords: if it is none.

@@ -16,9 +16,9 @@ from lightning_dpgen.data.pictures.form import PictureForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 ENDINGS = (".png", ".jpg", ".jpeg")
-# What file managers put beside pictures, and do not hide everywhere.
+# Files that file managers put beside pictures, and do not hide everywhere.
 _LEFT_BY_SYSTEMS = ("thumbs.db", "ehthumbs.db", "desktop.ini")
-# More than cameras take; a file of a few bytes may claim far more.
+# No camera takes more pixels; a file of a few bytes may claim far more.
 MOST_PIXELS = 1 << 26
 
 
@@ -32,7 +32,7 @@ def read_pictures(
     fit: str = "stretch",
     high: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Pictures of one size, and their labels.
+    """Read pictures, bring them to one size, and return them with their labels.
 
     Args:
         source: a folder of .png, .jpg and .jpeg files, in a sub-folder for each class where there are classes (one without
@@ -64,7 +64,7 @@ def read_pictures(
 
 
 def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
-    """Files and their labels, in the order of their names."""
+    """Return files and their labels, in the order of their names."""
     entries = _visible(folder)
     folders = [entry for entry in entries if entry.is_dir()]
     files = [entry for entry in entries if not entry.is_dir()]
@@ -110,19 +110,19 @@ def _visible(folder: Path) -> list[Path]:
 def _opened(file: Path, form: PictureForm) -> np.ndarray:
     try:
         with warnings.catch_warnings():
-            # Sizes are judged below, and what else is odd about a file that can be read does not matter.
+            # Sizes are judged below; nothing else that is odd about a readable file matters.
             warnings.simplefilter("ignore")
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
                 if picture.width * picture.height > MOST_PIXELS:
                     size = f"{picture.width} x {picture.height}"
                     raise BadRecords(f"{file} is of {size}: expected at most {MOST_PIXELS:,} pixels")
-                # Turned as the camera says it was held.
+                # The picture is turned as the camera says it was held.
                 return form.of(ImageOps.exif_transpose(picture))
     except BadRecords:
         raise
     except Image.DecompressionBombError:
         raise BadRecords(f"{file} is too large: expected at most {MOST_PIXELS:,} pixels") from None
-    # A broken file raises whatever its decoder stumbled over.
+    # A broken file raises any error, as its decoder stumbles.
     except Exception as error:
         found = " ".join(str(error).split())[:200]
         raise BadRecords(f"{file} is not a whole PNG or JPEG picture: {found}") from None

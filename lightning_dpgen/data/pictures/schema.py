@@ -14,7 +14,7 @@ from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
 
-# Sizes beyond them are a slip of the pen, or somebody's attempt to exhaust a machine.
+# Sizes beyond them are a slip of the pen, or an attempt to exhaust a machine.
 _RANGES = (
     ("height", 1, 4096), ("width", 1, 4096), ("levels", 1, 2**24), ("classes", 0, 10_000), ("channels", 1, 4),
 )  # fmt: skip
@@ -67,12 +67,12 @@ class ImageSchema:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        """The lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
         return (self.height, self.width, self.channels)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a picture: (height, width), and the channels of a colour one."""
+        """The shape of a picture: (height, width), and the channels of a colour one."""
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
 
     @cached_property
@@ -89,7 +89,7 @@ class ImageSchema:
         return pa.schema(columns + [("label", pa.string() if self.names else kind)] * bool(self.classes))
 
     def encode(self, images: np.ndarray, labels: np.ndarray | None = None) -> Encoded:
-        """Pictures and labels, as a record is written.
+        """Encode pictures and labels as records.
 
         Args:
             images: (N, height, width), (N, height, width, channels) or (N, units), values 0 to `levels`.
@@ -128,7 +128,7 @@ class ImageSchema:
         return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        # Column by column contiguous, so that Arrow takes each column as it is.
+        # Each column is contiguous, so that Arrow takes it as it is.
         pixels = np.asfortranarray(encoded.units.astype(self.arrow.types[0].to_pandas_dtype(), copy=False))
         columns = [pa.array(pixels[:, i]) for i in range(pixels.shape[1])]
         if self.classes:
@@ -137,16 +137,16 @@ class ImageSchema:
         return pa.record_batch(columns, schema=self.arrow)
 
     def pictures(self, encoded: Encoded) -> np.ndarray:
-        """(N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
+        """Return (N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
         return encoded.units.reshape(-1, *self.shape)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """What says that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `labels.label_is`."""
         return label_is(self._classes, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of the label are called."""
+        """The names of the choices of the label."""
         return label_choices(self._classes)
 
     @property
@@ -158,7 +158,7 @@ class ImageSchema:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ImageSchema:
-        """The schema that `as_json` described.
+        """Return the schema that `as_json` described.
 
         Raises:
             ValueError: for foreign or missing fields.
@@ -170,7 +170,7 @@ class ImageSchema:
 
 
 def encode_images(images: np.ndarray, labels: np.ndarray | None, schema: ImageSchema) -> Records:
-    """Pictures and labels as `Records`; see `ImageSchema.encode`.
+    """Return pictures and labels as `Records`; see `ImageSchema.encode`.
 
     Example:
         >>> schema = ImageSchema(1, 2, levels=4, classes=2)

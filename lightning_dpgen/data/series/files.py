@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.files.rows import Block, RowFile
+from lightning_dpgen.data.files.blocks import Block, RowSource
+from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -39,7 +40,7 @@ class SeriesBlock:
 
 @dataclass(frozen=True)
 class SeriesForm:
-    """How series are written.
+    """The form in which series are written.
 
     Args:
         form: ``wide``, one series a row; or ``long``, one time a row.
@@ -78,7 +79,7 @@ class SeriesForm:
         if self.form == "long" and self.person is not None and self.by is None and self.day is None:
             raise ValueError(
                 f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
-                "with each row of somebody else; name the column that tells series apart (data.by), or of times (data.day)"
+                "with each row of another person; name the column that tells series apart (data.by), or of times (data.day)"
             )
         for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):
@@ -87,8 +88,8 @@ class SeriesForm:
             raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
 
 
-def wide_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> Iterator[SeriesBlock]:
-    """Series of a file with one in each row.
+def wide_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> Iterator[SeriesBlock]:
+    """Yield the series of a file with one in each row.
 
     Raises:
         BadRecords: for a column that is not there, another number of them, or a reading that is no number.
@@ -102,13 +103,13 @@ def wide_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> Iterat
         yield SeriesBlock(
             readings,
             None if label is None else class_positions(schema.classes, plain(block.column(label)), block.place),
-            None if form.person is None else persons.of(_there(block, form.person)),
+            None if form.person is None else persons.of(block.full_column(form.person)),
             block.place,
         )
 
 
-def long_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> tuple[SeriesBlock, int, str]:
-    """Series of a file with one time in each row; how many are not of the declared length, and where the first is.
+def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tuple[SeriesBlock, int, str]:
+    """Return the series of a file with one time in each row; the number of those of another length, and where the first is.
 
     Raises:
         BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label
@@ -123,12 +124,12 @@ def long_series(file: RowFile, schema: SeriesSchema, form: SeriesForm) -> tuple[
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
         n = len(block.rows)
         parts["readings"].append(np.column_stack([readings_of(block, name) for name in columns]))
-        parts["ids"].append(np.zeros(n, np.int64) if form.by is None else ids.of(_there(block, form.by)))
+        parts["ids"].append(np.zeros(n, np.int64) if form.by is None else ids.of(block.full_column(form.by)))
         parts["times"].append(np.zeros(n, np.int64) if form.day is None else _seconds(block, form.day))
         if label is not None:
             parts["label"].append(class_positions(schema.classes, plain(block.column(label)), block.place))
         if form.person is not None:
-            parts["person"].append(persons.of(_there(block, form.person)))
+            parts["person"].append(persons.of(block.full_column(form.person)))
     rows = {name: np.concatenate(arrays) if arrays else None for name, arrays in parts.items()}
     if rows["readings"] is None:
         return SeriesBlock(np.empty((0, schema.layout.units)), None, None, str), 0, ""
@@ -141,7 +142,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
     if form.by is None and form.day is None:
         keys = [np.arange(n) // length]
     else:
-        # The person too: nobody's rows may change what is made of another's.
+        # The person too: one person's rows must not change the series of another.
         keys = [days, *([] if rows["person"] is None else [rows["person"]]), rows["ids"]]
     order = np.lexsort((rows["times"], *keys))
     times, new = rows["times"][order], np.zeros(n, bool)
@@ -150,7 +151,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
     starts = np.flatnonzero(new)
     whole = np.diff(starts, append=n) == length
     if form.day is not None:
-        # A time that stands twice, as when clocks are set back, makes no series though the number fits.
+        # A time that stands twice, as when clocks are set back, makes no series even if the number fits.
         twice = (np.diff(times, prepend=times[0] - 1) == 0) & ~new
         whole &= ~np.logical_or.reduceat(twice, starts)
 
@@ -174,7 +175,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
 
 
 def readings_of(block: Block, name: str) -> np.ndarray:
-    """A column as float64 (n,), NaN where a reading is missing.
+    """Return a column as float64 (n,), NaN where a reading is missing.
 
     Raises:
         BadRecords: for something else than a number.
@@ -203,36 +204,35 @@ def _is_number(value: pa.Array) -> bool:
     return True
 
 
-def _besides(file: RowFile, *names: str | None) -> list[str]:
-    """The columns that are no readings, each once; those of them that were asked for must be there."""
-    for name in names:
-        if name is not None and name not in file.columns:
-            raise BadRecords(f"{file.where} has no column {shown(name)}: it has {shown(', '.join(file.columns))}")
-    return list(dict.fromkeys(name for name in names if name is not None))
+def _besides(file: RowSource, *names: str | None) -> list[str]:
+    """Return the columns that are no readings, each once; those of them that were asked for must be there."""
+    asked = list(dict.fromkeys(name for name in names if name is not None))
+    file.check_has(asked)
+    return asked
 
 
-def _wide_columns(file: RowFile, schema: SeriesSchema, form: SeriesForm, besides: list[str]) -> list[str]:
+def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besides: list[str]) -> list[str]:
     if form.columns is None and len(schema.channels) == 1 and schema.steps and set(schema.steps) <= set(file.columns):
         return list(schema.steps)
     columns = _columns(file, schema.columns, form.columns, besides, "readings")
     said = form.header is not None or form.columns is not None
-    if file.has_lines and not said and all(_is_number(pa.array([name])) for name in columns):
+    if isinstance(file, DelimitedText) and not said and all(_is_number(pa.array([name])) for name in columns):
         raise BadRecords(
-            f"{file.where}, line 1: found numbers, expected names of columns: give data.header=false if they are a series, "
-            "data.header=true if they are names"
+            f"{file.where}, line 1: found numbers, expected names of columns: give header=False if they are a series, "
+            "header=True if they are names (data.header)"
         )
     return columns
 
 
-def _columns(file: RowFile, own: list[str], given: Sequence[str] | None, besides: list[str], what: str) -> list[str]:
-    """Columns of readings: as given, or the schema's own, or all that are left."""
+def _columns(file: RowSource, own: list[str], given: Sequence[str] | None, besides: list[str], what: str) -> list[str]:
+    """Return the columns of readings: as given, or the schema's own, or all that are left."""
     if given is not None:
-        _besides(file, *given)
+        file.check_has(given)
         columns = list(given)
     elif set(own) <= set(file.columns):
         columns = own
     else:
-        columns = [name for name in file.columns if name not in besides]
+        columns = file.others(besides)
     if len(columns) != len(own):
         raise BadRecords(
             f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
@@ -241,18 +241,9 @@ def _columns(file: RowFile, own: list[str], given: Sequence[str] | None, besides
     return columns
 
 
-def _there(block: Block, name: str) -> pa.Array:
-    values = block.column(name)
-    missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-    if len(missing):
-        place = block.place(int(missing[0]))
-        raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
-    return values
-
-
 def _seconds(block: Block, name: str) -> np.ndarray:
-    """Time stamps as seconds since 1970, (n,) int64."""
-    values = plain(_there(block, name))
+    """Return time stamps as seconds since 1970, (n,) int64."""
+    values = plain(block.full_column(name))
     kind = values.type
     fits = pa.types.is_string(kind) or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
     if not fits:

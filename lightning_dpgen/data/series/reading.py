@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
-from lightning_dpgen.data.files.rows import UNREADABLE, RowFile
-from lightning_dpgen.data.files.text import check_there
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.text import UNREADABLE, check_there
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import (
@@ -48,11 +48,11 @@ def read_series(
     by: str | None = None,
     day: str | None = None,
 ) -> Reading:
-    """Series, encoded by the declared bounds, a block at a time.
+    """Read and encode series by the declared bounds, a block at a time.
 
     A long file that is cut by the order of its rows alone (neither `by` nor `day`) has windows as records: one reading more
     would shift all that follow. With `by` or `day` one series more or less changes no other, and with a person besides, no
-    rows of anybody else do.
+    rows of any other do.
 
     Args:
         source: a path that ends in .csv, .tsv (both also .gz) or .parquet, see `SeriesForm`; .npy, which is
@@ -96,7 +96,7 @@ def read_series(
         return kept.reading()
     shape = SeriesForm(form, header, separator, columns, label, person, by, day)
     names = None if header is not False else ["label"] * bool(schema.classes) + schema.columns
-    file = RowFile(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
+    file = rows_of(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
     if form == "wide":
         for block in wide_series(file, schema, shape):
             kept.put(block)
@@ -106,7 +106,7 @@ def read_series(
     if others and outside == "refuse":
         raise BadRecords(
             f"{first} has another length, or a time twice: expected {schema.length} readings in each channel "
-            "(data.length); complete it, or leave such series out by data.outside=clamp"
+            "(data.length); complete it, or leave such series out by outside=clamp (data.outside)"
         )
     kept.counted[OTHER_LENGTH] += others
     kept.put(block)
@@ -130,7 +130,7 @@ class _Kept:
             series, unit = np.argwhere(missing)[0]
             raise BadRecords(
                 f"{block.place(series)}: the reading {self.schema.columns[unit]} is missing: fill it in, or leave such "
-                "series out by data.outside=clamp"
+                "series out by outside=clamp (data.outside)"
             )
         whole = ~missing.any(axis=1)
         self.counted[INCOMPLETE] += int((~whole).sum())
@@ -143,7 +143,7 @@ class _Kept:
             raise BadRecords(
                 f"{block.place(series)}: the reading {self.schema.columns[unit]} is {readings[series, unit]:g}: expected "
                 f"{low:g} to {high:g} (data.low, data.high); widen the bounds if others are publicly known, or use "
-                "data.outside=clamp"
+                "outside=clamp (data.outside)"
             )
         self.counted[CLAMPED] += int(beyond.sum())
         self.units.append(self.schema.scaled(readings))
@@ -161,7 +161,7 @@ class _Kept:
 
 
 def _array(source: Any, path: Path | None, label: Any) -> tuple[np.ndarray, Any]:
-    """An array and its labels, if any."""
+    """Return an array and its labels, if any."""
     labels = None if isinstance(label, str) else label
     if path is None:
         return source, labels
@@ -196,7 +196,7 @@ def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSch
 
 
 def _one_each(values: Any, array: np.ndarray, what: str) -> pa.Array | None:
-    """One value a series, as it is."""
+    """Return one value for each series, as it is."""
     if values is None:
         return None
     if not one_each(values, len(array)):

@@ -94,7 +94,7 @@ class SeriesSchema:
             what = f"low={shown(low)}, high={shown(high)} (channel {shown(channel)})"
             if not all(_is_number(bound) and abs(bound) <= 1e30 for bound in (low, high)):
                 raise ValueError(f"{what}: expected two numbers within -1e30 and 1e30")
-            # So near each other numbers in between would be lost to rounding.
+            # Numbers between bounds so near each other would be lost to rounding.
             if not high - low > 1e-12 * max(abs(low), abs(high)):
                 raise ValueError(f"{what}: expected low below high")
             if decimals is None:
@@ -115,12 +115,12 @@ class SeriesSchema:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        """The lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
         return (self.length, len(self.channels))
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the readings: ``t_0``... of one channel, ``<channel>_0``... of several, by time and then channel."""
+        """The columns of readings: ``t_0``... of one channel, ``<channel>_0``... of several, by time and then channel."""
         channels = ("t",) if len(self.channels) == 1 else self.channels
         return [f"{channel}_{t}" for t in range(self.length) for channel in channels]
 
@@ -132,22 +132,22 @@ class SeriesSchema:
         return pa.schema(columns)
 
     def scaled(self, readings: np.ndarray) -> np.ndarray:
-        """Readings (n, units) as numbers (n, units) float32 in [0, 1]; what lies beyond the bounds is moved to them."""
+        """Return readings (n, units) as float32 in [0, 1]; those beyond the bounds are moved to them."""
         low, high = self.bounds()
         return np.clip((readings - low) / (high - low), 0.0, 1.0).astype(np.float32)
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high of each unit, both (units,)."""
+        """Return low and high of each unit, both (units,)."""
         return np.tile(self.low, self.length), np.tile(self.high, self.length)
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Records as a table: readings as float64 within their bounds, and `label`; nothing is random."""
+        """Return records as a table of readings, float64 within their bounds, and `label`; nothing is random."""
         scaled = np.asarray(encoded.units, np.float64)
         low, high = self.bounds()
         decimals = self.decimals * self.length
         columns = []
         for unit, places in enumerate(decimals):
-            # Exact at both ends, as low + u (high - low) is not.
+            # This is exact at both ends, and low + u (high - low) is not.
             values = low[unit] * (1.0 - scaled[:, unit]) + high[unit] * scaled[:, unit]
             values = values if places is None else np.round(values, places)
             # Adding 0 makes a negative zero positive.
@@ -157,22 +157,22 @@ class SeriesSchema:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """What says that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `labels.label_is`."""
         return label_is(self.classes, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of the label are called."""
+        """The names of the choices of the label."""
         return label_choices(self.classes)
 
     def as_json(self) -> dict[str, Any]:
-        """All that it declares."""
+        """Return all that it declares."""
         fields = {name: list(getattr(self, name)) for name in ("low", "high", "channels", "classes", "decimals", "steps")}
         return {"kind": self.kind, "length": self.length, **fields}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SeriesSchema:
-        """The schema that `as_json` described.
+        """Return the schema that `as_json` described.
 
         Raises:
             ValueError: for another kind of record, missing or foreign fields, or what no schema may hold.

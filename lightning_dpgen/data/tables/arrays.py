@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data import names
+
 
 class Misfit(Exception):
     """A value that a column cannot hold.
@@ -20,12 +22,12 @@ class Misfit(Exception):
         self.row, self.problem, self.advice = row, problem, advice
 
     def moved(self, rows: np.ndarray) -> Misfit:
-        """The same of an array of which only these rows had been read."""
+        """Return the same for the array of which only these rows were read."""
         return Misfit(None if self.row is None else int(rows[self.row]), self.problem, self.advice)
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """The same values without a dictionary, text as `pa.string()`; an array of nulls alone is one of text.
+    """Return the same values without a dictionary, text as `pa.string()`; an array of nulls alone is one of text.
 
     Raises:
         Misfit: for nested or binary values.
@@ -34,12 +36,8 @@ def plain(values: pa.Array) -> pa.Array:
         >>> plain(pa.array(["a", "b", "a"]).dictionary_encode()).type
         DataType(string)
     """
+    values = names.plain(values)
     kind = values.type
-    if pa.types.is_dictionary(kind):
-        values = values.dictionary_decode()
-        kind = values.type
-    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
-        return values.cast(pa.string())
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if binary or isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind):
         raise Misfit(None, f"holds {kind}", "unpack it into columns of single values first, or declare type: drop")
@@ -47,12 +45,12 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def wrong_type(values: pa.Array, expected: str) -> Misfit:
-    """That values of this type cannot be what is expected."""
+    """Return the refusal of a type that cannot hold what is expected."""
     return Misfit(None, f"holds {values.type}: expected {expected}", "convert it, or change its type in the schema")
 
 
 def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
-    """Text as another type.
+    """Parse text as another type.
 
     Raises:
         Misfit: naming the first text that is none.
@@ -78,7 +76,7 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
 
 
 def shown(values: pa.Array, row: int) -> str:
-    """A value as a message quotes it: text in quotes, all of it cut short."""
+    """Return a value as a message quotes it: text in quotes, and cut short."""
     try:
         value = values[row].as_py()
     except UnicodeDecodeError:
@@ -90,5 +88,5 @@ def shown(values: pa.Array, row: int) -> str:
 
 
 def first(where: np.ndarray) -> int:
-    """The first row for which something is true, of which there is one."""
+    """Return the first row for which something is true; there must be one."""
     return int(where.argmax())

@@ -40,7 +40,7 @@ class Bins:
 
     def __post_init__(self) -> None:
         if self.whole:
-            # The first bin that is left out would otherwise swallow what is before it, but there only special values are.
+            # Numbers of a bin that is left out would go to the one before it, but all of them are special.
             object.__setattr__(self, "starts", self.starts[self._free(self.starts) > 0])
             return
         ends = np.append(self.starts[1:], self.high)
@@ -55,15 +55,15 @@ class Bins:
     def cut(
         cls, low: int | float, high: int | float, whole: bool, bins: int, transform: str, unit: int, special: np.ndarray
     ) -> Bins:
-        """At most this many bins, of equal width after a transformation of the distance from `low`.
+        """Cut at most this many bins, of equal width after a transformation of the distance from `low`.
 
         Where there are no more whole numbers than bins, each has its own.
 
         Args:
             low, high, whole, special: as of the class.
-            bins: how many.
+            bins: their number.
             transform: ``linear``, ``log`` (log1p) or ``sqrt``.
-            unit: of numbers, which make 1 where the transformation is taken.
+            unit: the number that counts as 1 in the transformation.
         """
         first, last = low, high
         if whole:
@@ -88,7 +88,7 @@ class Bins:
 
     @property
     def count(self) -> int:
-        """How many choices."""
+        """The number of choices."""
         return len(self.starts) + len(self.special)
 
     @property
@@ -98,13 +98,13 @@ class Bins:
         return list(zip(self.starts.tolist(), ends, strict=True))
 
     def alone(self, code: int) -> bool:
-        """Whether a choice stands for one number only."""
+        """Tell whether a choice stands for one number only."""
         if code >= len(self.starts):
             return True
         return bool(self._free(self.starts)[code] == 1) if self.whole else self.low == self.high
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """The choice (n,) of numbers, each in the range or special."""
+        """Return the choice (n,) of numbers, each in the range or special."""
         codes = np.searchsorted(self.starts, numbers, side="right") - 1
         if len(self.special):
             place = np.minimum(np.searchsorted(self.special, numbers), len(self.special) - 1)
@@ -112,7 +112,7 @@ class Bins:
         return codes
 
     def decode(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Numbers (n,) drawn uniformly from their bins, special ones as they are."""
+        """Draw numbers (n,) uniformly from their bins; special ones stay as they are."""
         binned = codes < len(self.starts)
         numbers = np.empty(len(codes), np.int64 if self.whole else np.float64)
         numbers[~binned] = self.special[codes[~binned] - len(self.starts)]
@@ -120,11 +120,11 @@ class Bins:
         return numbers
 
     def _inside(self) -> np.ndarray:
-        """Special values of the range."""
+        """Return the special values of the range."""
         return self.special[(self.special >= self.low) & (self.special <= self.high)]
 
     def _free(self, starts: np.ndarray) -> np.ndarray:
-        """How many whole numbers that are not special each bin has, before those without any are left out."""
+        """Count the whole numbers of each bin that are not special, before bins without any are left out."""
         inside = self._inside()
         ends = np.append(starts[1:], self.high + 1)
         return ends - starts - (np.searchsorted(inside, ends) - np.searchsorted(inside, starts))
@@ -139,7 +139,7 @@ class Bins:
 
     def _draw_real(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
         ends = np.append(self.starts[1:], self.high)
-        # The last number that still belongs to the bin, since rounding may reach its end.
+        # Rounding may reach the end of a bin: the last number that still belongs to it is taken.
         lasts = np.append(np.nextafter(ends[:-1], -np.inf), ends[-1:])
         numbers = np.empty(len(codes))
         todo = np.arange(len(codes))

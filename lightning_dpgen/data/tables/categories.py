@@ -27,7 +27,7 @@ class Category(Modelled):
     Args:
         values: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
             string, int64 or bool.
-        other: the one of them that stands for what is not listed, when that is clamped; None if none does.
+        other: the one of them that stands for unlisted values when these are clamped; None if none does.
 
     Example:
         >>> column = Category(name="city", values=("Oslo", "Rome", "elsewhere"), other="elsewhere")
@@ -65,7 +65,7 @@ class Category(Modelled):
 
     @property
     def kind(self) -> type:
-        """str, int or bool."""
+        """The type of the values: str, int or bool."""
         return type(self.values[0])
 
     @property
@@ -103,11 +103,11 @@ class Category(Modelled):
         if not clamp or (self.other is None and not self.missing):
             if self.other is not None or self.missing:
                 to = f"{self.other!r}" if self.other is not None else "missing"
-                advice = f"list it, or let data.outside=clamp turn it to {to}"
+                advice = f"list it, or let outside=clamp turn it to {to} (data.outside)"
             elif self.kind is bool:
                 advice = "correct it"
             else:
-                advice = "list it, or declare other: one of the values, and use data.outside=clamp"
+                advice = "list it, or declare other: one of the values, and use outside=clamp (data.outside)"
             row = first(unlisted)
             expected = "true or false" if self.kind is bool else one_of(self.values)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
@@ -123,7 +123,7 @@ class Category(Modelled):
         return pa.array([*self.values, None], self.arrow)
 
     def _codes(self, values: pa.Array) -> np.ndarray:
-        """(n,) int64, -1 for what is not listed."""
+        """Return places (n,) int64, -1 for what is not listed."""
         if self.kind is str:
             if not pa.types.is_string(values.type):
                 raise wrong_type(values, "text")
@@ -140,7 +140,7 @@ _KINDS = {str: "texts", int: "whole numbers below 2^53", bool: "true and false"}
 
 
 def _truths(values: pa.Array) -> pa.Array:
-    """True and false, null for what is neither."""
+    """Return true and false, and null for what is neither."""
     if pa.types.is_boolean(values.type):
         return values
     if pa.types.is_string(values.type):
@@ -148,7 +148,7 @@ def _truths(values: pa.Array) -> pa.Array:
         found = pc.index_in(pc.utf8_lower(values), words)
         return pc.greater_equal(found, len(_TRUTH[False]))
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        # Of their own type: Arrow compares uint64 with a plain 1 as int64, which not all of them are.
+        # Both have the type of the values: Arrow compares uint64 with a plain 1 as int64, which does not hold all of them.
         zero, one = pa.scalar(0, values.type), pa.scalar(1, values.type)
         truths = pc.equal(values, one)
         return pc.if_else(pc.or_(truths, pc.equal(values, zero)), truths, None)

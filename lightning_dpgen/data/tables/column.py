@@ -1,4 +1,4 @@
-"""A column of a table: what is publicly declared of it, and how a value of it becomes one choice, or one unit, and back."""
+"""A column of a table: its public declaration, and the way of a value to one choice, or one unit, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
-# Characters of a column name, and of a key where a message quotes it.
+# The longest name of a column, and the longest key that a message quotes.
 _LONGEST_NAME, _LONGEST_KEY = 1000, 100
 
 
@@ -21,10 +21,10 @@ class BadSchema(ValueError):
     """A description of a table that makes no sense.
 
     Args:
-        problem: what is wrong, what was expected.
-        column: where, by name; None for what concerns the whole table.
+        problem: the fault, and what was expected.
+        column: its name; None for the whole table.
         key: of the description.
-        place: of a file, with its name.
+        place: the file and the line.
     """
 
     def __init__(self, problem: str, column: str | None = None, key: str | None = None, place: str | None = None) -> None:
@@ -36,7 +36,7 @@ class BadSchema(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
-    """What is declared of any column.
+    """A column, and all that may be declared of any.
 
     Args:
         name: of the column.
@@ -58,14 +58,14 @@ class Column(ABC):
     @property
     @abstractmethod
     def arrow(self) -> pa.DataType | None:
-        """Its type in a synthetic table; None if it is not in there."""
+        """The type in a synthetic table; None if it is not in there."""
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
-        """All that is declared beside the name, as JSON and YAML hold it."""
+        """Return all that is declared beside the name, as JSON and YAML hold it."""
 
     def refuse(self, key: str, value: Any, expected: str) -> None:
-        """Say that what is declared under a key makes no sense.
+        """Refuse what is declared under a key.
 
         Raises:
             BadSchema: always.
@@ -91,7 +91,7 @@ class Modelled(Column):
             self.refuse("missing", self.missing, "true or false")
         texts = self.missing_values
         if isinstance(texts, list | tuple):
-            # A code such as -9 is written without quotes by most.
+            # Most people write a code such as -9 without quotes.
             texts = tuple(str(text) if type(text) is int else text for text in texts)
         if not isinstance(texts, tuple) or not all(map(is_text, texts)) or len(set(texts)) != len(texts) or not texts:
             self.refuse("missing_values", self.missing_values, "a list of different texts, such as ['', '?']")
@@ -102,33 +102,33 @@ class Modelled(Column):
     @property
     @abstractmethod
     def present(self) -> int:
-        """How many choices there are for values that are not missing; 1 for a scaled column."""
+        """The number of choices for values that are not missing; 1 for a scaled column."""
 
     @property
     def scaled(self) -> bool:
-        """Whether it is a unit."""
+        """True for a unit."""
         return False
 
     @property
     def choices(self) -> int:
-        """How many choices its group has; 0 where there is nothing to choose, and no group."""
+        """The number of choices of its group; 0 where there is nothing to choose, and no group."""
         count = self.present + self.missing
         return count if count > 1 else 0
 
     @abstractmethod
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
-        """As `encode`, of values none of which is missing."""
+        """Encode values as `encode` does, where none of them is missing."""
 
     @abstractmethod
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
-        """Values of choices (n,), zeros where the column has no group, and of units (n,) where it is scaled."""
+        """Return the values of choices (n,), zeros where the column has no group, and of units (n,) where it is scaled."""
 
     @abstractmethod
     def alone(self, code: int) -> bool:
-        """Whether a choice stands for one value only."""
+        """Tell whether a choice stands for one value only."""
 
     def encode(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
-        """The choice of each value (n,), and the units (n,) float32 of a scaled column.
+        """Return the choice of each value (n,), and the units (n,) float32 of a scaled column.
 
         Args:
             values: (n,), of any type that can be understood.
@@ -145,7 +145,7 @@ class Modelled(Column):
         if not self.missing:
             raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         rows = np.flatnonzero(~absent)
-        # Where all are missing, nobody knows of what type they would be.
+        # Where all are missing, their type is unknown.
         present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
         try:
             found, scaled = self.encode_present(present, clamp, counted)
@@ -162,15 +162,15 @@ class Modelled(Column):
     @property
     @abstractmethod
     def present_names(self) -> list[str]:
-        """What the choices of values that are not missing are called, for people."""
+        """The names of the choices of values that are not missing, for people."""
 
     @property
     def choice_names(self) -> list[str]:
-        """What all its choices are called."""
+        """The names of all its choices."""
         return self.present_names + ["missing"] * self.missing
 
     def chosen(self, value: Any) -> frozenset[int]:
-        """The choices that stand for a value and no other, the value as text or of the column's own type; None is missing.
+        """Return the choices that stand for this value alone, given as text or of the column's own type; None is missing.
 
         Raises:
             ValueError: if there are none.
@@ -191,17 +191,17 @@ class Modelled(Column):
         return frozenset({code})
 
     def instead(self, code: int) -> str:
-        """What may be asked for in place of a value that shares a choice with others."""
+        """Return what may be asked for in place of a value that shares a choice with others."""
         return "expected a value that does not"
 
     def missing_fields(self) -> dict[str, Any]:
-        """What `fields` says of missing values."""
+        """Return what `fields` says of missing values."""
         if not self.missing:
             return {}
         return {"missing": True} | ({} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)})
 
     def _absent(self, values: pa.Array) -> np.ndarray:
-        """(n,) bool; NaN is no value either, and no text of a file ends here as NaN."""
+        """Mark missing values (n,); NaN is no value either, and no text of a file is NaN here."""
         absent = pc.is_null(values, nan_is_null=True)
         if pa.types.is_string(values.type):
             # An empty field is missing in any column, unless it is one of its categories.
@@ -210,12 +210,12 @@ class Modelled(Column):
         return absent.to_numpy(zero_copy_only=False)
 
     def takes_empty(self) -> bool:
-        """Whether the empty text is a value."""
+        """Tell whether the empty text is a value."""
         return False
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can hold."""
+    """Tell whether a value is a string that UTF-8 can hold."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -223,7 +223,7 @@ def is_text(value: Any) -> bool:
 
 
 def shortened(value: Any) -> str:
-    """A value as a message shows it.
+    """Return a value as a message shows it.
 
     Example:
         >>> shortened("x" * 100)

@@ -22,7 +22,7 @@ KINDS: dict[str, type[Column]] = {
 
 
 def column_of(name: str, fields: Any) -> Column:
-    """The column that a schema describes, as `Column.fields` does.
+    """Return the column that a schema describes, as `Column.fields` does.
 
     Args:
         name: of the column.
@@ -58,6 +58,6 @@ def column_of(name: str, fields: Any) -> Column:
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
             raise BadSchema(f"unknown here: {hint}", name, key)
-    # `bins: null` and the like mean what leaving the key out means.
+    # `bins: null` and the like are the same as no key.
     given |= {key: value for key, value in fields.items() if value is not None}
     return KINDS[kind](name=name, **given)

@@ -144,7 +144,7 @@ def _whole(seconds: float, resolution: str) -> int:
 
 
 def _seconds(values: pa.Array, expected: str, texts: pa.Array) -> np.ndarray:
-    """Whole seconds since 1970, rounded down."""
+    """Return whole seconds since 1970, rounded down."""
     if pa.types.is_date64(values.type):
         return values.cast(pa.int64()).to_numpy() // 1000
     if not pa.types.is_timestamp(values.type):

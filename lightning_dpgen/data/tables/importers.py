@@ -1,4 +1,4 @@
-"""Schemas from what other programs know of a table: the metadata of SDV, the domains of dpsynth and of mbi (PGM)."""
+"""Schemas from the files of other programs: the metadata of SDV, the domains of dpsynth and of mbi (PGM)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CLOCK = ("%H", "%I", "%M", "%S", "%f", "%T", "%X", "%c", "%p")
 
 
 def read_sdv(path: str | Path) -> list[ColumnDraft]:
-    """Columns of SDV's metadata (JSON): of one table, or of several of which there is one.
+    """Draft the columns of SDV's metadata (JSON): of one table, or of several where there is one.
 
-    Keys of the table and what is about a person become fakes, or are left out.
+    Keys of the table and personal data become fakes, or are left out.
 
     Raises:
         BadSchema: if it is something else.
@@ -43,7 +43,7 @@ def read_sdv(path: str | Path) -> list[ColumnDraft]:
 
 
 def read_domain(path: str | Path) -> list[ColumnDraft]:
-    """Columns of a domain file of dpsynth (YAML of attributes), or of mbi (JSON of the number of values of each column).
+    """Draft the columns of a domain file of dpsynth (YAML of attributes), or of mbi (JSON of the sizes of columns).
 
     Values of dpsynth that are outside of a list go to one of the list, which becomes `other`. The values that a size counts
     are 0, 1 and so on.
@@ -54,7 +54,7 @@ def read_domain(path: str | Path) -> list[ColumnDraft]:
     """
     fields = read_yaml(path)
     if isinstance(fields.get("attributes"), dict):
-        # As dpsynth writes a schema with constraints, which say nothing of a column.
+        # dpsynth writes a schema with constraints so; these say nothing of a column.
         fields = fields["attributes"]
     made = []
     for name, about in fields.items():
@@ -109,7 +109,7 @@ def _range(about: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _iso(value: Any, form: str, timed: bool) -> str:
-    """A time in SDV's format as ISO text, or `OPEN`."""
+    """Return a time in SDV's format as ISO text, or `OPEN`."""
     try:
         moment = datetime.datetime.strptime(str(value), form)
     except ValueError:

@@ -21,7 +21,7 @@ from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
-# Bins that a message lists.
+# The number of bins that a message lists.
 _LISTED = 20
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
 _GRID = 2**24
@@ -39,8 +39,8 @@ class Numeric(Modelled):
         low, high: the bounds, both included; dates and times as ISO text. Of a time of day, the whole day by default.
         decimals: of numbers, 0 to 15, to which they are rounded; None for real numbers.
         resolution: of ``datetime`` and ``time``: ``second`` (the default), ``minute``, ``hour`` or ``day``; cut off below.
-        bins: how many; None where that is left to `TableSchema.completed`.
-        edges: where bins after the first begin, between `low` and `high`; in place of `bins`.
+        bins: their number; None where it is left to `TableSchema.completed`.
+        edges: the starts of the bins after the first, between `low` and `high`; in place of `bins`.
         transform: of the distance from `low` (in days, of dates; in hours, of times), after which bins are of equal
             width: ``linear``, ``log`` (log1p) or ``sqrt``.
         special: values that have a choice of their own, inside the bounds or not.
@@ -90,7 +90,7 @@ class Numeric(Modelled):
 
     @cached_property
     def scale(self) -> Scale:
-        """How its values are numbers."""
+        """The scale on which its values are numbers."""
         return scale_of(self.type, self.decimals, self.resolution)
 
     @property
@@ -99,12 +99,12 @@ class Numeric(Modelled):
 
     @property
     def undecided(self) -> bool:
-        """Whether it is cut into bins, of which it is not said how many."""
+        """True where it is cut into bins whose number is not declared."""
         return not self.scaled and self.bins is None and not self.edges
 
     @property
     def most_choices(self) -> int:
-        """No fewer than `present`, without working them out."""
+        """A bound of `present` from above, without working it out."""
         return 2 if self.scaled else max(self.bins or 0, len(self.edges) + 1) + len(self.special) + 1
 
     @property
@@ -116,7 +116,7 @@ class Numeric(Modelled):
         return self.scale.arrow
 
     def with_bins(self, bins: int) -> Numeric:
-        """The same with this many bins, where it is undecided."""
+        """Return the same with this many bins, where it is undecided."""
         return replace(self, bins=bins) if self.undecided else self
 
     def fields(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Numeric(Modelled):
         return not self.scaled and self._bins.alone(code)
 
     def chosen(self, value: Any) -> frozenset[int]:
-        """The same, and of a text such as ``30..39`` the bins from one that begins to one that ends there.
+        """Return the same, and for a text such as ``30..39`` the bins from one that begins to one that ends there.
 
         Special values in between count too.
         """
@@ -158,7 +158,7 @@ class Numeric(Modelled):
         if first > last or begins not in starts or stop not in stops:
             raise ValueError(f"column {self.name!r}: {value} is no range of whole bins: {self._whole_bins(first, last)}")
         special = np.flatnonzero((self._special >= first) & (self._special <= last)) + len(starts)
-        # Real numbers of more digits than are shown may look alike: then all of them that do.
+        # Real numbers of more digits than are shown may look alike: then all of those are meant.
         bins = range(starts.index(begins), len(stops) - stops[::-1].index(stop))
         return frozenset([*bins, *special.tolist()])
 
@@ -168,7 +168,7 @@ class Numeric(Modelled):
         return self._whole_bins(*self._bins.ranges[code])
 
     def _whole_bins(self, first: int | float, last: int | float) -> str:
-        """What is expected in place of such a range."""
+        """Return what is expected in place of such a range."""
         starts, side = self._bins.starts, "right" if self.scale.whole else "left"
         begins = max(0, np.searchsorted(starts, min(first, last), "right") - 1)
         stops = max(begins, np.searchsorted(starts, max(first, last), side) - 1)
@@ -196,7 +196,7 @@ class Numeric(Modelled):
         return self.scale.column(np.minimum(ticks, self._high), absent)
 
     def _within(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
-        """(n,) ticks, all within the bounds, or special."""
+        """Return ticks (n,), all within the bounds, or special."""
         ticks = self.scale.ticks(values)
         below, above = ticks < self._low, ticks > self._high
         if self.special:
@@ -208,7 +208,7 @@ class Numeric(Modelled):
                 bound = f"low, {self.low}" if below[row] else f"high, {self.high}"
                 raise Misfit(
                     row, f"{shown(values, row)} is {'below' if below[row] else 'above'} {bound}",
-                    "correct it, change the bound in the schema, or let data.outside=clamp move it there",
+                    "correct it, change the bound in the schema, or let outside=clamp move it there (data.outside)",
                 )  # fmt: skip
             for what, where, bound in (("below low", below, self._low), ("above high", above, self._high)):
                 if where.any():
@@ -254,7 +254,7 @@ class Numeric(Modelled):
         object.__setattr__(self, key, value)
 
     def _declared(self, key: str, value: Any) -> Any:
-        """A value of the schema in the one form in which it is written."""
+        """Return a value of the schema in the one form in which it is written."""
         if isinstance(value, datetime.date | datetime.time):
             value = value.isoformat()
         try:
@@ -286,7 +286,7 @@ class Numeric(Modelled):
             for key, default in (("bins", None), ("edges", ()), ("special", ()), ("transform", "linear")):
                 if getattr(self, key) != default:
                     raise BadSchema("has no meaning with encoding: scaled; leave one of them out", self.name, key)
-            # Room for the grid between the bounds, however large they are.
+            # The grid between the bounds needs room, however large they are.
             room = 1 if self.scale.whole else 2**27 * np.spacing(max(abs(self._low), abs(self._high)))
             if self._width < room:
                 raise BadSchema(f"low={self.low} and high={self.high} are too close together for it", self.name, "encoding")
@@ -317,7 +317,7 @@ class Numeric(Modelled):
 
 
 def scale_of(kind: str, decimals: int | None = None, resolution: str | None = None) -> Scale:
-    """How values of a type are numbers."""
+    """Return the scale on which values of a type are numbers."""
     if kind == "integer":
         return Integers()
     if kind == "number":

@@ -16,15 +16,15 @@ from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 
-# What stands in a schema in the place of what is to be found.
+# The word of a schema in the place of what is to be found.
 PRIVATE = "private"
 BOUNDS, KEYS = "bounds", "keys"
-# The category that takes those that were not found.
+# The category of values that were not found.
 OTHER = "other"
-# Where the powers of two that bounds are chosen from begin: for days at the first of 2000. And what days there are.
+# The references from which powers of two are counted for bounds: for days, the first of 2000. And the range of days.
 _REFERENCES, _DAYS = {"integer": 0, "number": 0, "date": 10_957}, (-719_162, 2_932_896)
 
-# What bounds that are found can tell from 0; and as many bins as a column gets by default.
+# The smallest number that found bounds tell from 0, and the default number of bins of a column.
 _SMALLEST, _BINS = 2.0**-64, 50
 
 
@@ -42,7 +42,7 @@ class Open(Modelled):
 
     @property
     def scale(self) -> Scale:
-        """How its values are numbers, where bounds are to be found."""
+        """The scale on which its values are numbers, where bounds are to be found."""
         return scale_of(self.described["type"], self.described.get("decimals"))
 
     @property
@@ -54,7 +54,7 @@ class Open(Modelled):
         return ["?"] * self.present
 
     def filled(self, found: Any) -> dict[str, Any]:
-        """What a schema says of it when this was found: bounds as `raw` has them, or the categories."""
+        """Return what a schema says of it when this was found: bounds on the scale of `raw`, or the categories."""
         fields = dict(self.described)
         if self.find == BOUNDS:
             low, high = (self._held(bound + _REFERENCES[fields["type"]]) for bound in found)
@@ -63,18 +63,18 @@ class Open(Modelled):
             fields |= {"low": self.scale.declared(low), "high": self.scale.declared(high)}
             return fields if self._can_be_cut(fields, low, high) else fields | {"transform": "linear"}
         other = fields.get("other") or OTHER
-        # What a schema cannot hold is one of those that were not found.
+        # A key that a schema cannot hold counts as not found.
         known = [key for key in found if key != other and is_text(key) and key == key.strip()]
         return fields | {"values": [*known, other], "other": other}
 
     def _room(self, tick: int | float) -> tuple[int | float, int | float]:
-        """Bounds around one value: a column of one value alone would have nothing to learn, or to scale."""
+        """Return bounds around one value: a column of one value alone would have nothing to learn, or to scale."""
         if not self.scale.whole:
             return tick, tick + _SMALLEST
         return (tick, tick + 1) if self._held(tick + 1) > tick else (tick - 1, tick)
 
     def _can_be_cut(self, fields: Mapping[str, Any], low: int | float, high: int | float) -> bool:
-        """Whether its transform makes bins that float64 tells apart: far from 0 the first of a logarithm are narrow."""
+        """Tell whether its transform makes bins that float64 tells apart: a logarithm's first are narrow far from 0."""
         transform, bins = fields.get("transform", "linear"), fields.get("bins") or _BINS
         if transform == "linear" or not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
             return True
@@ -85,16 +85,16 @@ class Open(Modelled):
         return True
 
     def _held(self, tick: int | float) -> int | float:
-        """The nearest that a schema can declare."""
+        """Return the nearest tick that a schema can declare."""
         if not self.scale.whole:
             return tick
-        # Of numbers with decimals 15 digits.
+        # Numbers with decimals have 15 digits.
         most = LARGEST_WHOLE if self.scale.unit == 1 else 10**15
         least, most = _DAYS if self.described["type"] == "date" else (-most, most)
         return max(least, min(most, tick))
 
     def raw(self, values: pa.Array) -> np.ndarray | pa.Array:
-        """Ticks (n,) float64 from a public reference, NaN where one is missing; or (n,) texts, null where one is missing.
+        """Return ticks (n,) float64 from a public reference, or texts (n,); NaN or null where one is missing.
 
         Raises:
             Misfit: naming the first value that cannot be read.
@@ -131,7 +131,7 @@ class Open(Modelled):
 
 
 def open_column(name: str, fields: Mapping[str, Any]) -> Open | None:
-    """The column that is described so, if something of it is to be found; see `PRIVATE`.
+    """Return the column that is described so, if something of it is to be found; see `PRIVATE`.
 
     Raises:
         BadSchema: if something is that cannot be.

@@ -1,4 +1,4 @@
-"""How the values of a type are numbers on a line: read from arrays, from what a schema declares, and written back."""
+"""Scales, on which the values of a type are numbers: read from arrays and from a schema, and written back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scale(ABC):
     """Values as ticks: whole numbers where `whole`, of which `unit` make 1 (a day, of dates); else float64.
 
     Attributes:
-        expected: what a value is, for messages.
+        expected: a description of a value, for messages.
         arrow: the type of a synthetic column.
     """
 
@@ -33,7 +33,7 @@ class Scale(ABC):
 
     @abstractmethod
     def tick(self, declared: Any) -> int | float:
-        """The tick of a value of a schema.
+        """Return the tick of a value of a schema.
 
         Raises:
             ValueError: if it is none, saying what is expected.
@@ -41,11 +41,11 @@ class Scale(ABC):
 
     @abstractmethod
     def declared(self, tick: int | float) -> int | float | str:
-        """The value as a schema writes it."""
+        """Return the value as a schema writes it."""
 
     @abstractmethod
     def ticks(self, values: pa.Array) -> np.ndarray:
-        """(n,) int64, or float64 which may be infinite, of values none of which is missing.
+        """Return ticks (n,) int64, or float64 which may be infinite, of values none of which is missing.
 
         Raises:
             Misfit: naming the first that is none.
@@ -53,7 +53,7 @@ class Scale(ABC):
 
     @abstractmethod
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
-        """Values of `arrow`, null where `absent`."""
+        """Return values of `arrow`, null where `absent`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Integers(Scale):
             try:
                 return values.cast(pa.int64()).to_numpy()
             except pa.ArrowInvalid:
-                # Whole numbers with a point: how programs write a column in which some are missing.
+                # Programs write whole numbers with a point in a column in which some are missing.
                 values = parsed(values, pa.float64(), self.expected)
         elif pa.types.is_integer(values.type) and values.type != pa.uint64():
             return values.cast(pa.int64()).to_numpy()

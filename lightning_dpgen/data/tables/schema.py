@@ -33,12 +33,16 @@ class BadValue(BadRecords):
     Args:
         column: its name.
         row: the position in what was read; None if it is the type of the column.
-        problem: the value, what was expected and what to do.
+        problem: the value, what was expected, and what to do.
     """
 
     def __init__(self, column: str, row: int | None, problem: str) -> None:
         self.column, self.row, self.problem = column, row, problem
         super().__init__(f"column {column!r}{'' if row is None else f', row {row}'}: {problem}")
+
+    @classmethod
+    def of(cls, column: str, misfit: Misfit) -> BadValue:
+        return cls(column, misfit.row, f"{misfit.problem}; {misfit.advice}")
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class TableSchema:
 
     @cached_property
     def layout(self) -> Layout:
-        """Scaled columns as units, then the groups of columns with something to choose, in their order.
+        """The scaled columns as units, then the groups of columns with something to choose, in their order.
 
         Raises:
             BadSchema: if a column is undecided (see `completed`), or none has two values.
@@ -132,7 +136,7 @@ class TableSchema:
         return [column for column in self.columns if isinstance(column, Open)]
 
     def filled(self, found: Mapping[str, Any]) -> TableSchema:
-        """The same with what was found of each open column, by its name; see `Open.filled`.
+        """Return the same with what was found of each open column, by its name; see `Open.filled`.
 
         Raises:
             BadSchema: if that makes no column.
@@ -146,7 +150,7 @@ class TableSchema:
         )
 
     def completed(self, bins: int) -> TableSchema:
-        """The same with so many bins where a column does not say how many; a label has a choice for each value.
+        """Return the same with this many bins where a column does not declare them; a label has a choice for each value.
 
         Args:
             bins: a public number.
@@ -160,13 +164,13 @@ class TableSchema:
         return replace(self, columns=tuple(map(decided, self.columns)))
 
     def encode(self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None) -> Encoded:
-        """Records as numbers. Each is encoded alone, so it changes no other's.
+        """Encode records as numbers, each of them alone, so that none changes another.
 
         Args:
             batch: with the modelled columns, in any order and of any types that can be understood.
             outside: ``refuse``, or ``clamp``: numbers beyond their bounds become the bound, categories that are not
                 listed the column's `other`, or missing.
-            counted: is added to, what was clamped: private.
+            counted: what was clamped is added to it: private.
 
         Raises:
             BadValue: naming the column, and the row of the first value that does not fit.
@@ -182,9 +186,9 @@ class TableSchema:
             try:
                 chosen, scaled = column.encode(batch.column(column.name), outside == "clamp", counted)
             except Misfit as misfit:
-                raise BadValue(column.name, misfit.row, f"{misfit.problem}; {misfit.advice}") from None
+                raise BadValue.of(column.name, misfit) from None
             except pa.ArrowException as error:
-                # Whatever Arrow cannot do with a type that no rule above has foreseen.
+                # No rule above has foreseen this type, and Arrow cannot convert it.
                 problem = f"is {batch.column(column.name).type} and cannot be read as declared; convert it"
                 raise BadValue(column.name, None, f"{problem} ({' '.join(str(error).split())[:100]})") from None
             if column.choices:
@@ -196,8 +200,8 @@ class TableSchema:
         return Encoded(units, codes)
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Records as a table of `arrow`; values of a bin are drawn uniformly, fakes made, row numbers
-        after those of so many records `before`.
+        """Return records as a table of `arrow`: values of a bin are drawn uniformly, fakes are made, row numbers follow
+        those of `before` records.
 
         Raises:
             ValueError: if there are choices, or numbers of columns, that the layout does not have.
@@ -222,7 +226,7 @@ class TableSchema:
         return pa.record_batch(arrays, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """The group, and those of its choices, that say that a column has a value.
+        """Return the group, and those of its choices, that say that a column has a value.
 
         Args:
             column: its name.
@@ -244,7 +248,7 @@ class TableSchema:
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What the choices of each column with a group are called.
+        """The names of the choices of each column with a group.
 
         Example:
             >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"], "missing": True}),)).choices
@@ -257,13 +261,13 @@ class TableSchema:
         return about | self.table_fields()
 
     def table_fields(self) -> dict[str, Any]:
-        """What is declared of the whole table, where it is not the default."""
+        """Return what is declared of the whole table, where it is not the default."""
         defaults = {"description": "", "label": None, "header": True, "strip": True, "separator": None}
         return {key: getattr(self, key) for key, default in defaults.items() if getattr(self, key) != default}
 
     @classmethod
     def from_json(cls, fields: Any) -> TableSchema:
-        """The schema that `as_json` described. Safe to call on what strangers have written.
+        """Return the schema that `as_json` described. Safe to call on what strangers have written.
 
         Raises:
             BadSchema: for another kind of record, foreign fields, or anything that makes no sense.
@@ -284,7 +288,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, columns: list[Column], fields: dict[str, Any]) -> TableSchema:
-        """A schema from its columns, and what is declared of the whole table by key.
+        """Make a schema from its columns, and what is declared of the whole table by key.
 
         Raises:
             BadSchema: for foreign keys too.
@@ -300,7 +304,7 @@ class TableSchema:
         return [column.name for column in self.modelled if column.choices]
 
     def _check_spaces(self) -> None:
-        """That what is cut off the fields of a file of text is no part of a name or category."""
+        """Refuse names and categories with spaces around them, which are cut off the fields of a file of text."""
         for column in self.columns:
             if column.name != column.name.strip():
                 raise BadSchema("spaces around a name are cut off: leave them out, or declare strip: false", column.name)
@@ -321,6 +325,6 @@ class TableSchema:
 
 
 def listed(names: list[str]) -> str:
-    """Names as a message has them, not too many."""
+    """Return names as a message lists them, not too many."""
     plain = [name if name.isprintable() and len(name) <= 40 else shortened(name) for name in names[:10]]
     return ", ".join(plain) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

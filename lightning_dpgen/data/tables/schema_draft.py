@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.files.delimited import default_separator, header_of
+from lightning_dpgen.data.files.rows import ParquetRows, rows_of
 from lightning_dpgen.data.tables.arrays import Misfit
-from lightning_dpgen.data.tables.categories import Category
-from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
-from lightning_dpgen.data.tables.sources import table_source
-from lightning_dpgen.data.tables.text import TextTable
+from lightning_dpgen.data.tables.sources import check_suffix
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
 BOUND = "from public knowledge; the {} of the file would reveal a record"
 LISTED = "all values there can be, as [a, b, c]; those of the file would reveal rare ones. Free text: type: drop, or fake"
-# What columns of names and keys are called, and the fakes that may take their place.
+# Words in the names of columns of names and keys, and the fakes that may take their place.
 _FAKES = {
     "id": "row_number", "key": "row_number", "nr": "row_number", "uuid": "uuid", "guid": "uuid", "name": "name",
     "surname": "name", "mail": "email", "email": "email",
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ROWS = 1000
-# A draft is filled in by deciding about each column.
+# A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
     "integer": Integers(),
@@ -60,7 +57,7 @@ class ColumnDraft:
 
     @classmethod
     def of_type(cls, name: str, kind: str, **known: Any) -> ColumnDraft:
-        """A column of a type of schemas, of which nothing is known but this."""
+        """Draft a column of a type, of which nothing is known but this."""
         fields: dict[str, Any] = {"type": kind}
         why = {}
         if kind == "category":
@@ -68,7 +65,7 @@ class ColumnDraft:
         elif kind in _TESTS and kind != "time":
             for key, word in (("low", "smallest"), ("high", "largest")):
                 fields[key], why[key] = OPEN, BOUND.format(word)
-        # By what it is called, which is public, and not by what it holds.
+        # Its name decides, which is public, and not its values.
         fakes = [_FAKES[word] for word in map(str.lower, _WORDS.findall(name)) if word in _FAKES]
         if fakes and kind in ("category", "integer") and "values" not in known:
             why["type"] = f"a name or key? Then in place of all this:  type: fake, fake: {fakes[-1]}  (or type: drop)"
@@ -79,7 +76,7 @@ class ColumnDraft:
 
 
 def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None) -> str:
-    """A schema file of drafts of columns.
+    """Return the text of a schema file of drafts of columns.
 
     Args:
         columns: in their order.
@@ -119,10 +116,9 @@ def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | 
 
 
 def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[ColumnDraft], dict[str, Any]]:
-    """Columns of a file by their types, and what is known of the whole table; no value of the file is in there.
+    """Draft the columns of a file by their types, and the whole table; the draft holds no value of the file.
 
-    The types of a Parquet file are in its own schema. Of a file of text they are those that its first records can be read
-    as.
+    A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as.
 
     Args:
         path: as of `read_table`.
@@ -132,42 +128,37 @@ def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[Column
         MissingData, BadRecords: if it cannot be read, or its header looks like a record.
     """
     path = Path(path)
-    source = table_source(path, _ANY)
-    if not isinstance(source, TextTable):
-        _refuse_many(source.columns(), path)
-        _refuse_twice(source.columns(), path)
-        return [_of_arrow(name, kind) for name, kind in zip(source.columns(), source.types(), strict=True)], {}
+    check_suffix(path)
+    if path.suffix == ".parquet":
+        file = ParquetRows(path)
+        _refuse_many(file.columns, path)
+        return [_of_arrow(name, kind) for name, kind in zip(file.columns, file.types, strict=True)], {}
     about: dict[str, Any] = {}
-    found = source.columns()
+    separator = default_separator(path)
+    found = header_of(path, separator)[1]
     others = [cut for cut in ";\t|" if len(found) == 1 and cut in found[0]]
     if others:
-        about["separator"] = others[0]
-        source = replace(source, separator=others[0])
-        found = source.columns()
+        about["separator"] = separator = others[0]
+        found = header_of(path, separator)[1]
     _refuse_many(found, path)
     if header:
-        _refuse_record(found, path)
-        _refuse_twice(found, path)
+        _refuse_record([name.strip() for name in found], path)
     else:
         about["header"] = False
-        found = [f"column_{number}" for number in range(1, len(found) + 1)]
-        source = replace(source, names=tuple(found))
-    block = next(source.batches(found), None)
-    texts = [block.column(name).slice(0, _ROWS) if block else pa.array([], pa.string()) for name in found]
-    return [_of_texts(name, values) for name, values in zip(found, texts, strict=True)], about
+    names = None if header else [f"column_{number}" for number in range(1, len(found) + 1)]
+    rows = rows_of(path, names, separator, skip_empty=True)
+    batch = next(rows.batches(rows.columns), None)
+    texts = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
+    return [_of_texts(name, values) for name, values in zip(rows.columns, texts, strict=True)], about
 
 
 def _text(value: Any) -> str:
     return OPEN if value == OPEN else value_text(value)
 
 
-# Says how text is written by default, and nothing of columns.
-_ANY = TableSchema((Category(name="any", values=(False, True)),))
-
-
 def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
-    """By the first type of which all texts are."""
-    values = values.filter(pc.not_equal(values, ""))
+    """Draft a column of the first type that fits all texts."""
+    values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
     if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
@@ -206,14 +197,8 @@ def _refuse_many(names: list[str], path: Path) -> None:
         )
 
 
-def _refuse_twice(names: list[str], path: Path) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise BadRecords(f"{path}: two columns are named {shortened(twice[0])}: expected each name once; rename one")
-
-
 def _refuse_record(names: list[str], path: Path) -> None:
-    """A first record taken for a header would put its values into the draft."""
+    """Refuse a record in place of the header, whose values would stand in the draft."""
     for name in names:
         looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, name)]
         if not name or looks:

@@ -1,4 +1,4 @@
-"""The file of a table's schema: YAML that a person writes, and what is wrong with it by line."""
+"""The file of a table's schema: YAML that a person writes, with its faults by line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.privacy.strict_json import read_json
 
-# What a draft holds where a person has to decide.
+# A draft holds one of these where a person has to decide.
 UNFILLED = ("???", "TODO")
 _LARGEST_FILE = 16 * 2**20
-# YAML 1.2, of which nobody's `no` is a boolean and nobody's 12:30 a number.
+# By YAML 1.2, where `no` is no boolean and 12:30 no number.
 _SCALARS = {
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "null": (r"~|null|Null|NULL|", "~nN\0"),
@@ -32,7 +32,7 @@ for _name, (_pattern, _starts) in _SCALARS.items():
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only: no key twice, and no alias, of which few could stand for very many."""
+    """Plain values only: no key twice, and no alias, since a few of them could stand for very many values."""
 
     yaml_implicit_resolvers = _RESOLVERS
 
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: Any) -> int:
-        # Not by YAML 1.1, where 010 is 8. A list may be tagged as a number.
+        # In YAML 1.1 010 would be 8. A list may be tagged as a number.
         if not isinstance(node, yaml.ScalarNode):
             raise _Refused("expected a number", node.start_mark)
         if len(node.value) > 100:
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _Refused("expected a name before the colon", key.start_mark)
-            # Names of columns such as 2020 or no are what they look like.
+            # Names of columns such as 2020 or no stay text.
             if key.value in found:
                 raise _Refused(f"{shortened(key.value)} stands twice", key.start_mark)
             found[key.value] = self.construct_object(value, deep=True)
@@ -71,11 +71,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 class _OneLine(dict):
-    """What is declared of a column."""
+    """All that is declared of a column, on one line."""
 
 
 def _of_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # Only between double quotes every character comes back, and ??? is somebody's value.
+    # Only between double quotes is every character kept, and ??? a value.
     plain = text.isprintable() and not text.strip().startswith(UNFILLED)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
@@ -95,7 +95,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read_schema(path: str | Path) -> TableSchema:
-    """The schema of a table in a YAML file.
+    """Read the schema of a table from a YAML file.
 
     Raises:
         BadSchema: naming file, line, column, value and what was expected, in one line.
@@ -107,7 +107,7 @@ def read_schema(path: str | Path) -> TableSchema:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The keys and values of another program's file: JSON by its name, else YAML, as the file of a schema is read.
+    """Read the keys and values of another program's file: JSON by its name, else YAML, as the file of a schema is read.
 
     Raises:
         BadSchema: for anything else, naming file and line.
@@ -123,7 +123,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_schema(text: str, source: str = "the schema") -> TableSchema:
-    """As `read_schema`, of the text of a file of this name.
+    """Parse the text of a file of this name as `read_schema` does.
 
     Example:
         >>> parse_schema("columns: {sex: {type: category, values: [F, M]}}").arrow.names
@@ -146,7 +146,7 @@ def parse_schema(text: str, source: str = "the schema") -> TableSchema:
 
 
 def schema_text(schema: TableSchema) -> str:
-    """The file's text, of which `parse_schema` makes the same schema again.
+    """Return the text of a file from which `parse_schema` makes the same schema again.
 
     Example:
         >>> print(schema_text(parse_schema("{label: sex, columns: {sex: {type: category, values: [F, M]}}}")), end="")
@@ -161,7 +161,7 @@ def schema_text(schema: TableSchema) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value of a schema in one line.
+    """Return a value of a schema in one line.
 
     Example:
         >>> value_text("1e5"), value_text(["no", 3])
@@ -190,7 +190,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
-    """As it was written, and what it says."""
+    """Return the nodes of a text, and its keys and values."""
     try:
         loader = _Loader(text)
         try:
@@ -215,7 +215,7 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
 
 
 def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
-    """The line of each column and key, as `BadSchema` names them."""
+    """Return the line of each column and key, as `BadSchema` names them."""
     found = {}
     for key, value in root.value:
         found[None, key.value] = key.start_mark.line + 1

@@ -74,7 +74,7 @@ class Fake(Column):
         return {"type": "fake", **what} | ({"description": self.description} if self.description else {})
 
     def made(self, rows: int, random: np.random.Generator, before: int = 0) -> pa.Array:
-        """So many of them, for the rows after so many `before`."""
+        """Return values for this many rows, after `before` others."""
         if self.constant is not None:
             return pa.repeat(pa.scalar(self.constant, self.arrow), rows)
         if self.fake == "row_number":
@@ -91,7 +91,7 @@ class Fake(Column):
 
 
 def _uuids(rows: int, random: np.random.Generator) -> pa.Array:
-    """Version 4: random but for the digits that say so."""
+    """Draw version 4 identifiers: random but for the digits that say so."""
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)[random.integers(0, 16, (rows, 32))]
     digits[:, 12] = ord("4")
     digits[:, 16] = np.frombuffer(b"89ab", np.uint8)[random.integers(0, 4, rows)]

@@ -1,0 +1,97 @@
+"""Records in blocks: named columns of Arrow, and the place of each row for messages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.names import shown
+from lightning_dpgen.sampling.errors import BadRecords
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Block:
+    """Some rows of a source.
+
+    Args:
+        rows: their columns.
+        place: where the i-th of them stands, for an error: ``a.csv, line 7``.
+    """
+
+    rows: pa.RecordBatch
+    place: Callable[[int], str]
+
+    def column(self, name: str) -> pa.Array:
+        return self.rows.column(self.rows.schema.get_field_index(name))
+
+    def full_column(self, name: str) -> pa.Array:
+        """Return a column in which each row has a value.
+
+        Raises:
+            BadRecords: if one has none.
+        """
+        values = self.column(name)
+        missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+        if len(missing):
+            place = self.place(int(missing[0]))
+            raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
+        return values
+
+
+class RowSource(ABC):
+    """A file of rows, or a table in memory. A file may be larger than memory: only one block of it is held.
+
+    Args:
+        where: the name of it in an error.
+        columns: the names of its columns.
+        hint: further advice where a name stands twice.
+
+    Attributes:
+        ragged: how many rows have been left out so far, since they have another number of fields.
+
+    Raises:
+        BadRecords: if a name stands twice.
+    """
+
+    ragged = 0
+
+    def __init__(self, where: str, columns: Sequence[str], hint: str = "") -> None:
+        self.where, self.columns = where, list(columns)
+        for name, times in Counter(self.columns).items():
+            if times > 1:
+                raise BadRecords(f"{where}: two columns are named {shown(name)}: expected each name once; rename one{hint}")
+
+    @abstractmethod
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in their order, with these columns, at least one.
+
+        Raises:
+            BadRecords: for what cannot be read.
+        """
+
+    def place(self, row: int) -> str:
+        """Return the place of a row, counted from 0, within the source."""
+        return f"row {row} (from 0)"
+
+    def blocks(self, columns: Sequence[str] | None = None) -> Iterator[Block]:
+        """Yield the rows in their order, with these columns, or all."""
+        done = 0
+        for batch in self.batches(self.columns if columns is None else list(columns)):
+            yield Block(batch, lambda i, start=done: f"{self.where}, {self.place(start + i)}")
+            done += batch.num_rows
+
+    def check_has(self, names: Collection[str]) -> None:
+        """Raise BadRecords if one of these columns is not there."""
+        there = set(self.columns)
+        for name in names:
+            if name not in there:
+                raise BadRecords(f"{self.where} has no column {shown(name)}: it has {shown(', '.join(self.columns))}")
+
+    def others(self, besides: Collection[str]) -> list[str]:
+        """Return the columns but these, and but those in which pandas keeps the numbers of rows."""
+        return [name for name in self.columns if name not in besides and not name.startswith("__index_level_")]

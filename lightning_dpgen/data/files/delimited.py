@@ -1,0 +1,194 @@
+"""Files of delimited text, CSV or TSV, plain or gzipped: Arrow reads them, and a fault is found by reading once more."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
+from lightning_dpgen.data.names import shown
+from lightning_dpgen.sampling.errors import BadRecords
+
+# The bytes of a block; a row of twice as many is refused.
+_BYTES_AT_ONCE = 1 << 24
+
+
+class DelimitedText(RowSource):
+    """A file of text with one row a line, unless a line break is in quotes. An empty field is null.
+
+    Args:
+        path: the file; ``.gz`` is unpacked.
+        names: of the columns, where no header says them; else None.
+        separator: between fields, one character; None for what goes with the ending.
+        strip: whether blanks around fields are cut off.
+        skip_empty: whether empty lines are no rows, where there are several columns.
+        drop_ragged: whether rows with another number of fields are left out and counted, not refused.
+
+    Attributes:
+        has_header: whether the file says the names of its columns.
+
+    Raises:
+        BadRecords: if there is no header where there should be one, or it cannot be read.
+        ValueError: for another separator.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str] | None = None,
+        separator: str | None = None,
+        *,
+        strip: bool = True,
+        skip_empty: bool = False,
+        drop_ragged: bool = False,
+    ) -> None:
+        self._path, self._strip, self._drop_ragged = path, strip, drop_ragged
+        self._separator = separator or default_separator(path)
+        if len(self._separator.encode()) != 1 or self._separator in '"\r\n':
+            raise ValueError(f"separator={shown(separator)}: expected one character")
+        self.has_header, self._header_line = names is None, 0
+        if names is None:
+            self._header_line, names = header_of(path, self._separator)
+            names = [name.strip() for name in names] if strip else names
+        hint = ", or say that the first line is no header (header=false)" if self.has_header else ""
+        super().__init__(str(path), names, hint)
+        self._skips_empty = skip_empty and len(self.columns) > 1
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        self.ragged = 0
+        read = pa.csv.ReadOptions(
+            use_threads=False,
+            block_size=_BYTES_AT_ONCE,
+            column_names=self.columns,
+            # Lines before the header are empty; the header may be of several lines.
+            skip_rows=max(self._header_line - 1, 0),
+            skip_rows_after_names=int(self.has_header),
+            # Arrow warns of rows that it cannot hand to `_left_out` as text, so all is decoded before.
+            encoding="utf-8-sig" if self._drop_ragged else "utf-8",
+        )
+        parse = pa.csv.ParseOptions(
+            delimiter=self._separator,
+            newlines_in_values=True,
+            ignore_empty_lines=self._skips_empty,
+            invalid_row_handler=self._left_out if self._drop_ragged else None,
+        )
+        convert = pa.csv.ConvertOptions(
+            include_columns=columns,
+            column_types=dict.fromkeys(columns, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+        )
+        try:
+            with opened(self._path) as file:
+                for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
+                    yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
+        except UNREADABLE as error:
+            # Arrow refuses a file without rows, too.
+            if next(self._rows(), None) is not None:
+                raise self._fault(error) from None
+
+    def place(self, row: int) -> str:
+        """Return the line of a row, found by reading once more."""
+        kept = (line for line, fields in self._rows() if not (self._drop_ragged and self._is_ragged(fields)))
+        try:
+            return f"line {next(itertools.islice(kept, row, None))}"
+        except (BadRecords, StopIteration):
+            return f"row {row} (from 0)"
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the rows below the header as fields, each with its line."""
+        for line, fields in _records(self._path, self._separator):
+            if line > self._header_line and (fields or not self._skips_empty):
+                yield line, fields
+
+    def _is_ragged(self, fields: list[str]) -> bool:
+        # To Arrow an empty line is a row of nulls.
+        return bool(fields) and len(fields) != len(self.columns)
+
+    def _left_out(self, _: pa.csv.InvalidRow) -> str:
+        self.ragged += 1
+        return "skip"
+
+    def _fault(self, error: Exception) -> BadRecords:
+        """Return what is wrong with the first row that does not fit, or else what Arrow says."""
+        try:
+            for line, fields in self._rows():
+                if self._is_ragged(fields) and not self._drop_ragged:
+                    return BadRecords(
+                        f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
+                        f"{len(self.columns)}, separated by {self._separator!r}: correct the line or the separator, or put "
+                        "fields that hold the separator in double quotes"
+                    )
+        except BadRecords as found:
+            return found
+        return damaged(self._path, error)
+
+
+def default_separator(path: Path) -> str:
+    """Return the separator that goes with the ending of a name: a tab for ``.tsv``, else a comma."""
+    return "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+
+
+def header_of(path: Path, separator: str) -> tuple[int, list[str]]:
+    """Return the first line that is not empty: its number, from 1, and its fields.
+
+    Raises:
+        BadRecords: if there is none, or it cannot be read.
+    """
+    for line, fields in _records(path, separator):
+        if fields:
+            return line, fields
+    raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
+
+
+def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield lines as fields, each with its number, from 1; of an empty line there are none.
+
+    Raises:
+        BadRecords: for a file that cannot be read, or is not UTF-8.
+    """
+    try:
+        with opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
+            reader, line = csv.reader(_lines(text), delimiter=separator), 1
+            for fields in reader:
+                yield line, fields
+                line = reader.line_num + 1
+    except UnicodeDecodeError as error:
+        # A damaged archive may be found out by its checksum alone, behind what it holds.
+        _refuse_bytes(path)
+        raise damaged(path, error) from None
+    except (csv.Error, *UNREADABLE) as error:
+        raise damaged(path, error) from None
+
+
+def _lines(text: TextIO) -> Iterator[str]:
+    while line := text.readline(_BYTES_AT_ONCE):
+        if len(line) == _BYTES_AT_ONCE and line[-1] not in "\r\n":
+            raise csv.Error(f"expected lines of fewer than {_BYTES_AT_ONCE:,} characters")
+        yield line
+
+
+def _refuse_bytes(path: Path) -> None:
+    """Raise BadRecords for the first line that is not UTF-8."""
+    try:
+        with opened(path) as raw:
+            for number, line in enumerate(iter(lambda: raw.readline(_BYTES_AT_ONCE), b""), 1):
+                decoded(line, f"{path}, line {number}")
+    except BadRecords:
+        raise
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
+
+
+def _stripped(column: pa.Array) -> pa.Array:
+    column = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.equal(column, ""), None, column)
