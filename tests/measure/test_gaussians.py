@@ -11,18 +11,12 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure.gaussians import (
-    GaussianRecipe,
-    _in_common,
-    curve,
-    factors_of,
-    label_components,
-    likely_counts,
-    likely_means,
-    through_clipping,
-)
+from lightning_dpgen.measure.clipped_gaussians import through_clipping
+from lightning_dpgen.measure.gaussians import GaussianRecipe, label_components
 from lightning_dpgen.measure.recipe import MostlyNoise
+from lightning_dpgen.measure.shrinkage import _in_common, factors_of, likely_counts, likely_means
 from lightning_dpgen.measure.statistics import Counts, Histogram
+from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
