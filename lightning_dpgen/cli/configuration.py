@@ -118,7 +118,6 @@ class ModelConf:
     measured_share: float | None = None
     measured_steps: int | None = None
     measured_weight: float | None = None
-    pairs: int | None = None
     label_share: float | None = None
     label_sharpness: float | None = None
     bias: str | None = None

@@ -86,7 +86,7 @@ FAMILIES = {
         "noisy statistics, measured once",
         None,
         (
-            "waves", "radius", "spread", "means_share", "symmetries", "components", "pairs_share", "pairs",
+            "waves", "radius", "spread", "means_share", "symmetries", "components", "pairs_share",
             "label_share", "label_sharpness",
         ),
         lambda d: {},

@@ -67,8 +67,6 @@ def first_plan(conf: Conf) -> Plan:
         max_rows=max_rows,
         # Where nothing is trained, full passes alone follow.
         sampled=0 if conf.model.name == "measured" else steps,
-        # Pairs of columns are chosen by the exponential mechanism.
-        pure=conf.model.pairs is not None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +23,7 @@ from lightning_dpgen.privacy.calibration import StageSpec
 
 # What one kind of records has and another has not.
 _OF_KINDS = (
-    "waves", "radius", "spread", "means_share", "components", "pairs_share", "pairs", "label_share", "label_sharpness",
+    "waves", "radius", "spread", "means_share", "components", "pairs_share", "label_share", "label_sharpness",
 )  # fmt: skip
 _MOST_COMPONENTS = 10_000
 _NAMES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
@@ -61,8 +60,6 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
     elif isinstance(schema, TableSchema):
         label_share = chosen.label_share if tells_of_labels(layout) else 0.0
         defaults = {"components": chosen.components, "pairs_share": 0.8, "label_share": label_share}
-        if model.pairs is not None:
-            defaults["pairs"] = model.pairs
         if model.label_share or (model.label_share is None and label_share):
             defaults["label_sharpness"] = 1.0
     else:
@@ -97,10 +94,7 @@ def complete_measured(conf: Conf, schema: Schema, chosen: Defaults) -> None:
             raise UsageError(f"model.{name}={value}: model=measured has no such setting for records of kind {schema.kind}")
         if value is None and name in defaults:
             setattr(model, name, defaults[name])
-    others = len(layout.groups) - (layout.label is not None)
-    limits = {"waves": layout.units, "components": _MOST_COMPONENTS, "pairs": math.comb(others, 2)}
-    if model.pairs is not None and not limits["pairs"]:
-        raise UsageError(f"model.pairs={model.pairs}: there are no two columns besides the label to look at; leave it out")
+    limits = {"waves": layout.units, "components": _MOST_COMPONENTS}
     for name, most in limits.items():
         value = getattr(model, name)
         if value is not None and not 1 <= value <= most:
@@ -153,7 +147,6 @@ def recipe_of(conf: Conf, schema: Schema) -> Recipe:
             pairs_share=model.pairs_share,
             seed=conf.seed,
             label_share=model.label_share,
-            pairs=model.pairs,
             label_sharpness=1.0 if model.label_sharpness is None else model.label_sharpness,
         )
     if isinstance(schema, BasketSchema):

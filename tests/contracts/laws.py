@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from contracts.door import Door, Gumbels, given_the_answers, overspent, parts_add_up
 from contracts.drawn import draw_of, drawn, handed
+from table_selection import Distances, TableSelection
 from torch import nn
 
 from lightning_dpgen.cli.fit import schema_of
@@ -62,7 +63,6 @@ from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import LotNorms
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.measure.statistics import Marginals
-from lightning_dpgen.measure.table_selection import Distances, TableSelection, pairs_of
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import coins, mechanisms
@@ -1070,7 +1070,7 @@ def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
     """Choose among tables, of which a person's records bring some nearer to what is expected and others farther away."""
     columns = {f"a{i}": {"type": "category", "values": ["x", "y", "z"]} for i in range(4)}
     schema = schema_of({"columns": columns}).completed(5)
-    tables = Marginals(schema.layout, pairs_of(range(4), None))
+    tables = Marginals(schema.layout, list(itertools.combinations(range(4), 2)))
     expected = [torch.full(size, 100.0 * (place % 2), dtype=torch.float64) for place, size in enumerate(tables.sizes)]
     choice, codes = TableSelection("choice", {"distances": 1.0}, 20, 1.0, count=2), np.arange(20)[:, None] % (3, 2, 3, 1)
 
