@@ -1,7 +1,12 @@
-"""Small bar charts as inline SVG: crisp at any size, readable aloud, without a script."""
+"""Small charts of a public page as inline SVG: crisp at any size, readable aloud, without a script.
+
+They are a tenth of the size of matplotlib's and are drawn at once: a page holds dozens. Plots with scales of their own are
+matplotlib's (`private_plots`).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,6 +68,37 @@ def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
         '<text x="{0}" y="{6}">{7}</text><text x="{1}" y="{6}" text-anchor="end">{8}</text>'
     ).format(left, right, _BASE, left - 6, _BASE - _HIGH + 9, percent(top), _BASE + 15, printable(low), printable(high))
     return _svg(_BASE + 20, said, bars + axis)
+
+
+def epsilon_curve(curve: Sequence[tuple[float, float]]) -> Markup | None:
+    """Return epsilon over delta as one line; None for fewer than two points.
+
+    Args:
+        curve: pairs of delta and epsilon.
+    """
+    points = [(-math.log10(delta), epsilon) for delta, epsilon in curve]
+    if len(points) < 2:
+        return None
+    top = max(epsilon for _, epsilon in points) * 1.15
+    width, height, left, bottom = 520, 220, 48, 34
+
+    def x(exponent: float) -> float:
+        return left + (exponent - points[0][0]) / (points[-1][0] - points[0][0]) * (width - left - 26)
+
+    def y(epsilon: float) -> float:
+        return (height - bottom) * (1 - epsilon / top) + 6
+
+    line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
+    ticks = "".join(f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points)
+    levels = "".join(
+        f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
+        f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'
+        for v in (0.0, top / 1.15 / 2, top / 1.15)
+    )
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="epsilon over delta">{levels}'
+        f'<polyline points="{line}"/>{ticks}<text x="{width / 2}" y="{height}" text-anchor="middle">delta</text></svg>'
+    )
 
 
 def percent(share: float) -> str:

@@ -36,14 +36,17 @@ def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.nda
 
 def write_sheet(path: Path, release: Release) -> None:
     """Write `sheet` as a PNG, enlarged to at least 60 pixels a picture without smoothing; marked if nobody is protected."""
-    schema = release.schema
-    picture = Image.fromarray(sheet(release))
-    scale = max(1, -(-60 // max(schema.height, schema.width)))
-    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    schema, picture = release.schema, Image.fromarray(sheet(release))
+    picture = enlarged(picture, -(-60 // max(schema.height, schema.width)))
     if release.private:
         picture.save(path)
     else:
         marked_picture(picture).save(path, pnginfo=text_chunks())
+
+
+def enlarged(picture: Image.Image, scale: int) -> Image.Image:
+    """Return a picture of so many times its size, without smoothing."""
+    return picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
 
 
 def embedded(path: Path) -> str:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
+from lightning_dpgen.release.pictures import enlarged
+from lightning_dpgen.release.plot_style import LINE, REAL, SYNTHETIC, plot_style
 from lightning_dpgen.release.text import printable
 
-REAL, SYNTHETIC, _LINE = "#aab3bf", "#1f5fa8", "#dfe3e8"
-# Text stays text, in fonts that the reader has; names of columns are never read as formulas.
-_STYLE = {
-    "svg.fonttype": "none", "svg.hashsalt": "evaluation", "text.parse_math": False, "font.family": "sans-serif",
-    "font.size": 9, "axes.edgecolor": _LINE, "axes.labelcolor": "#5b6675", "xtick.color": "#5b6675",
-    "ytick.color": "#5b6675", "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-}  # fmt: skip
 _LABELLED, _BARS, _LETTERS = 10, 60, 11
 
 
@@ -35,9 +28,8 @@ def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) 
         width, height: in inches.
         said: what it shows, for those who do not see it.
     """
-    with rc_context(_STYLE), warnings.catch_warnings():
-        # Letters that matplotlib's font lacks are there in the reader's.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
+    # Text stays text, in fonts that the reader has, which have the letters that matplotlib's font lacks.
+    with plot_style(svg_fonttype="none", svg_hashsalt="evaluation", font_size=9):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         held = io.BytesIO()
@@ -134,7 +126,7 @@ def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> M
             # Room for the edge.
             least /= 2
         x, y = np.maximum(real, least), np.maximum(synthetic, least)
-        axes.plot([least, 1], [least, 1], color=_LINE, linewidth=1.2)
+        axes.plot([least, 1], [least, 1], color=LINE, linewidth=1.2)
         axes.scatter(x, y, s=5, color=SYNTHETIC, alpha=0.35, linewidths=0, rasterized=True)
         highest = max(x.max(initial=least), y.max(initial=least)) * 1.2
         axes.set(xscale="log", yscale="log", xlabel=f"{of}, real", ylabel=f"{of}, synthetic")
@@ -163,9 +155,8 @@ def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> M
     cells[:n, 1:-1, 1:-1] = np.clip(np.nan_to_num(pictures), 0.0, 1.0)
     grid = cells.reshape(down, across, height + 2, width + 2).swapaxes(1, 2).reshape(down * (height + 2), -1)
     picture = Image.fromarray(255 - (255 * grid).round().astype(np.uint8))
-    scale = max(1, -(-least // max(height, width)))
     held = io.BytesIO()
-    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(held, "PNG")
+    enlarged(picture, -(-least // max(height, width))).save(held, "PNG")
     return _image(held.getvalue(), "image/png", said)
 
 

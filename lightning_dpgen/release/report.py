@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from lightning_dpgen.privacy.accountant import round_up
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
+from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.pages import environment
 from lightning_dpgen.release.text import markdown, value_text
 
@@ -50,7 +50,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
     """
     known = {
         "mechanisms": _mechanisms(certificate),
-        "curve": _curve(certificate),
+        "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
     }
@@ -138,30 +138,3 @@ def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
         {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
         for s in certificate["stages"]
     ]
-
-
-def _curve(certificate: dict[str, Any]) -> Markup | None:
-    """The certificate's epsilons at other deltas as a small SVG; None where there are none."""
-    points = [(-math.log10(delta), epsilon) for delta, epsilon in (certificate["also"] or {}).get("curve", [])]
-    if len(points) < 2:
-        return None
-    top = max(epsilon for _, epsilon in points) * 1.15
-    width, height, left, bottom = 520, 220, 48, 34
-
-    def x(exponent: float) -> float:
-        return left + (exponent - points[0][0]) / (points[-1][0] - points[0][0]) * (width - left - 26)
-
-    def y(epsilon: float) -> float:
-        return (height - bottom) * (1 - epsilon / top) + 6
-
-    line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
-    ticks = "".join(f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points)
-    levels = "".join(
-        f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
-        f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'
-        for v in (0.0, top / 1.15 / 2, top / 1.15)
-    )
-    return Markup(
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="epsilon over delta">{levels}'
-        f'<polyline points="{line}"/>{ticks}<text x="{width / 2}" y="{height}" text-anchor="middle">delta</text></svg>'
-    )
