@@ -27,7 +27,7 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 _STAGE, _NOISE = "audit", "noise"
 _MULTIPLIER, _DELTA = 1.0, 1e-5
-# Of a noisy maximum. Of more, a record brings the one that it is for nearer to epsilon, and each is seen less often.
+# Candidates of a noisy maximum. With more, the loss of one comes nearer to epsilon, but it is seen less often.
 _CANDIDATES = 10
 # Words of two streams that are compared.
 _WORDS = 64
@@ -38,8 +38,8 @@ class _Case:
     """A mechanism at its worst neighbours.
 
     Args:
-        draw: one draw, as a number that is larger where the record is present.
-        kind: of its noise.
+        draw: function that draws one number, larger if the record is present.
+        kind: kind of its noise.
     """
 
     draw: Callable[[OpenAccess, bool], float]
@@ -47,7 +47,7 @@ class _Case:
 
 
 def _vector(dtype: torch.dtype, mechanism: Callable, sensitivity: float = 3.0) -> Callable[[OpenAccess, bool], float]:
-    # All of it in one coordinate, beside others of any size.
+    # The record is in one coordinate alone, beside others of any size.
     def draw(access: OpenAccess, present: bool) -> float:
         values = torch.tensor([sensitivity * present, 5.0], dtype=dtype)
         return float(mechanism(access, _NOISE, values, sensitivity=sensitivity)[0])
@@ -83,12 +83,12 @@ CASES = {
 
 
 def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
-    """What `draws` runs of a mechanism with a record, and as many without it, show about its epsilon.
+    """Bound the epsilon of a mechanism from below, by `draws` runs with a record and as many without it.
 
     Args:
         name: a key of `CASES`.
-        draws: of each.
-        confidence: of the bound.
+        draws: number of runs of each kind.
+        confidence: confidence of the bound.
     """
     case = CASES[name]
     kinds = {} if case.kind == "gaussian" else {_NOISE: case.kind}
@@ -108,7 +108,7 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
 
 
 def audit_randomness() -> Finding:
-    """Whether two streams that are made after the same public seeds draw the same numbers: then noise can be removed."""
+    """Check that two streams made after the same public seeds draw other numbers; else noise could be removed."""
     drawn = []
     for _ in range(2):
         random.seed(0)
@@ -116,7 +116,7 @@ def audit_randomness() -> Finding:
         torch.manual_seed(0)
         stream = PrivateStream()
         drawn.append((stream.words(_WORDS), stream.normal((_WORDS,)).numpy(), stream.poisson_sample(1000, 0.5)))
-    # Of words and normals not one agrees by chance with probability above 1e-5; of samples all, with 2^-1000.
+    # By chance any word or normal agrees with probability below 1e-5, and all samples agree with 2^-1000.
     same = any((one == other).any() for one, other in zip(drawn[0][:2], drawn[1][:2], strict=True))
     same = same or np.array_equal(drawn[0][2], drawn[1][2])
     return Finding("noise and samples after the same public seeds", 0.0, math.inf if same else 0.0, 0.0, "two streams")

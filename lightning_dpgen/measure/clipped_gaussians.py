@@ -14,19 +14,18 @@ _DRAWS, _ROUNDS, _PART = 2000, 25, 0.7
 def through_clipping(
     centre: Tensor, factor: Tensor, vectors: Tensor, noise_of_mean: float = 0.0, noise_of_moments: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Centre and factor of a Gaussian that has these moments once its units are cut to what lies between 0 and 1.
+    """Return centre and factor of a Gaussian that has these moments once its units are cut to [0, 1].
 
     Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
-    its mean. What is measured are moments of records, so those of what is generated are brought there: by turns of
-    generating from fixed draws, cutting, and adding most of what is missing to mean and covariance, for as long as that
-    brings them nearer. Cutting also takes away noise, of which nothing is to be put back: what is missing is asked for as
-    far as it is more than that.
+    its mean. The measured moments are those of records, so the generated ones are brought there by turns: generate from
+    fixed draws, cut, and add most of what is missing to mean and covariance, as long as that brings them nearer. Cutting
+    also takes away noise, which is not to be put back: only what is missing beyond that noise is added.
 
     Args:
         centre: (d,) coordinates of the mean.
         factor: (r, d) F of the covariance ``F^T F``.
         vectors: (d, units), orthonormal rows.
-        noise_of_mean, noise_of_moments: standard deviation of that of a coordinate, and of a number of second moments.
+        noise_of_mean, noise_of_moments: standard deviation of the noise of a coordinate, and of a second moment.
 
     Example:
         >>> vectors, factor = torch.eye(1, dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64)
@@ -37,7 +36,7 @@ def through_clipping(
     rank = len(factor)
     z = torch.randn(max(_DRAWS, 20 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z = torch.linalg.qr(z - z.mean(dim=0))[0] * len(z) ** 0.5
-    # The directions in which it varies at all.
+    # Directions of variance 0 are left out.
     lengths, directions = torch.linalg.svd(factor, full_matrices=False)[1:]
     varies = lengths > 1e-6 * lengths.max().clamp(min=1e-12)
     if not varies.any():
@@ -45,7 +44,7 @@ def through_clipping(
     lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
     own, root, covariance = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
     best = (math.inf, own, root)
-    # Units are many: in half of the digits they take half of the time, and the draws are fewer than would tell.
+    # float32 takes half of the time, and so few draws do not show the difference.
     units = vectors.float()
     for turn in range(_ROUNDS):
         values = (own + z @ root @ directions).float() @ units
@@ -63,12 +62,11 @@ def through_clipping(
             )
         missing = asked[0] - mean, asked[1] - found
         far = float(missing[0].square().sum() / lengths.square().sum() + missing[1].square().sum() / lengths.pow(4).sum())
-        # Noisy moments may be none that there can be; then what is added to reach them only does harm.
+        # Noisy moments may be out of reach; adding more then only does harm.
         if not far < best[0]:
             break
         best = (far, own, root)
-        # Where more than there is would be taken, as where what is cut in wide directions comes out in narrow ones, there
-        # is nothing left.
+        # A variance that would become negative (cutting wide directions adds to narrow ones) becomes 0.
         variances, turned = torch.linalg.eigh(covariance + _PART * missing[1])
         variances = variances.clamp(min=0.0)
         covariance, root = (turned * variances) @ turned.T, (turned * variances.sqrt()) @ turned.T
@@ -80,12 +78,12 @@ def through_clipping(
 
 
 def _lost(left: Tensor, directions: Tensor) -> tuple[float, float]:
-    """Of white noise of variance 1 on mean and moments, the expected squared length of what cutting takes away.
+    """Return the expected squared length of what cutting takes from white noise of variance 1 on mean and moments.
 
     Args:
-        left: (d, d) J, what cutting leaves of a small change of the mean; of a small change E of the covariance it leaves
-            about ``J E J``.
-        directions: (r, d) in which the covariance is.
+        left: (d, d) J: cutting turns a small change e of the mean into J e, and one E of the covariance into about
+            ``J E J``.
+        directions: (r, d) the directions of the covariance.
     """
     of_mean = torch.eye(len(left), dtype=left.dtype) - left
     left = directions @ left @ directions.T
@@ -94,7 +92,7 @@ def _lost(left: Tensor, directions: Tensor) -> tuple[float, float]:
 
 
 def _beyond(missing: Tensor, noise: float) -> Tensor:
-    """What is believed of numbers that may as well be 0, with noise of this expected squared length: they are shortened by
-    its share in their own (James and Stein 1961, positive part)."""
+    """Shorten numbers by the share of noise, given as its expected squared length, in their own squared length (James and
+    Stein 1961, positive part)."""
     length = float(missing.square().sum())
     return missing * max(0.0, 1.0 - noise / length) if length else missing

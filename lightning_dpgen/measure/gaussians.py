@@ -1,4 +1,4 @@
-"""A Gaussian for each component, of means measured first and second moments about them measured second."""
+"""The recipe of a Gaussian for each component: means are measured first, then second moments about them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from lightning_dpgen.models.symmetries import Symmetries, upright
 from lightning_dpgen.privacy.plan import Plan
 
 MEANS, SQUARES = "means", "squares"
-# Of the access that measures means, the parts of the inverse squared noise for counts and for how values are spread.
+# The parts of the first access's inverse squared noise for counts and for the histogram of values.
 _COUNTS, _VALUES = 0.02, 0.05
-# Pieces of the curve of values, where there are values between its ends.
+# Pieces of the curve of values, where values may lie between its ends.
 _PIECES = 16
 
 
 class _Upright(Basis):
-    """Coordinates of pictures without their slant, which is a function of each picture alone."""
+    """A basis of pictures without their slant, which is a function of each picture alone."""
 
     def __init__(self, layout: Layout, vectors: Tensor, axes: tuple[int, ...]) -> None:
         super().__init__(layout, vectors)
@@ -49,21 +49,21 @@ class _Upright(Basis):
 class GaussianRecipe(Recipe):
     """Two accesses, and a mixture of Gaussians that is fitted to them without another look at a record.
 
-    Counts and means of the components come first, and of pictures how the values of units are spread. About these means,
-    public by then, second moments are small, and so is the radius to which differences are shortened; their noise is that
-    of the radius squared.
+    The first measures counts and means of the components, and for pictures a histogram of values. Second moments about
+    these means, public by then, are small, and so is the radius to which differences are shortened; their noise is in
+    proportion to the squared radius.
 
     Args:
-        schema: of pictures or series; public.
+        schema: the schema of pictures or series; public.
         k: number of components.
         n: the declared number of records.
         size: number of slowest waves in which records are described.
-        radius, spread: to which records and their differences from the mean are shortened.
-        means_share: of the mu^2 of both accesses; second moments get the rest.
-        symmetries: of pictures; declared, so they are public.
+        radius, spread: the lengths to which records and their differences from the mean are shortened.
+        means_share: share of the mu^2 of both accesses; second moments get the rest.
+        symmetries: symmetries of pictures; declared, so they are public.
 
     Raises:
-        ValueError: for a share outside (0, 1), a radius that is none, or components that labels do not share evenly.
+        ValueError: for a share outside (0, 1), a radius out of range, or components that labels do not share evenly.
     """
 
     schema: Schema
@@ -99,15 +99,18 @@ class GaussianRecipe(Recipe):
         return first, Workload(SQUARES, {"squares": 1.0}, largest, 1.0 - share)
 
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
-        """One record changes one count by 1, shares of values by 1 a channel, one sum of records by a vector of the radius,
-        one sum of outer products by a matrix of Frobenius norm spread^2."""
+        """Return the statistics of a stage.
+
+        One record changes one count by 1, shares of values by 1 a channel, one sum of records by a vector of the radius,
+        one sum of outer products by a matrix of Frobenius norm spread^2.
+        """
         if stage == MEANS:
             found = {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
             return found if self._values is None else found | {"values": self._values}
         return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
 
     def doubt(self, plan: Plan) -> str | None:
-        """How far noise has the mean of a component off, where that is more than records differ by."""
+        """Return by how much noise moves the mean of a component where records differ by less, else None."""
         deviation = plan.stage(MEANS).access.multipliers["means"] * self.radius * plan.max_rows
         off = deviation * math.sqrt(self.size) * self.k / self.n
         # Units are numbers from 0 to 1.
@@ -115,13 +118,13 @@ class GaussianRecipe(Recipe):
         if off <= longest:
             return None
         return (
-            f"the mean of a component is off by {off:,.2g} for the noise, and records differ by {longest:,.2g} at most: "
+            f"the mean of a component is off by {off:,.2g} because of noise, and records differ by {longest:,.2g} at most: "
             "hardly anything is found; take fewer components (split.k), fewer model.waves, a smaller "
             "model.radius, or raise privacy.epsilon"
         )
 
     def _mixture(self, state: State) -> Mixture:
-        """The Gaussians of these moments."""
+        """Fit the Gaussians to these moments."""
         counts, means, noise = _counts_and_means(state)
         squares = state[SQUARES][0]["squares"]
         noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / counts], dim=1)
@@ -133,7 +136,7 @@ class GaussianRecipe(Recipe):
 
     @functools.cached_property
     def _basis(self) -> Basis:
-        """Slow waves of a record; or of what it is without its slant, a function of the record alone."""
+        """The slow waves of a record, or of the record without its slant, a function of the record alone."""
         layout, axes = self.schema.layout, self.schema.axes
         waves = cosines(layout, axes, self.size)
         if self.symmetries is None or not self.symmetries.upright:
@@ -142,11 +145,11 @@ class GaussianRecipe(Recipe):
 
     @property
     def _values(self) -> Histogram | None:
-        """Of pictures, whose values keep to a few places. In series one curve for all readings bends what moments hold."""
+        """The histogram of pictures; None for series, where one curve for all readings would bend the moments."""
         if not isinstance(self.schema, ImageSchema):
             return None
         levels = self.schema.levels
-        # Between a few levels there is nothing to tell.
+        # A few levels have no shape between them.
         return Histogram(self.schema.layout, self.schema.channels, _PIECES if levels >= 2 * _PIECES else 1)
 
     def _network(self, means: Tensor, factors: Tensor, noise: Tensor) -> StackedGaussians:
@@ -159,7 +162,7 @@ class GaussianRecipe(Recipe):
             centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist())
             network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
-            # Components are those of the first label, then those of the next.
+            # The components of the first label come first, then those of the next.
             classes = layout.groups[layout.label]
             network.shares.copy_(torch.eye(classes).repeat_interleave(self.k // classes, dim=0))
         return network
@@ -173,11 +176,11 @@ def _counts_and_means(state: State) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def label_components(records: Records, clusters: Tensor, k: int) -> Tensor:
-    """(N,) the component of each record: one for each label and each of k clusters. Private.
+    """Return the component (N,) of each record: one for each label and each of k clusters. Private.
 
     Args:
         records: private.
-        clusters: (N,) from 0 to k - 1; private.
+        clusters: (N,) whole numbers from 0 to k - 1; private.
     """
     label = records.schema.layout.label
     if label is None:

@@ -27,31 +27,31 @@ from lightning_dpgen.privacy.plan import Plan
 TABLES, LABELS = "tables", "labels"
 # Accesses that correct the label, and the part of each that measures how well labels agree.
 _ROUNDS, _AGREEMENT = 4, 0.1
-# Steps of the fit, and the largest of them.
+# Steps of the fit, and the largest step.
 _STEPS, _LR = 1000, 0.1
-# How much the columns of components are held to what all have in common, from which noise would take them: the weight of
-# their relative entropy, beside squared errors in deviations of the noise.
+# The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
+# take them, beside squared errors in deviations of the noise.
 _TOGETHER = 10.0
 
 
 @dataclass(frozen=True)
 class ProductRecipe(Recipe):
-    """One access: tables of each choice, and of each two, by the label where there is one; and a mixture fitted to them.
+    """One access: tables of each choice, and of each two, by the label if there is one; and a mixture fitted to them.
 
-    With a share for the label a few accesses more, after which it is drawn given all other choices (`LabelRegression`).
+    With a share for the label a few accesses follow, after which it is drawn given all other choices (`LabelRegression`).
 
     Args:
-        schema: of records that are choices alone, such as tables; public.
+        schema: the schema of records that are choices alone, such as tables; public.
         k: number of components.
         n: the declared number of records.
-        pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
-        seed: of the fit; public.
-        label_share: of what may be spent; 0 leaves the label to the mixture.
-        label_sharpness: how many times as far apart the logits of labels are as they were found. At 1 labels are drawn as
-            real ones are; more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
+        pairs_share: share of the access's inverse squared noise; the tables of single groups get the rest.
+        seed: seed of the fit; public.
+        label_share: share of what may be spent; 0 leaves the label to the mixture.
+        label_sharpness: factor of the differences between the logits of labels. At 1 labels are drawn as real ones are;
+            more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
 
     Raises:
-        ValueError: for records of other kinds, a share outside (0, 1), or one for a label that nothing tells of.
+        ValueError: for records of other kinds, a share outside (0, 1), or one for a label that no other choice tells of.
     """
 
     schema: Schema
@@ -61,7 +61,7 @@ class ProductRecipe(Recipe):
     seed: int = 0
     label_share: float = 0.0
     label_sharpness: float = 1.0
-    # What was fitted last, and to what: it takes seconds, and each access of the label asks for it.
+    # The last fit and its measurements: a fit takes seconds, and each access of the label asks for it.
     _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -88,14 +88,17 @@ class ProductRecipe(Recipe):
         return tables, Workload(LABELS, weights, self.n, share=self.label_share, rounds=_ROUNDS)
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
-        """Of the tables `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of
-        each by 1. Of the label `gradient` and `agreement`, at the weights that have been reached."""
+        """Return the statistics of a stage.
+
+        Tables are `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by
+        1. The label has `gradient` and `agreement`, at the weights that have been reached.
+        """
         if stage == LABELS:
             return self._fitted(state)[1].statistics(state.get(LABELS, ()))
         return self.tables
 
     def doubt(self, plan: Plan) -> str | None:
-        """How noisy a cell of the tables of two columns is, where that is more than there are records in it."""
+        """Return how noisy a cell of the tables of two columns is where the noise outweighs its records, else None."""
         tables = self.tables.get("pairs")
         if tables is None:
             return None
@@ -110,7 +113,7 @@ class ProductRecipe(Recipe):
         )
 
     def _mixture(self, state: State) -> Mixture:
-        """The mixture of these tables, with the classifier that the accesses of the label have given."""
+        """Fit the mixture to these tables, with the classifier that follows from the accesses of the label."""
         mixture, regression = self._fitted(state)
         if regression is None:
             return mixture
@@ -123,7 +126,7 @@ class ProductRecipe(Recipe):
 
     @property
     def tables(self) -> dict[str, Marginals]:
-        """All that there are: `singles`, and `pairs` if there are two groups besides the label."""
+        """All tables: `singles`, and `pairs` if there are two groups besides the label."""
         layout = self.schema.layout
         label = () if layout.label is None else (layout.label,)
         others = [group for group in range(len(layout.groups)) if group != layout.label]
@@ -146,13 +149,13 @@ class ProductRecipe(Recipe):
             if self.label_share:
                 n = total_of(tables, measured)
                 regression = LabelRegression(mixture, measured["singles"].deviation / n, n, self.seed)
-            # What was measured is kept with it, so that no other can have its place in memory.
+            # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
         return self._last["fitted"]
 
 
 def what_to_leave_out(schema: Schema) -> str:
-    """Of a table with too many cells: the columns of most values."""
+    """Advise a user whose table has too many cells, naming the columns of most values."""
     named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
     sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
     named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
@@ -163,7 +166,7 @@ def what_to_leave_out(schema: Schema) -> str:
 
 
 def tells_of_labels(layout: Layout) -> bool:
-    """Whether there is a label, and something to tell it by."""
+    """Return whether there is a label, and another choice that may tell of it."""
     return layout.label is not None and len(layout.groups) > 1
 
 
@@ -175,21 +178,21 @@ def fit_products(
     seed: int,
     steps: int = _STEPS,
 ) -> tuple[Tensor, Tensor]:
-    """Weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
+    """Fit weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
     groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
     """
     total = total_of(statistics, measured)
     generator = torch.Generator().manual_seed(seed)
-    # A label alone is a choice as any other.
+    # A label alone is a choice like any other.
     label = layout.label if len(layout.groups) > 1 else None
     classes = 1 if label is None else layout.groups[label]
-    # Of each two numbers of a record, by label: the share of records that have both, and how sure it is.
+    # The share of records that have both of two numbers, by label, and how sure it is.
     target = torch.zeros(classes, layout.width, layout.width)
     weight = torch.zeros(classes, layout.width, layout.width)
     for name, tables in statistics.items():
-        # Without noise all say as much.
+        # Without noise all tables weigh alike.
         precision = total / max(measured[name].deviation, 1.0)
         for table, counts in zip(tables.tables, tables.tables_of(measured[name].sums), strict=True):
             groups = [group for group in table if group != label]
@@ -206,7 +209,7 @@ def fit_products(
     optimizer = torch.optim.Adam([logits, mixing], lr=_LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
     diagonal = torch.eye(layout.width, dtype=torch.bool)
-    # Not labels: to tell them apart is what they are for.
+    # Labels are not held: components are there to tell them apart.
     held = torch.ones(layout.width)
     held[layout.labels] = 0.0
     for _ in range(steps):
@@ -226,7 +229,7 @@ def fit_products(
 
 
 def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:
-    """How many records there are, as all tables say, each as loudly as its noise lets it."""
+    """Estimate the number of records from all tables, weighted by their inverse variance."""
     said, trust = 0.0, 0.0
     for name, tables in statistics.items():
         variance = max(measured[name].deviation, 1e-9) ** 2
@@ -237,7 +240,7 @@ def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measure
 
 
 def _common(target: Tensor, layout: Layout, label: int | None) -> Tensor:
-    """(width,) logits of the shares of each group, of labels alike."""
+    """Return logits (width,) of the shares of each group; those of labels are equal."""
     single = torch.diagonal(target, dim1=1, dim2=2).sum(dim=0)
     logits = torch.zeros(layout.width)
     for group, span in enumerate(layout.spans):

@@ -1,4 +1,4 @@
-"""Estimates of counts, means and covariances from noisy sums: the share of noise is taken from their differences."""
+"""Linear Bayes estimates of counts, means and covariances from noisy sums."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def likely_counts(sums: Tensor, deviation: float) -> Tensor:
-    """(k,) counts, 1 or more, drawn to their mean by the share of noise in their differences (the linear Bayes estimate).
+    """Shrink counts, 1 or more, to their mean by the share of noise in their differences (the linear Bayes estimate).
 
-    Post-processing. What is measured of a component is divided by its count, and a count that is small by chance makes all
-    of that large.
+    Post-processing. All sums of a component are divided by its count, and a count that is small by chance would make all
+    of them large.
 
     Args:
         sums: (k,) noisy counts.
-        deviation: standard deviation of the noise of each.
+        deviation: standard deviation of the noise of each count.
 
     Example:
         >>> likely_counts(torch.tensor([90.0, 110.0], dtype=torch.float64), deviation=50.0)
@@ -30,10 +30,10 @@ def likely_counts(sums: Tensor, deviation: float) -> Tensor:
 
 
 def likely_means(sums: Tensor, counts: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
-    """(k, d) means, drawn to their common mean by the share of noise in differences; and (k,) about what noise is left.
+    """Return means (k, d), shrunk to their common mean by the share of noise in their differences, and the noise left (k,).
 
-    Post-processing: the linear Bayes estimate, in each direction by how far components differ in it. One of hardly any
-    records is the common mean.
+    Post-processing: the linear Bayes estimate, in each direction by how much components differ in it. A component with
+    hardly any records gets the common mean.
 
     Args:
         sums: (k, d) noisy sums.
@@ -55,11 +55,11 @@ def likely_means(sums: Tensor, counts: Tensor, deviation: float) -> tuple[Tensor
 
 
 def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
-    """(k, r, d) factors F of what is best believed of noisy second moments: a component's covariance is ``F^T F``.
+    """Return factors F (k, r, d) estimated from noisy second moments: a component's covariance is ``F^T F``.
 
-    Post-processing. A component has its own moments in the directions in which they are beyond what noise makes
-    (`_beyond_noise`), and the covariance of `_in_common` in all others; or that in all, as far as components do not differ
-    by more than their noise.
+    Post-processing. A component has its own moments in the directions in which they exceed what noise makes
+    (`_beyond_noise`), and the covariance of `_in_common` in all others; the less components differ beyond their noise, the
+    nearer it is to the latter in all directions.
 
     Args:
         sums: (k, d, d) noisy sums of outer products.
@@ -67,7 +67,7 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
         deviation: standard deviation of the noise of each number of the sums.
     """
     moments = 0.5 * (sums + sums.transpose(1, 2))
-    # Of a number beside the diagonal, which was drawn twice.
+    # A number beside the diagonal is the mean of two draws.
     noise = deviation / math.sqrt(2.0)
     covariances, differ = _in_common(moments, counts, noise)
     for c, count in enumerate(counts.tolist()):
@@ -76,7 +76,7 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
         own = (directions * variances) @ directions.T + others @ covariances[c] @ others
         covariances[c] += differ[c] * (own - covariances[c])
     values, directions = torch.linalg.eigh(covariances)
-    # Rounding is no direction.
+    # Directions that only rounding makes are left out.
     kept = (values > 1e-12 * values.max()).any(dim=0)
     if not kept.any():
         return torch.zeros(len(sums), 1, sums.shape[1], dtype=sums.dtype)
@@ -84,10 +84,10 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
 
 
 def _beyond_noise(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Variances v (r,) and directions (d, r) of symmetric (d, d) moments with noise of deviation s beside the diagonal.
+    """Return variances v (r,) and directions (d, r) of symmetric (d, d) moments with noise of deviation s off the diagonal.
 
-    Of the directions whose variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's semicircle),
-    less what noise adds to a true variance: ``l = v + d s^2 / v``.
+    These are the directions whose variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's
+    semicircle). What noise adds to a true variance is taken off: ``l = v + d s^2 / v``.
     """
     edge = 2.0 * noise * math.sqrt(len(moments))
     found, directions = torch.linalg.eigh(moments)
@@ -97,13 +97,12 @@ def _beyond_noise(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 
 
 def _in_common(moments: Tensor, counts: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """(k, d, d) covariances in the directions of all components together, of which there is the least noise; and (k,) how
-    far components differ, from 0, where it is noise alone, to 1.
+    """Return covariances (k, d, d) in the common directions of all components, and (k,) how much components differ.
 
-    In these directions, each in units of its own deviation, a component's moments differ from 1 by its own shape and its
-    noise, and are drawn to 1 by the share of noise in both (the linear Bayes estimate). A direction is given no more
-    variance than is likely: one deviation less of what is left in doubt. Records that are too much alike do less harm than
-    those of other components.
+    All components together have the least noise. The difference is from 0, where it is noise alone, to 1. In these
+    directions, each in units of its own deviation, a component's moments differ from 1 by its own shape and its noise, and
+    are shrunk to 1 by the share of noise in both (the linear Bayes estimate). Each variance is lowered by one deviation of
+    the noise that is left: records that are too much alike do less harm than those of other components.
     """
     total = float(counts.sum())
     variances, directions = _beyond_noise(moments.sum(dim=0) / total, noise * math.sqrt(len(counts)) / total)
@@ -124,13 +123,13 @@ def _in_common(moments: Tensor, counts: Tensor, noise: float) -> tuple[Tensor, T
 
 
 def _own_shares(differences: Tensor, doubt: Tensor, diagonal: Tensor) -> Tensor:
-    """Of the variance of differences, on the diagonal and beside it, the share that is not the noise's own, `doubt`."""
+    """Return the share of the variance of differences, on and off the diagonal, that is not noise (`doubt`)."""
     shares = torch.zeros_like(differences)
     for part in (diagonal, ~diagonal):
         own, noise = differences[:, part], doubt[:, part]
         if not own.numel():
             continue
-        # Each says as much as its noise lets it; without noise all say the same.
+        # Weights are by inverse squared noise; without noise all are equal.
         weight = 1.0 / (noise + noise.mean() * 1e-9 + 1e-30).square()
         spread = float(((own.square() - noise) * weight).sum() / weight.sum())
         shares[:, part] = max(spread, 0.0) / (max(spread, 0.0) + noise).clamp(min=1e-30)

@@ -16,19 +16,19 @@ _NUMBERS, _FEWEST, _MOST, _CERTAIN = 4_000_000, 200, 4000, 2.5
 def curve(
     histogram: Histogram, sums: Tensor, deviation: float, total: float, network: StackedGaussians, weights: Tensor
 ) -> Tensor:
-    """(channels, pieces + 1) knots with which the values that a network makes are spread as those of records are.
+    """Return knots (channels, pieces + 1) with which a network's values are spread as those of records are.
 
-    Post-processing. What noise takes from fine waves leaves edges soft, and Gaussians that are cut at both ends are not
-    what is between them. From fixed draws of the network, knots are the quantiles of its values at the shares of records
-    that lie below. A share that may differ for the noise alone is taken to be the network's own.
+    Post-processing. Noise in fine waves leaves edges soft, and Gaussians that are cut at both ends have the wrong spread
+    between them. The knots are quantiles of the network's values, over fixed draws, at the shares of records that lie
+    below. Where noise alone may explain how a share differs, the network's own share is used.
 
     Args:
-        histogram: with as many bins as the network's curve has pieces.
-        sums: what was measured of it.
+        histogram: one with as many bins as the network's curve has pieces.
+        sums: its noisy sums.
         deviation: standard deviation of the noise of each number.
-        total: how many records there are; public or noisy.
-        network: whose knots do not matter.
-        weights: (k,) of its components.
+        total: the number of records; public or noisy.
+        network: the network; its knots are not used.
+        weights: (k,) the weights of its components.
     """
     draws = min(max(_NUMBERS // network.schema.layout.units, _FEWEST), _MOST)
     offsets = (weights / weights.sum()).cumsum(dim=0).mul(draws).round().long().tolist()

@@ -481,7 +481,7 @@ class Whole(Counts):
 PIXELS = ImageSchema(3, 2, levels=255)
 NONE_EACH = torch.zeros(100, dtype=torch.int64)
 AMISS = {
-    "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound does not hold of others"),
+    "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound holds for no others"),
     "one number for two": (Amiss([1.0]), NONE_EACH, r"sums of shape \(1,\): expected \(2,\)"),
     "whole numbers": (Whole(2), NONE_EACH, r"of shape \(2,\) and torch.int64, expected \(2,\).* and torch.float64"),
     "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),

@@ -173,7 +173,7 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
         (lambda: Marginals(TABLE, []), "expected at least one"),
         (lambda: Marginals(TABLE, [(0, 3)]), "expected distinct groups from 0 to 2"),
         (lambda: Marginals(TABLE, [(1, 1)]), "expected distinct groups"),
-        (lambda: Marginals(TABLE, [(0, 1), (1, 0)]), "none twice, in whatever order"),
+        (lambda: Marginals(TABLE, [(0, 1), (1, 0)]), "none twice, even with its groups in another order"),
         (lambda: Means(SLOW, 3, float("inf")), r"radius=inf: expected a number from 1e-06 to 1e\+06"),
         (lambda: Means(SLOW, 3, 1e-162), r"radius=1e-162: expected a number from 1e-06 to 1e\+06"),
         (lambda: Means(SLOW, 2.5, 1.0), r"k=2\.5: expected a whole number"),
@@ -183,7 +183,7 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
         (lambda: Squares(SLOW, CENTRES[:, :9], 1.0), "expected \\(k, 10\\) finite numbers"),
         (lambda: Squares(SLOW, CENTRES * torch.nan, 1.0), "finite numbers"),
         (lambda: ItemsBySize(TABLE, [0]), "records without sizes"),
-        (lambda: ItemsBySize(BASKETS.layout, [0]), "expected for each of 7 bins"),
+        (lambda: ItemsBySize(BASKETS.layout, [0]), "of each of 7 bins"),
         (lambda: PairsBySize(BASKETS.layout, [0] * 7, [1, 1]), "2 or more different ones, from 0 to 6"),
     ],
 )
