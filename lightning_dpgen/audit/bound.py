@@ -9,6 +9,8 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import beta, binom
 
+from lightning_dpgen.privacy.accountant import gaussian_epsilon
+
 # Halvings of the interval in which an epsilon is looked for.
 _HALVINGS = 60
 _LARGEST = 100.0
@@ -121,6 +123,12 @@ def gaussian_shift(without: np.ndarray, present: np.ndarray, confidence: float) 
     """
     above, below = rates(without, present, confidence)
     return max(0.0, float(ndtri(below) - ndtri(above)))
+
+
+def gaussian_bound(without: np.ndarray, present: np.ndarray, confidence: float, delta: float) -> float:
+    """Return the lower bound of epsilon at delta that follows from `gaussian_shift`."""
+    shift = gaussian_shift(without, present, confidence)
+    return gaussian_epsilon(shift, delta) if shift else 0.0
 
 
 def pure_epsilon(without: np.ndarray, present: np.ndarray, confidence: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.audit.bound import Finding, gaussian_shift
+from lightning_dpgen.audit.bound import Finding, gaussian_bound
 from lightning_dpgen.audit.one_run import each_sum
 from lightning_dpgen.audit.steps import plan_of_many
 from lightning_dpgen.data.records import Records
@@ -54,8 +54,7 @@ def audit_measurements(
                 for i in range(draws):
                     noisy = workload.measure(statistics, records, components, account)
                     found[row, i] = float(sum((noisy[name].sums * direction[name]).sum() for name in statistics))
-            shift = gaussian_shift(*found, confidence)
-            bound = gaussian_epsilon(shift, plan.delta) if shift else 0.0
+            bound = gaussian_bound(*found, confidence, plan.delta)
             claim = gaussian_epsilon(1.0 / access.multiplier, plan.delta)
             how = f"{draws:,} measurements of one record, and of none"
             findings.append(Finding(f"stage {workload.stage!r}, at noise multiplier 1", claim, bound, plan.delta, how))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lightning_dpgen.audit.bound import Finding, gaussian_shift, pure_epsilon
+from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account, OpenAccess
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
@@ -101,8 +101,7 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
                 found[int(present), i] = case.draw(opened, present)
     how = f"{draws:,} draws with a record, and without"
     if case.kind == "gaussian":
-        shift = gaussian_shift(*found, confidence)
-        bound = gaussian_epsilon(shift, _DELTA) if shift else 0.0
+        bound = gaussian_bound(*found, confidence, _DELTA)
         return Finding(name, gaussian_epsilon(1.0 / _MULTIPLIER, _DELTA), bound, _DELTA, how)
     return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*found, confidence), 0.0, how)
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor, nn
 
-from lightning_dpgen.audit.bound import Finding, gaussian_shift
+from lightning_dpgen.audit.bound import Finding, gaussian_bound
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
@@ -94,10 +94,9 @@ def audit_step(
             optimizer.step()
             released = zip(parameters, direction, strict=True)
             found[int(present), i] = float(sum((p.grad.double() * along).sum() for p, along in released))
-    shift = gaussian_shift(*found, confidence)
     delta = module.account.plan.delta
     claim = gaussian_epsilon(1.0 / access.multiplier, delta)
-    bound = gaussian_epsilon(shift, delta) if shift else 0.0
+    bound = gaussian_bound(*found, confidence, delta)
     return Finding(what, claim, bound, delta, f"{draws:,} steps on one record, and on none")
 
 

@@ -20,32 +20,29 @@ ROWS = 50_000
 COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
 ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
+_LABELS_AND_DETECTION = {TRAINING: sections.training_section, DETECTION: sections.detection_section}
 _SECTIONS = {
     "images": {
         PIXELS: sections.pixels_section,
         COLUMNS: sections.columns_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
     "table": {
         COLUMNS: sections.columns_section,
         ASSOCIATIONS: sections.associations_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
     "baskets": {
         ITEMS: sections.items_section,
         ASSOCIATIONS: sections.associations_section,
         QUERIES: sections.queries_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
     "series": {
         CURVES: sections.curves_section,
         COLUMNS: sections.columns_section,
         ASSOCIATIONS: sections.associations_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
 }
 KINDS = tuple(_SECTIONS)

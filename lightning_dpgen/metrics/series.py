@@ -71,7 +71,7 @@ class SeriesDistance(Metric):
         return {"mean": mean, "spread": spread, "autocorrelation": self.lagged / count, "shape": self.shapes / count}
 
     def compute(self) -> dict[str, Tensor]:
-        """Return root mean squared differences of ``mean``, ``spread``, ``autocorrelation``; total variation of ``shape``."""
+        """Return rms differences of ``mean``, ``spread`` and ``autocorrelation``; total variation of ``shape``."""
         found = {}
         for name, (synthetic, real) in self.curves().items():
             difference = synthetic - real

@@ -21,12 +21,12 @@ _WARNING = "#b00020"
 
 
 def write_curves(path: Path, release: Release, seed: int = 0) -> None:
-    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if nobody is protected.
+    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if not private.
 
     Args:
-        path: of the picture.
-        release: of series.
-        seed: makes the same picture again; each component's number is added to it.
+        path: path of the picture.
+        release: a release of series.
+        seed: seed that repeats the picture; each component's number is added to it.
     """
     schema = release.schema
     channels = min(CHANNELS, len(schema.channels))
@@ -50,7 +50,7 @@ def write_curves(path: Path, release: Release, seed: int = 0) -> None:
 
 
 def _curves(release: Release, component: int, seed: int) -> np.ndarray:
-    """(curves, length, channels) of one component, as they would be released."""
+    """Draw curves (curves, length, channels) of one component, as they would be released."""
     schema, encoded = release.schema, release.sample_component(component, CURVES, seed)
     batch = schema.decode(encoded, np.random.default_rng(seed))
     numbers = np.column_stack([batch.column(i).to_numpy() for i in range(len(schema.columns))])

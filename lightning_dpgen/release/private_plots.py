@@ -1,4 +1,4 @@
-"""Plots of an evaluation, as pictures that a page carries inside. Private, as the evaluation is."""
+"""Plots of an evaluation, as pictures inside a page. Private, as the evaluation is."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LABELLED, _BARS, _LETTERS = 10, 60, 11
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) -> Markup:
-    """One plot as an SVG inside an image, which runs no script and shares no names with other plots.
+    """Draw one plot as an SVG inside an image, which runs no script and shares no names with other plots.
 
     Args:
-        draw: what draws it into axes.
-        width, height: in inches.
-        said: what it shows, for those who do not see it.
+        draw: function that draws it into axes.
+        width, height: size in inches.
+        said: the content of the plot, for those who do not see it.
     """
     # Text stays text, in fonts that the reader has, which have the letters that matplotlib's font lacks.
     with plot_style(svg_fonttype="none", svg_hashsalt="evaluation", font_size=9):
@@ -38,7 +38,7 @@ def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) 
 
 
 def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:
-    """Shares of the values of one column, real and synthetic side by side; lines where there are very many."""
+    """Draw shares of the values of one column, real and synthetic side by side; lines if there are very many."""
 
     def draw(axes: Axes) -> None:
         places = np.arange(len(real))
@@ -65,7 +65,7 @@ def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None,
 
 
 def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
-    """A square of distances, NaN where there is none."""
+    """Draw a square of distances, NaN where there is none."""
     size = len(names)
 
     def draw(axes: Axes) -> None:
@@ -100,7 +100,7 @@ def lines(
     at: Sequence[float] | None = None,
     scales: tuple[str, str] = ("linear", "linear"),
 ) -> Markup:
-    """A curve of each side; with a band of one spread around it, where that is given (real, synthetic)."""
+    """Draw a curve of each side, with a band of one spread (real, synthetic) around it if that is given."""
 
     def draw(axes: Axes) -> None:
         sides = ((real, REAL, "real", 3.6), (synthetic, SYNTHETIC, "synthetic", 1.6))
@@ -118,7 +118,7 @@ def lines(
 
 
 def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> Markup:
-    """Each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
+    """Draw each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
 
     def draw(axes: Axes) -> None:
         least = min(values[values > 0].min(initial=1.0) for values in (real, synthetic))
@@ -137,7 +137,7 @@ def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> M
 
 
 def samples(curves: np.ndarray, said: str) -> Markup:
-    """A few synthetic series, each in a line of its own shade."""
+    """Draw a few synthetic series, each in a line of its own shade."""
 
     def draw(axes: Axes) -> None:
         for number, curve in enumerate(curves):
@@ -148,7 +148,7 @@ def samples(curves: np.ndarray, said: str) -> Markup:
 
 
 def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> Markup:
-    """Grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` without smoothing."""
+    """Draw grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` pixels."""
     n, height, width = pictures.shape
     down = -(-n // across)
     cells = np.zeros((down * across, height + 2, width + 2))
@@ -161,7 +161,7 @@ def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> M
 
 
 def _plain_numbers(axes: Axes) -> None:
-    """Powers of ten as numbers, since matplotlib writes them as formulas; and more numbers where there are few of these."""
+    """Write powers of ten as numbers, since matplotlib writes formulas, and more numbers where there are few of these."""
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
             low, high = axis.get_view_interval()

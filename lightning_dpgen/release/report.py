@@ -1,4 +1,4 @@
-"""The report page and the card of a release, rendered from its certificate and what else it shows."""
+"""The report page and the card of a release, rendered from its certificate and its contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.pages import environment
 from lightning_dpgen.release.text import markdown, value_text
 
-# What a curator gets for the budget, by the name of a stage.
+# The purchase of each stage, by its name, in words for the curator.
 _BOUGHT = {
     "first pass": "what was not declared, such as how many records there are, bounds, categories or items",
     "selection": "the choice of settings, and the best of all that was tried with them",
@@ -34,7 +34,7 @@ _BOUGHT = {
     "rows": "the projected rows",
     "clipped": "how many rows were pulled back to the radius",
 }
-# How often an attack may name somebody wrongly.
+# Rates at which an attack may name people wrongly.
 _WRONGLY = (0.001, 0.01, 0.1)
 _LONGEST = 400
 
@@ -43,10 +43,10 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
     """Write ``report.html`` (one self-contained page, no script, nothing loaded from elsewhere) and the card ``README.md``.
 
     Args:
-        folder: where.
-        certificate: its fields are shown, but no hash, since the certificate hashes both pages.
-        page: what is released: ``synthetic``, ``projected`` or ``weights``.
-        shown: what else the pages show.
+        folder: folder of the pages.
+        certificate: the certificate; its hashes are not shown, since it hashes both pages.
+        page: kind of release: ``synthetic``, ``projected`` or ``weights``.
+        shown: other values that the pages show.
     """
     known = {
         "mechanisms": _mechanisms(certificate),
@@ -66,16 +66,16 @@ def _templates(autoescape: bool) -> jinja2.Environment:
     templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
     templates.filters["setting"] = _setting
     templates.filters["markdown"] = markdown
-    # Without the marks of Markdown, so that whoever verifies finds it letter by letter.
+    # Without the marks of Markdown, so that `verify` finds it letter by letter.
     templates.filters["held"] = lambda text: html.escape(text, quote=False)
     return templates
 
 
 def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
-    """How many of those who are in the data an attack can name, that wrongly names so many of those who are not.
+    """Return the share of people in the data whom an attack can name at most, by the share of others whom it names wrongly.
 
-    Both are probabilities; for no attack is the second larger than here (Kairouz, Oh and Viswanath 2015, of
-    (epsilon, delta)-privacy). Empty where nothing is promised of who is in the data.
+    Both are probabilities; no attack has a larger second one (Kairouz, Oh and Viswanath 2015, for
+    (epsilon, delta)-privacy). The list is empty if no promise covers who is in the data.
 
     Example:
         >>> found = attacks({"private": True, "relation": "add_or_remove_one", "epsilon": 1.0, "delta": 1e-6})
@@ -94,7 +94,7 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def _setting(value: Any) -> str:
-    """A declared value in a line that is not too long."""
+    """Write a declared value in a line that is not too long."""
     if isinstance(value, dict):
         text = ", ".join(f"{name}: {_setting(inner)}" for name, inner in value.items() if inner is not None)
     else:
@@ -103,7 +103,7 @@ def _setting(value: Any) -> str:
 
 
 def describe(tree: dict[str, Any]) -> str:
-    """An event tree in words.
+    """Say an event tree in words.
 
     Example:
         >>> describe({"type": "SelfComposedDpEvent", "count": 3,
@@ -120,7 +120,7 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "ComposedDpEvent":
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":
-        # What is pure in another way (spherical or discrete noise, a noisy maximum) is written so too.
+        # Other pure noise (spherical or discrete noise, a noisy maximum) is written so, too.
         return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
     if kind == "EpsilonDeltaDpEvent":
         return f"what one record alone holds is seen with probability at most {tree['delta']:.4g}"

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("short_fits")
 
 
 def some_records(n, label=False, seed=0):
-    """Columns of three values, of which four pairs hang together."""
+    """Draw columns of three values, four pairs of which hang together."""
     random = np.random.default_rng(seed)
     codes = random.integers(0, 3, (n, COLUMNS + label))
     for first, second in TOGETHER:

@@ -33,7 +33,7 @@ def a_row(random):
 
 
 def a_picture(random):
-    # Of any contrast, often at both ends of what there may be, and sometimes at one.
+    # Pictures of any contrast, often with both extreme values, and sometimes with one.
     kind = random.random()
     pixels = random.choice([0, 255], 24) if kind < 0.7 else random.integers(0, 256, 24) if kind < 0.95 else np.zeros(24)
     return Encoded(pixels[None].astype(np.uint8), random.integers(0, 3, (1, 1)).astype(np.uint8))
@@ -74,7 +74,7 @@ def component_of(record):
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_no_record_is_longer_than_the_bound_and_some_are_as_long(name):
-    """Of many records of all kinds, at the ends of what there may be and between, the longest is as long as the bound."""
+    """Among many records of all kinds, at their ends and between, the longest is as long as the bound."""
     statistic, draw = STATISTICS[name]
     random, longest = np.random.default_rng(0), 0.0
     for _ in range(400):
