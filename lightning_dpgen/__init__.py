@@ -35,7 +35,6 @@ _EXPORTS = {
     "gradients.terms": ["DataFree", "PerGroup", "PerRecord"],
     "measure.basket_mixture": ["BasketRecipe"],
     "measure.baskets": ["ItemsBySize", "PairsBySize"],
-    "measure.table_selection": ["TableSelection", "Distances"],
     "measure.embeddings": ["MeanEmbeddings"],
     "measure.gaussians": ["GaussianRecipe"],
     "measure.products": ["ProductRecipe"],

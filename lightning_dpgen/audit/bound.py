@@ -1,4 +1,4 @@
-"""From guesses to lower bounds: what an attack that was right so often shows about epsilon."""
+"""From guesses to lower bounds: an attack that is right so often proves a least epsilon."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import beta, binom
 
+from lightning_dpgen.privacy.accountant import gaussian_epsilon
+
 # Halvings of the interval in which an epsilon is looked for.
 _HALVINGS = 60
 _LARGEST = 100.0
@@ -16,14 +18,14 @@ _LARGEST = 100.0
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit found of one claim.
+    """A finding of an audit about one claim.
 
     Args:
-        what: was audited.
+        what: the audited part.
         claim: the epsilon that is claimed for it.
-        bound: below which epsilon is not, with the confidence of the audit.
-        delta: of both; 0 for pure ones.
-        how: in words.
+        bound: lower bound of its epsilon, with the confidence of the audit.
+        delta: delta of both; 0 for pure ones.
+        how: the method, in words.
     """
 
     what: str
@@ -34,12 +36,12 @@ class Finding:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim cannot be true, unless by chance."""
+        """True if the claim is false, unless the audit was misled by chance."""
         return self.bound > self.claim * (1.0 + 1e-9)
 
 
 def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confidence: float = 0.95) -> float:
-    """The lower bound of epsilon that one run with many canaries gives (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
+    """Return the lower bound of epsilon from one run with many canaries (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
 
     Each canary took part with probability 1/2, independently; `guesses` of them were guessed upon, and `right` guesses were
     right. If the run is (epsilon, delta)-private for each canary, then with ``p = e^eps / (1 + e^eps)``
@@ -50,11 +52,11 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confi
         canaries: m.
         guesses: r, fixed before the run.
         right: v.
-        delta: of the claim.
-        confidence: of the bound.
+        delta: delta of the claim.
+        confidence: confidence of the bound.
 
     Raises:
-        ValueError: for numbers that cannot be.
+        ValueError: for impossible numbers.
 
     Example:
         >>> round(one_run_epsilon(1000, 100, 90, 1e-5), 3)
@@ -83,13 +85,13 @@ def _chance(canaries: int, guesses: int, right: int, delta: float, epsilon: floa
 
 
 def rates(without: np.ndarray, present: np.ndarray, confidence: float, *, between: bool = True) -> tuple[float, float]:
-    """Bounds of how often a threshold on scores is passed without a record, from above, and with it, from below.
+    """Return bounds of how often a threshold on scores is passed without a record, from above, and with it, from below.
 
     The first half of each chooses the threshold, the second half counts (Clopper and Pearson).
 
     Args:
         without, present: scores of runs without the record and with it; larger where it is present.
-        confidence: of both bounds together.
+        confidence: confidence of both bounds together.
         between: the threshold lies halfway between the two means; otherwise at the mean of those with the record.
     """
     check_confidence(confidence)
@@ -106,13 +108,13 @@ def rates(without: np.ndarray, present: np.ndarray, confidence: float, *, betwee
 
 
 def gaussian_shift(without: np.ndarray, present: np.ndarray, confidence: float) -> float:
-    """A lower bound of mu: with a smaller one, runs with a record are not told so well from others (Dong, Roth, Su 2019).
+    """Return a lower bound of mu: a smaller mu would hide the record better (Dong, Roth, Su 2019).
 
     Args:
-        without, present, confidence: as for `rates`.
+        without, present, confidence: see `rates`.
 
     Returns:
-        0 where nothing was told.
+        The bound; 0 if the runs cannot be told apart.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -123,8 +125,14 @@ def gaussian_shift(without: np.ndarray, present: np.ndarray, confidence: float) 
     return max(0.0, float(ndtri(below) - ndtri(above)))
 
 
+def gaussian_bound(without: np.ndarray, present: np.ndarray, confidence: float, delta: float) -> float:
+    """Return the lower bound of epsilon at delta that follows from `gaussian_shift`."""
+    shift = gaussian_shift(without, present, confidence)
+    return gaussian_epsilon(shift, delta) if shift else 0.0
+
+
 def pure_epsilon(without: np.ndarray, present: np.ndarray, confidence: float) -> float:
-    """A lower bound of epsilon at delta = 0: by how much more often a threshold is passed with the record."""
+    """Return a lower bound of epsilon at delta = 0, from how much more often a threshold is passed with the record."""
     above, below = rates(without, present, confidence, between=False)
     return max(0.0, math.log(below / above)) if below > 0.0 else 0.0
 

@@ -12,12 +12,12 @@ from lightning_dpgen.privacy.noise import PrivateStream
 
 
 def canaries_of(schema: Schema, count: int, seed: int = 0) -> Records:
-    """`count` records whose numbers are uniform, as far as the schema lets them be; public.
+    """Draw `count` records whose numbers are as uniform as the schema allows; public.
 
     Args:
-        schema: what a record is.
-        count: how many.
-        seed: of these numbers, public.
+        schema: the records' schema.
+        count: number of records.
+        seed: seed of these numbers, public.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -38,13 +38,13 @@ def canaries_of(schema: Schema, count: int, seed: int = 0) -> Records:
     if layout.levels is None:
         units = random.random((count, layout.units)).astype(np.float32)
     else:
-        # Ends alone: nothing is farther from the rest.
+        # Only the two ends: nothing is farther from the rest.
         units = (layout.levels * random.integers(2, size=(count, layout.units))).astype(smallest_integer(layout.levels))
     return Records(schema, Encoded(units, codes))
 
 
 def _held(layout, size: np.ndarray, random: np.random.Generator) -> int:
-    """How many units a record with this code of its size holds."""
+    """Draw the number of units that a record with this code of its size holds."""
     if not layout.sizes:
         return int(random.integers(1, layout.most + 1))
     ends = [*(first - 1 for first in layout.sizes[1:]), layout.most]
@@ -52,5 +52,5 @@ def _held(layout, size: np.ndarray, random: np.random.Generator) -> int:
 
 
 def coins(count: int) -> np.ndarray:
-    """(count,) whether each canary takes part: fair, secret, and independent."""
+    """Toss a coin (count,) for each canary, which takes part if it is True: fair, secret and independent."""
     return PrivateStream().integers(count, 2).astype(bool)

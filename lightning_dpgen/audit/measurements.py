@@ -1,4 +1,4 @@
-"""A measurement at its worst neighbours: of one record, and of none, told apart by the noisy sums."""
+"""A measurement at its worst neighbours: one record, and none, told apart by the noisy sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.audit.bound import Finding, gaussian_shift
+from lightning_dpgen.audit.bound import Finding, gaussian_bound
 from lightning_dpgen.audit.one_run import each_sum
 from lightning_dpgen.audit.steps import plan_of_many
 from lightning_dpgen.data.records import Records
@@ -24,22 +24,22 @@ from lightning_dpgen.privacy.plan import Plan
 def audit_measurements(
     recipe: Recipe, plan: Plan, canaries: Records, component: Tensor, draws: int, confidence: float
 ) -> list[Finding]:
-    """What `draws` measurements of one record, and as many of none, show about the epsilon of each access.
+    """Bound the epsilon of each access from below, by `draws` measurements of one record and as many of none.
 
     Args:
-        recipe: what is measured.
-        plan: holds its accesses; here, each is made as often as is asked for.
-        canaries: of which that takes part which adds the most.
-        component: (m,) to which component each belongs.
-        draws: of each.
-        confidence: of each bound.
+        recipe: the audited recipe.
+        plan: a plan of its accesses; here each is made 2 * `draws` times.
+        canaries: the candidates; the one that adds the most takes part.
+        component: (m,) the component of each.
+        draws: number of measurements of each kind.
+        confidence: confidence of each bound.
     """
     empty, findings = Records(canaries.schema, canaries.encoded[:0]), []
     state: State = {}
     for workload in recipe.workloads:
         access = plan.stage(workload.stage).access
         statistics = recipe.statistics(workload.stage, state)
-        # What was chosen by its rank has no direction.
+        # A choice by rank has no direction.
         if type(workload) is Workload:
             many = plan_of_many(access, draws, plan)
             access = many.stages[0].access
@@ -54,12 +54,11 @@ def audit_measurements(
                 for i in range(draws):
                     noisy = workload.measure(statistics, records, components, account)
                     found[row, i] = float(sum((noisy[name].sums * direction[name]).sum() for name in statistics))
-            shift = gaussian_shift(*found, confidence)
-            bound = gaussian_epsilon(shift, plan.delta) if shift else 0.0
+            bound = gaussian_bound(*found, confidence, plan.delta)
             claim = gaussian_epsilon(1.0 / access.multiplier, plan.delta)
             how = f"{draws:,} measurements of one record, and of none"
             findings.append(Finding(f"stage {workload.stage!r}, at noise multiplier 1", claim, bound, plan.delta, how))
-        # What later stages look at follows from what was released.
+        # The statistics of later stages follow from what was released.
         once = Account(dataclasses.replace(plan, stages=(plan.stage(workload.stage),)))
         made = workload.measure(statistics, empty, component[:0], once)
         state = {**state, workload.stage: (*state.get(workload.stage, ()), made)}

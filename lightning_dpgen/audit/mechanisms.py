@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lightning_dpgen.audit.bound import Finding, gaussian_shift, pure_epsilon
+from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
@@ -28,7 +28,7 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 _STAGE, _NOISE = "audit", "noise"
 _MULTIPLIER, _DELTA = 1.0, 1e-5
-# Of a noisy maximum. Of more, a record brings the one that it is for nearer to epsilon, and each is seen less often.
+# Candidates of a noisy maximum. With more, the loss of one comes nearer to epsilon, but it is seen less often.
 _CANDIDATES = 10
 # Words of two streams that are compared.
 _WORDS = 64
@@ -39,8 +39,8 @@ class _Case:
     """A mechanism at its worst neighbours.
 
     Args:
-        draw: one draw, as a number that is larger where the record is present.
-        kind: of its noise.
+        draw: function that draws one number, larger if the record is present.
+        kind: kind of its noise.
     """
 
     draw: Callable[[OpenAccess, bool], float]
@@ -48,7 +48,7 @@ class _Case:
 
 
 def _vector(dtype: torch.dtype, mechanism: Callable, sensitivity: float = 3.0) -> Callable[[OpenAccess, bool], float]:
-    # All of it in one coordinate, beside others of any size.
+    # The record is in one coordinate alone, beside others of any size.
     def draw(access: OpenAccess, present: bool) -> float:
         values = torch.tensor([sensitivity * present, 5.0], dtype=dtype)
         return float(mechanism(access, _NOISE, values, sensitivity=sensitivity)[0])
@@ -84,12 +84,12 @@ CASES = {
 
 
 def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
-    """What `draws` runs of a mechanism with a record, and as many without it, show about its epsilon.
+    """Bound the epsilon of a mechanism from below, by `draws` runs with a record and as many without it.
 
     Args:
         name: a key of `CASES`.
-        draws: of each.
-        confidence: of the bound.
+        draws: number of runs of each kind.
+        confidence: confidence of the bound.
     """
     case = CASES[name]
     kinds = {} if case.kind == "gaussian" else {_NOISE: case.kind}
@@ -102,14 +102,13 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
                 found[int(present), i] = case.draw(opened, present)
     how = f"{draws:,} draws with a record, and without"
     if case.kind == "gaussian":
-        shift = gaussian_shift(*found, confidence)
-        bound = gaussian_epsilon(shift, _DELTA) if shift else 0.0
+        bound = gaussian_bound(*found, confidence, _DELTA)
         return Finding(name, gaussian_epsilon(1.0 / _MULTIPLIER, _DELTA), bound, _DELTA, how)
     return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*found, confidence), 0.0, how)
 
 
 def audit_randomness() -> Finding:
-    """Whether two streams that are made after the same public seeds draw the same numbers: then noise can be removed."""
+    """Check that two streams made after the same public seeds draw other numbers; else noise could be removed."""
     drawn = []
     for _ in range(2):
         random.seed(0)
@@ -117,7 +116,7 @@ def audit_randomness() -> Finding:
         torch.manual_seed(0)
         stream = PrivateStream()
         drawn.append((stream.words(_WORDS), stream.normal((_WORDS,)).numpy(), stream.poisson_sample(1000, 0.5)))
-    # Of words and normals not one agrees by chance with probability above 1e-5; of samples all, with 2^-1000.
+    # By chance any word or normal agrees with probability below 1e-5, and all samples agree with 2^-1000.
     same = any((one == other).any() for one, other in zip(drawn[0][:2], drawn[1][:2], strict=True))
     same = same or np.array_equal(drawn[0][2], drawn[1][2])
     return Finding("noise and samples after the same public seeds", 0.0, math.inf if same else 0.0, 0.0, "two streams")

@@ -1,8 +1,8 @@
-"""Many canaries in one run (Steinke, Nasr and Jagielski 2023): each takes part by a coin, and the run is asked which did.
+"""Many canaries in one run (Steinke, Nasr and Jagielski 2023): a coin decides for each, and the auditor guesses.
 
-The auditor sees what a run releases on its way, every noisy gradient and every noisy sum, as the proof of its privacy lets
-anybody do; not what it computes before noise. What a canary adds is known, so its score is by how much of it the released
-numbers are explained best, beside all other canaries and the noise (ridge regression).
+The auditor sees what a run releases on its way, every noisy gradient and every noisy sum, as the proof of its privacy
+allows, and nothing that is computed before noise. The contribution of a canary is known, so its score is the amount of it
+that explains the released numbers best, beside all other canaries and the noise (ridge regression).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 
-# Of canaries that are guessed upon: those with the highest scores and the lowest, half of each.
+# Shares of canaries that are guessed upon: half of each with the highest scores, half with the lowest.
 _SHARES = (0.1, 0.3, 1.0)
-# Of the planned variance of the noise: what it may really be.
+# Parts of the planned variance of the noise that the real one may be.
 _PARTS = (1.0, 0.1, 1e-2, 1e-4, 1e-6)
-# Of the regression in each step.
+# Iterations of the regression in each step.
 _ITERATIONS = 20
 
 
 class StepScores:
-    """The scores of canaries from the steps of a training; all records are those of the first component.
+    """The scores of canaries from the steps of a training; all records belong to the first component.
 
     Args:
-        module: before its fit.
+        module: the module before its fit.
         canaries: all of them.
     """
 
@@ -51,7 +51,7 @@ class StepScores:
             begin()
             for optimizer in module.trainer.optimizers:
                 if isinstance(optimizer, PrivateOptimizer):
-                    # Opacus' own hook: what stands in p.grad then is what the step releases.
+                    # Opacus' own hook: p.grad then holds what the step releases.
                     optimizer.attach_step_hook(self._look)
 
         module.on_train_start = watched
@@ -61,7 +61,7 @@ class StepScores:
         gradients = canary_gradients(self._module, self._records, offsets, typical=True)
         access = self._module.account.plan.stage(TRAINING).access
         inverse = 1.0 / gradients.norms().clamp(min=1e-12)
-        # In units in which a canary that takes part adds a vector of length 1, if it is clipped.
+        # In these units a clipped canary that takes part adds a vector of length 1.
         scale = optimizer.expected_batch_size / _largest(optimizer.last_bound)
         released = {p: p.grad.detach() * scale for p in optimizer.params}
         chance = 0.5 * access.sample_rate
@@ -86,7 +86,7 @@ def _largest(bound: float | tuple) -> float:
 
 
 def _solved(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
-    """``x`` with ``product(x) = target``, nearly, by conjugate gradients; the product is symmetric and positive."""
+    """Solve ``product(x) = target`` nearly, by conjugate gradients; the product is symmetric and positive."""
     x, residual = torch.zeros_like(target), target.clone()
     direction, square = residual, residual @ residual
     for _ in range(_ITERATIONS):
@@ -103,15 +103,15 @@ def _solved(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
 def measured_scores(
     recipe: Recipe, records: Records, component: Tensor, account: Account, canaries: Records, of_canaries: Tensor
 ) -> np.ndarray:
-    """The scores of canaries from a run of measurements, which is made here.
+    """Make a run of measurements and return the scores of canaries.
 
     Args:
-        recipe: what is measured.
-        records: of the run.
-        component: (N,) to which component each belongs.
-        account: its plan holds the recipe's specs.
-        canaries: all of them.
-        of_canaries: (m,) to which component each belongs.
+        recipe: the audited recipe.
+        records: the records of the run.
+        component: (N,) the component of each.
+        account: an account whose plan holds the recipe's specs.
+        canaries: all canaries.
+        of_canaries: (m,) the component of each.
     """
     scores = np.zeros(len(canaries))
     state: State = {}
@@ -119,7 +119,7 @@ def measured_scores(
         for _ in range(workload.rounds):
             statistics = recipe.statistics(workload.stage, state)
             found = workload.measure(statistics, records, component, account)
-            # What was chosen by its rank has no direction.
+            # A choice by rank has no direction.
             if type(workload) is Workload:
                 scores += _of_sums(statistics, found, canaries, of_canaries)
             state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
@@ -129,7 +129,7 @@ def measured_scores(
 def _of_sums(
     statistics: Mapping[str, Statistic], found: Mapping[str, Measured], canaries: Records, component: Tensor
 ) -> np.ndarray:
-    """As of a step: what of the sums is explained by each canary, in units of the noise."""
+    """Return how much of the sums each canary explains, as for a step, in units of the noise."""
     target, products = 0.0, 0.0
     for name, statistic in statistics.items():
         noise = max(found[name].deviation, 1e-6 * statistic.bound)
@@ -141,14 +141,14 @@ def _of_sums(
 
 
 def _explained(products: Tensor, target: Tensor) -> Tensor:
-    """How much of each canary is in numbers ``r = sum_i (b_i - 1/2) a_i + noise``, by ridge regression.
+    """Estimate how much of each canary is in numbers ``r = sum_i (b_i - 1/2) a_i + noise``, by ridge regression.
 
-    The noise is as large as was planned, or one of a few parts of that: the part under which `target` is the most likely,
-    since an auditor who takes missing noise for the planned one sees less.
+    The noise is as large as planned, or one of a few parts of that: the part under which `target` is the most likely,
+    since an auditor who assumes the planned noise where it is missing sees less.
 
     Args:
-        products: (m, m) of the a_i with each other, in units of the planned noise.
-        target: (m,) of the a_i with r.
+        products: (m, m) inner products of the a_i, in units of the planned noise.
+        target: (m,) inner products of the a_i with r.
     """
     values, vectors = torch.linalg.eigh(products)
     kept = values > 1e-9 * values[-1]
@@ -164,7 +164,7 @@ def _explained(products: Tensor, target: Tensor) -> Tensor:
 
 
 def each_sum(statistic: Statistic, canaries: Records, component: Tensor) -> Iterator[Tensor]:
-    """What each canary adds to a statistic."""
+    """Yield what each canary adds to a statistic."""
     return (statistic.sums(canaries.encoded[i : i + 1], component[i : i + 1]) for i in range(len(canaries)))
 
 
@@ -177,18 +177,18 @@ def audit_run(
     confidence: float,
     what: str,
 ) -> Finding:
-    """What one run shows about its epsilon.
+    """Bound the epsilon of one run from below.
 
-    Few guesses may all be right, and many tell more of a run without noise, so several numbers are fixed beforehand, and
-    share what is left of the confidence.
+    A few guesses may all be right, and many tell more about a run without noise, so several numbers of guesses are fixed
+    beforehand, and share the allowed error.
 
     Args:
-        scored: makes the run on the canaries of which it is told, and gives the scores of all.
-        part: (m,) which canaries take part.
+        scored: function that makes the run with some of the canaries and returns the scores of all.
+        part: (m,) True for canaries that take part.
         claims: the epsilon of the run at a delta.
-        delta: of its certificate; where that is so large that the bound would drown in it, a smaller one is looked at.
-        confidence: of the bound.
-        what: is audited, in words.
+        delta: delta of its certificate; if the bound would drown in it, a smaller one is used.
+        confidence: confidence of the bound.
+        what: the audited part, in words.
     """
     scores, count = scored(part), len(part)
     order = np.argsort(scores, kind="stable")

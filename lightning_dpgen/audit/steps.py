@@ -1,4 +1,4 @@
-"""The private step at its worst neighbours: a lot of one record, and an empty one, told apart by what the step releases."""
+"""The private step at its worst neighbours: a lot of one record and an empty one, told apart by what the step releases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor, nn
 
-from lightning_dpgen.audit.bound import Finding, gaussian_shift
+from lightning_dpgen.audit.bound import Finding, gaussian_bound
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
@@ -22,24 +22,24 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 TRAINING = "training"
-# Of which lots are drawn to see how often one of them is there.
+# Records from which lots are drawn, to see how often one of them is there.
 _RECORDS = 50
 
 
 def plan_of_many(access: Access, count: int, like: Plan) -> Plan:
-    """So many accesses like this one, of every record, with noise of multiplier 1: so little that one tells something."""
+    """Plan so many accesses like this one, to all records, with noise of multiplier 1: so little that one tells much."""
     multipliers = {name: multiplier / access.multiplier for name, multiplier in access.multipliers.items()}
     whole = dataclasses.replace(access, sample_rate=1.0, multipliers=multipliers)
     return Plan((Stage(whole, count, 1.0),), math.inf, like.delta, max_rows=like.max_rows)
 
 
 def audit_lots(sample_rate: float, draws: int, confidence: float) -> Finding:
-    """Whether a record is in a lot as rarely as the plan says: how often it is, at least, in `draws` of them.
+    """Bound from below how often a lot holds a record, by `draws` lots, against the rate of the plan.
 
     Args:
-        rate: of the plan.
-        draws: of lots of a few records.
-        confidence: of the bound.
+        sample_rate: rate of the plan.
+        draws: number of lots of a few records.
+        confidence: confidence of the bound.
     """
     plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, sample_rate), draws, 1.0),), math.inf, 0.5)
     lots = PoissonLots(torch.arange(_RECORDS, dtype=torch.float32)[:, None], Account(plan))
@@ -49,7 +49,7 @@ def audit_lots(sample_rate: float, draws: int, confidence: float) -> Finding:
 
 
 def longest_gradient(module: PrivateMixture, canaries: Records) -> tuple[int, float]:
-    """The canary whose gradient is the longest, and how long that is."""
+    """Return the place of the canary with the longest gradient, and its length."""
     records = canaries.take(np.arange(len(canaries)))
     norms = canary_gradients(module, records, first_of_all(len(canaries), module.k)).norms()
     place = int(norms.argmax())
@@ -59,18 +59,18 @@ def longest_gradient(module: PrivateMixture, canaries: Records) -> tuple[int, fl
 def audit_step(
     module: PrivateMixture, canaries: Records, place: int, draws: int, confidence: float, *, what: str
 ) -> Finding:
-    """What `draws` steps on one canary, and as many on no record, show about the epsilon of a step.
+    """Bound the epsilon of a step from below, by `draws` steps on one canary and as many on no record.
 
-    The auditor knows what the record draws of its own (a code, a point in between): the proof bounds what it adds whatever
-    that is. Where there is no record, it is drawn anyhow.
+    The auditor knows what the record draws for itself (a code, a point in between): the proof bounds its contribution for
+    any such draw. Without a record it is drawn all the same.
 
     Args:
-        module: whose account holds `plan_of_many`, of twice as many steps; its parameters stay as they are.
-        canaries: of which one takes part.
-        place: which.
-        draws: of each.
-        confidence: of the bound.
-        what: is audited, in words.
+        module: a module whose account holds `plan_of_many`, of twice as many steps; its parameters stay as they are.
+        canaries: the canaries, one of which takes part.
+        place: the place of that one.
+        draws: number of steps of each kind.
+        confidence: confidence of the bound.
+        what: the audited part, in words.
     """
     access = module.account.plan.stage(TRAINING).access
     parameters = list(module.trained.parameters())
@@ -88,21 +88,20 @@ def audit_step(
             gradients = module.gradients(lots[present].draw().to(some.device, some.dtype))
             seen = gradients[0] if present and isinstance(gradients[0], RecordGradients) else None
             direction = _direction(canary_gradients(module, record, one) if seen is None else seen, parameters)
-            # A new one each time: rules that go on from the last bound would carry one draw into the next.
+            # A new optimizer for each draw: rules that go on from the last bound would carry one draw into the next.
             optimizer = module.private_optimizer(torch.optim.SGD(parameters, lr=0.0))
             optimizer.set_gradients(*gradients)
             optimizer.step()
             released = zip(parameters, direction, strict=True)
             found[int(present), i] = float(sum((p.grad.double() * along).sum() for p, along in released))
-    shift = gaussian_shift(*found, confidence)
     delta = module.account.plan.delta
     claim = gaussian_epsilon(1.0 / access.multiplier, delta)
-    bound = gaussian_epsilon(shift, delta) if shift else 0.0
+    bound = gaussian_bound(*found, confidence, delta)
     return Finding(what, claim, bound, delta, f"{draws:,} steps on one record, and on none")
 
 
 def _direction(gradients: RecordGradients, parameters: list[nn.Parameter]) -> list[Tensor]:
-    """Where the gradient of one record points."""
+    """Return the direction of the gradient of one record."""
     unit = {p: torch.zeros_like(p) for p in parameters}
     gradients.weighted_sum(1.0 / gradients.norms().to(parameters[0]).clamp(min=1e-12), unit)
     return [unit[p].double() for p in parameters]
@@ -111,13 +110,13 @@ def _direction(gradients: RecordGradients, parameters: list[nn.Parameter]) -> li
 def canary_gradients(
     module: PrivateMixture, records: Tensor, offsets: tuple[int, ...], *, typical: bool = False
 ) -> RecordGradients:
-    """The gradients of canaries as the network is now: of each by itself, without clipping and without noise.
+    """Compute the gradient of each canary by itself as the network is now, without clipping and without noise.
 
     Args:
-        module: its network and private stream.
+        module: the module with the network and the private stream.
         records: (m, width).
-        offsets: of the components that they belong to.
-        typical: whether what a record draws of its own is the middle of that.
+        offsets: offsets of their components.
+        typical: True if a record draws for itself the middle of what it may draw.
     """
     some, term = next(module.trained.parameters()), module.trained.term
     lot = Lot(records.to(some), offsets)
@@ -126,5 +125,5 @@ def canary_gradients(
 
 
 def first_of_all(count: int, k: int) -> tuple[int, ...]:
-    """Offsets of records that all belong to the first component."""
+    """Return offsets of records that all belong to the first component."""
     return (0, *(count,) * k)

@@ -20,15 +20,15 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.plan import Plan
 
 ITEMS, PAIRS = "items", "pairs"
-# Of the first access, the sizes' part of the inverse squared noise.
+# The sizes' part of the first access's inverse squared noise.
 _SIZES = 0.4
 # The sizes of a stratum are at most so many times its smallest.
 _WIDER = 1.6
-# Pairs of strata that begin up to this size are summed apart from those of larger baskets.
+# Pairs of baskets in strata that begin at this size or below are summed apart from those of larger baskets.
 _SMALL = 8
-# A number of baskets of some size that is fewer deviations of its noise counts as none.
+# A count of baskets that is below so many deviations of its noise counts as 0.
 _FEWEST = 2.5
-# Of the fit: steps, the largest of them, how far components are apart at first, and how much noise holds them together.
+# The fit: its steps, the largest step, how far components are apart at first, and the weight that holds them together.
 _STEPS, _LR, _APART, _TOGETHER = 400, 0.2, 0.3, 1.0
 
 
@@ -41,7 +41,7 @@ class BasketRecipe(Recipe):
         k: number of components; as many for each value of the label, where there is one.
         n: the declared number of baskets.
         pairs_share: of the mu^2 of both accesses; the first gets the rest.
-        most: of how many items pairs are measured: those that the first access found most often.
+        most: the number of items whose pairs are measured: those that the first access found most often.
         seed: of the fit; public.
 
     Raises:
@@ -71,7 +71,7 @@ class BasketRecipe(Recipe):
         return first, Workload(PAIRS, {"pairs": 1.0}, self.n, self.pairs_share)
 
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
-        """One basket changes one count by 1, and the items and the pairs of one stratum by a vector of norm 1 at most."""
+        """Return the statistics of a stage: a basket changes one count by 1, items and pairs of one stratum by norm 1."""
         layout = self.schema.layout
         if stage == ITEMS:
             # By the label, where there is one.
@@ -82,7 +82,7 @@ class BasketRecipe(Recipe):
         return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
 
     def doubt(self, plan: Plan) -> str | None:
-        """How noisy the number of an item's baskets is, where that is more than there are."""
+        """Return how noisy the count of an item is where the noise outweighs the count, else None."""
         deviation = plan.stage(ITEMS).access.multipliers["items"] * plan.max_rows
         mean = self.n / self.schema.layout.units
         if deviation <= mean:
@@ -94,7 +94,7 @@ class BasketRecipe(Recipe):
         )
 
     def _mixture(self, state: State) -> Mixture:
-        """The mixture of these sizes, items and pairs."""
+        """Fit the mixture to these sizes, items and pairs."""
         often = torch.from_numpy(self.statistics(PAIRS, state)["pairs"].of)
         first, pairs = state[ITEMS][0], state[PAIRS][0]["pairs"]
         sizes = _Sizes.of(self.schema.layout, first["sizes"])
@@ -102,7 +102,7 @@ class BasketRecipe(Recipe):
         rates, mixing = fit_baskets(sizes, first["items"], pairs, often, self.k, self.seed)
         shares = (sizes.counts[:, None] * mixing.double()).flatten(0, 1)
         units, bins = self.schema.layout.units, len(sizes.stratum)
-        # Of rates `draw` makes -log(1 - p) again.
+        # `draw` turns a mean p into the rate -log(1 - p) again.
         network.means[:, :units] = -torch.expm1(-rates).repeat(len(sizes.counts), 1)
         network.means[:, -bins:] = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-30)
         if self.schema.layout.label is not None:
@@ -111,7 +111,7 @@ class BasketRecipe(Recipe):
 
 
 def strata(layout: Layout) -> list[int]:
-    """In which stratum the baskets of each bin of sizes are: empty ones, those of one item, then wider and wider.
+    """Return the stratum of each bin of sizes: empty baskets, those of one item, then wider and wider strata.
 
     Example:
         >>> strata(Layout(9, levels=1, groups=(10,), most=9, sizes=tuple(range(10))))
@@ -128,7 +128,7 @@ def strata(layout: Layout) -> list[int]:
 
 
 def halves(layout: Layout) -> list[int]:
-    """0 for bins of strata that begin at small sizes, 1 for all others."""
+    """Return for each bin 0 if its stratum begins at a small size, else 1."""
     first: dict[int, int] = {}
     for size, stratum in zip(layout.sizes, strata(layout), strict=True):
         first.setdefault(stratum, size)
@@ -137,12 +137,12 @@ def halves(layout: Layout) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How many baskets are of which size, as noise leaves it.
+    """Counts of baskets by size, as noise leaves them.
 
     Args:
         counts: (labels, bins) 0 or more.
-        stratum: (bins,) of each bin.
-        half: (strata,) of which half of the pairs each stratum is a part.
+        stratum: (bins,) the stratum of each bin.
+        half: (strata,) the half of the pairs that each stratum belongs to.
         size: (strata,) mean size.
         roots: (labels, strata) sums over baskets of the root of their size.
         pair_roots: (labels, strata) sums over baskets of the root of how many pairs they hold.
@@ -159,7 +159,7 @@ class _Sizes:
     def of(cls, layout: Layout, measured: Measured) -> _Sizes:
         bins = len(layout.sizes)
         counts = measured.sums.view(-1, bins)
-        # The largest is left, however few baskets there are.
+        # The largest count is kept, however few baskets there are.
         least = min(_FEWEST * measured.deviation, float(counts.max()))
         counts = torch.where(counts < least, 0.0, counts.clamp(min=1.0 if measured.deviation else 0.0))
         ends = [*layout.sizes[1:], layout.most + 1]
@@ -170,7 +170,7 @@ class _Sizes:
         stratum = torch.tensor(strata(layout))
         member = torch.nn.functional.one_hot(stratum).double()
         of_all = counts.sum(dim=0)
-        # Of a stratum without baskets any size will do.
+        # Any size is fine for a stratum without baskets.
         size = ((of_all * mean) @ member + 1e-9 * (mean @ member) / member.sum(dim=0)) / (of_all @ member + 1e-9)
         half = torch.zeros(len(size), dtype=torch.int64).scatter_(0, stratum, torch.tensor(halves(layout)))
         return cls(counts, stratum, half, size, (counts * root) @ member, (counts * pair_root) @ member)
@@ -179,13 +179,13 @@ class _Sizes:
 def fit_baskets(
     sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
 ) -> tuple[Tensor, Tensor]:
-    """Rates (k, units) and shares (labels, k, bins) of components of which sums are nearest to noisy ones. Post-processing.
+    """Return rates (k, units) and shares (labels, k, bins) whose sums are nearest to noisy ones. Post-processing.
 
     A basket of s items is drawn one item after the other, each in proportion to its rate among those still there. That is
     a race of exponential arrivals, stopped when s are there: an item of rate r is among them with chance
     ``p = 1 - exp(-r t)`` nearly, where t is when s are expected, and two with a chance in proportion to the product of
     theirs. Least squares over all sums, each divided by the deviation of its noise, by Adam from where the noisy pairs of
-    some item point; components are held to what all have in common as a prior holds them, which noise would set apart.
+    some item point. A prior holds components to what all have in common, since noise would set them apart.
     """
     labels, (strata_, units) = len(sizes.counts), (len(sizes.size), items.sums.shape[1])
     live = sizes.roots.sum(dim=0) > 0.0
@@ -193,7 +193,7 @@ def fit_baskets(
     common = _shares(items.sums.sum(dim=0))
     by_item, by_pair = max(items.deviation, 1.0), max(pairs.deviation, 1.0)
     target = items.sums.view(labels, strata_, units)[:, live]
-    # What is not among the frequent ones is one more, which stands for so many items alike.
+    # The items that are not frequent become one more item, which stands for so many alike.
     rare = torch.ones(units, dtype=torch.bool)
     rare[often] = False
     some, many, deviation = common[often], torch.ones(len(often)), torch.full((len(often),), by_item)
@@ -219,7 +219,7 @@ def fit_baskets(
         rates, shares = torch.softmax(theta, dim=1), torch.softmax(mixing, dim=2)
         with torch.no_grad():
             time = _later(rates, time, size, many)
-        # Once more with a gradient, which is that of the time at which so many are expected.
+        # Once more with a gradient: that of the time at which so many are expected.
         held = _held(rates, _later(rates, time, size, many), many)
         made = torch.einsum("ls,lsk,skm->lsm", roots, shares, held)
         loss = ((made - target) / deviation).square().sum()
@@ -244,7 +244,7 @@ def fit_baskets(
 
 
 def _later(rates: Tensor, time: Tensor, size: Tensor, many: Tensor) -> Tensor:
-    """(strata, k) times by one Newton step nearer to where so many items are expected."""
+    """Move times (strata, k) by one Newton step towards where so many items are expected."""
     held = _held(rates, time, many)
     slope = (rates * (1.0 - held.detach() / many)).sum(dim=2).detach()
     moved = time - (held.sum(dim=2) - size[:, None]) / slope.clamp(min=1e-9)
@@ -252,12 +252,12 @@ def _later(rates: Tensor, time: Tensor, size: Tensor, many: Tensor) -> Tensor:
 
 
 def _held(rates: Tensor, time: Tensor, many: Tensor) -> Tensor:
-    """(strata, k, items) how many of each are expected, of those that are `many` alike, or one."""
+    """Return the expected number (strata, k, items) of each item, or of `many` that are alike."""
     return -many * torch.expm1(-rates / many * time[..., None])
 
 
 def _starts(common: Tensor, together: Tensor, deviation: float, k: int, generator: torch.Generator) -> Tensor:
-    """(k, items) logarithms of rates: half common, half what goes with an item that is drawn by how frequent it is."""
+    """Draw logarithms of rates (k, items): half common, half what goes with an item drawn by its frequency."""
     frequent = together.shape[1]
     noise = deviation * math.sqrt(len(together))
     seeds = torch.multinomial(common[:frequent], k, replacement=True, generator=generator)
@@ -268,7 +268,7 @@ def _starts(common: Tensor, together: Tensor, deviation: float, k: int, generato
 
 
 def _symmetric(sums: Tensor, items: int) -> Tensor:
-    """(halves, items, items) of sums of pairs."""
+    """Return sums of pairs as symmetric matrices (halves, items, items)."""
     first, second = torch.triu_indices(items, items, 1)
     matrix = torch.zeros(len(sums), items, items)
     matrix[:, first, second] = sums
@@ -276,7 +276,7 @@ def _symmetric(sums: Tensor, items: int) -> Tensor:
 
 
 def _shares(sums: Tensor) -> Tensor:
-    """Shares that add up to 1, the nearest to noisy sums: what is lowered until they do, and cut at 0; none is 0."""
+    """Return the shares that are nearest to noisy sums and add up to 1: the sums are lowered until they do; none is 0."""
     total = float(sums.sum().clamp(min=1.0))
     ordered = sums.sort(descending=True).values
     excess = (ordered.cumsum(dim=0) - total) / torch.arange(1, len(sums) + 1)

@@ -1,4 +1,4 @@
-"""Statistics of baskets, which are normalised by their size, so that no basket has to be cut."""
+"""Statistics of baskets, normalised by the size of the basket, so that no basket has to be cut."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lightning_dpgen.measure.statistics import Statistic
 
 
 class _BySize(Statistic):
-    """Of baskets in strata of their sizes.
+    """A statistic of baskets in strata of their sizes.
 
     Args:
-        layout: of baskets, whose last group is the bin of their number of items (`Layout.sizes`).
-        strata: in which stratum the baskets of each bin are.
+        layout: the baskets' layout, whose last group is the bin of their number of items (`Layout.sizes`).
+        strata: the stratum of each bin.
     """
 
     bound = 1.0
@@ -27,7 +27,7 @@ class _BySize(Statistic):
         if not layout.sizes:
             raise ValueError("records without sizes: expected baskets, whose last group says how many items they hold")
         if len(strata) != len(layout.sizes) or sorted(set(strata)) != list(range(max(strata) + 1)):
-            raise ValueError(f"strata={strata}: expected for each of {len(layout.sizes)} bins of sizes its stratum, from 0")
+            raise ValueError(f"strata={strata}: expected the stratum, from 0, of each of {len(layout.sizes)} bins of sizes")
         self.layout, self._strata, self.strata = layout, np.asarray(strata), max(strata) + 1
 
 
@@ -55,12 +55,12 @@ class ItemsBySize(_BySize):
 class PairsBySize(_BySize):
     """Sums of pairs of items over the root of how many pairs the basket holds, by stratum.
 
-    A basket of s items is s (s - 1) / 2 numbers of the inverse root of that, of which those are left out that are not of
-    two of the `items`. Pairs (i, j) of i below j are in the order of ``torch.triu_indices(len(items), len(items), 1)``.
+    A basket of s items is s (s - 1) / 2 numbers of the inverse root of that; pairs of other items than `items` are left
+    out. Pairs (i, j) with i below j are in the order of ``torch.triu_indices(len(items), len(items), 1)``.
 
     Args:
-        layout, strata: as of `ItemsBySize`.
-        items: of which items the pairs are, public; None for all.
+        layout, strata: see `ItemsBySize`.
+        items: the items that are paired, public; None for all.
     """
 
     def __init__(self, layout: Layout, strata: Sequence[int], items: Sequence[int] | None = None) -> None:

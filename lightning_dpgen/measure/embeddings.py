@@ -1,4 +1,4 @@
-"""Mean embeddings: what the records of each component are on average to a kernel."""
+"""Mean embeddings: the average of each component's records in the feature space of a kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class MeanEmbeddings(Statistic):
     No feature vector is longer than `FEATURE_NORM`, which is the bound. Sums are of whole numbers, and so exact.
 
     Args:
-        schema: of the records.
-        features: of all their numbers, choices as one-hot.
+        schema: the records' schema.
+        features: random features of all numbers of a record, choices as one-hot.
         k: number of components.
 
     Example:

@@ -14,13 +14,13 @@ from lightning_dpgen.measure.statistics import Statistic, check_radius, shortene
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture
 
-# Made-up records, drawn from the mixture, that stand for real ones wherever nobody has to pay.
+# Made-up records, drawn from the mixture, that stand for real ones where that saves budget.
 _MADE = 10_000
-# Weights are drawn to 0 by so many times the variance of a noisy share, and where nothing is noisy by the least.
+# The ridge that draws weights to 0: so many times the variance of a noisy share, and the least ridge.
 _RIDGE, _LEAST = 140.0, 2e-4
-# The bound is what this share of the made-up records' gradients keep to.
+# This share of the made-up records' gradients is within the bound.
 _KEPT = 0.9
-# How much labels may follow their components, and what is expected of that before anything is known.
+# The largest weight with which labels follow their components, and its prior mean.
 _CLOSEST, _EXPECTED = 8.0, 4.0
 
 
@@ -30,10 +30,10 @@ class Gradient(Statistic):
     A record's is ``u (p - y)^T``: u are its features, p the shares that weights give to labels, y is its label as one-hot.
 
     Args:
-        layout: of the records, with a label.
-        features: (width, d) what each choice adds to the features of a record; 0 for labels. Public.
+        layout: the records' layout, with a label.
+        features: (width, d) the features that each choice adds to those of a record; 0 for labels. Public.
         weights: (d, labels), public.
-        bound: to which gradients are shortened.
+        bound: the length to which gradients are shortened.
     """
 
     def __init__(self, layout: Layout, features: Tensor, weights: Tensor, bound: float) -> None:
@@ -43,21 +43,21 @@ class Gradient(Statistic):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         u = added_up(records, self.layout, self._features)
-        # Of weights that overflow nothing is known.
+        # Weights that overflow count as if they said nothing.
         errors = torch.softmax(u @ self._weights, dim=1).nan_to_num(0.0)
         errors[torch.arange(len(u)), labels_of(records, self.layout)] -= 1.0
         # The length of an outer product is that of its factors, so shortening one shortens it.
         lengths = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
-        # Squares of what is smaller are too small to be seen; such a record adds nothing.
+        # Squares of smaller lengths underflow; such a record adds nothing.
         errors = errors.where(lengths > 1e-100, 0.0)
         return shortened(u * lengths, self.bound).T @ (errors / lengths.clamp(min=1e-300))
 
 
 class Agreement(Statistic):
-    """Sums of the shares that weights give to the labels that records have: a share is at most 1, so the bound is 1.
+    """Sums of the shares that weights give to the records' own labels: a share is at most 1, so the bound is 1.
 
     Args:
-        layout, features, weights: as for `Gradient`.
+        layout, features, weights: see `Gradient`.
     """
 
     shape, bound = (1,), 1.0
@@ -76,14 +76,14 @@ class LabelRegression:
 
     Everything but these gradients is public: the start, features in which the loss is about equally curved in all
     directions (so that a few steps suffice, and noise that is alike in all of them hurts least), and the bound follow from
-    records made up by the mixture. Steps are those of Newton's method in these features, averaged; their mean is drawn to
+    records made up by the mixture. Steps are those of Newton's method in these features, averaged; their mean is shrunk to
     the start by the share of it that noise explains (James and Stein).
 
     Args:
-        mixture: of products, fitted to noisy tables.
+        mixture: a mixture of products, fitted to noisy tables.
         noise: standard deviation of the noise of a share in these tables.
-        n: about how many records there are; public.
-        seed: of made-up records; public.
+        n: about the number of records; public.
+        seed: the seed of made-up records; public.
     """
 
     def __init__(self, mixture: Mixture, noise: float, n: float, seed: int) -> None:
@@ -105,7 +105,7 @@ class LabelRegression:
         curvature = (1.0 - p.square().sum(dim=1)) / (classes - 1)
         values, vectors = torch.linalg.eigh((x * curvature[:, None]).T @ x / len(x))
         roots = (values.clamp(min=0.0) + ridge / 4).sqrt()
-        # The symmetric root: a run that goes on finds the same features though the signs of vectors come out otherwise.
+        # The symmetric root: a run that goes on finds the same features though vectors may have other signs then.
         whitened = (vectors / roots) @ vectors.T
         self._features = written @ whitened
         self._start = (vectors * roots) @ (vectors.T @ weights)
@@ -115,27 +115,27 @@ class LabelRegression:
         self._bound = max(float(torch.quantile(lengths, _KEPT)), 1e-3)
 
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
-        """What the next access measures, after these."""
+        """Return the statistics of the next access, after these rounds."""
         weights = self._corrected(rounds)
         gradient = Gradient(self._layout, self._features, weights, self._bound)
         return {"gradient": gradient, "agreement": Agreement(self._layout, self._features, weights)}
 
     def fitted(self, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Weights (width, labels) of choices, and offsets (k, labels) of components: logits of the label are their sum.
+        """Return weights (width, labels) of choices and offsets (k, labels) of components: a label's logits are their sum.
 
-        Offsets make labels occur as often as tables say, and follow components as far as is needed for labels to be as
-        predictable from what the mixture makes up as from real records (`Agreement`): made-up columns may be less telling.
+        Offsets make labels occur as often as tables say. They follow components just enough to make labels as predictable
+        from made-up columns, which may tell less, as from real ones (`Agreement`).
 
         Args:
-            rounds: what all accesses have given.
-            sharpness: by which differences of logits are multiplied; above 1 labels are more predictable than real ones.
+            rounds: the measurements of all accesses.
+            sharpness: factor of differences of logits; above 1 labels are more predictable than real ones.
         """
         weights = self._corrected(rounds)
         made = self._shares(weights)
         later = range(len(rounds) // 2, len(rounds))
         gaps = [self._gap(rounds[i]["agreement"], self._corrected(rounds[:i])) for i in later]
         wanted = float(made.square().sum(dim=1).mean()) + sum(gaps) / max(len(gaps), 1)
-        # Without noise a thousandth is level.
+        # Without noise a difference of a thousandth counts as none.
         doubt = sum((rounds[i]["agreement"].deviation / self._n) ** 2 for i in later) / max(len(gaps), 1) ** 2 + 1e-6
         logits = added_up(self._made, self._layout, self._features) @ weights
 
@@ -154,8 +154,7 @@ class LabelRegression:
             middle = (low + high) / 2
             low, high = (middle, high) if with_offsets(middle)[0] < wanted else (low, middle)
         if high > _EXPECTED / 10.0:
-            # Agreement grows less and less, and then falls: what noise asks for beyond it would tie labels to components as
-            # if there was nothing else.
+            # Agreement grows less and less, and then falls: beyond its peak noise would tie labels to components alone.
             high = minimize_scalar(
                 lambda closeness: (with_offsets(closeness)[0] - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED,
                 bounds=(0.0, high), method="bounded", options={"xatol": 0.02 * high},
@@ -163,11 +162,11 @@ class LabelRegression:
         return sharpness * self._features @ weights, with_offsets(high, sharpness)[1]
 
     def _corrected(self, rounds: Sequence[Mapping[str, Measured]]) -> Tensor:
-        """The weights after these rounds."""
+        """Return the weights after these rounds."""
         weights, reached = self._start, torch.zeros_like(self._start)
         for i, measured in enumerate(rounds, start=1):
             gradient = measured["gradient"].sums / self._n
-            # Only differences between labels matter; what all have in common is noise.
+            # Only differences between labels matter; the part that all have in common is noise.
             reached = reached + weights - (gradient - gradient.mean(dim=1, keepdim=True))
             moved = reached / i - self._start
             numbers = moved.shape[0] * (moved.shape[1] - 1)
@@ -179,12 +178,12 @@ class LabelRegression:
         return torch.softmax(added_up(self._made, self._layout, self._features) @ weights, dim=1)
 
     def _gap(self, measured: Measured, weights: Tensor) -> float:
-        """By how much real records agree with weights more than those do whose labels are drawn by them."""
+        """Return by how much real records agree with weights more than records do whose labels are drawn by them."""
         return float(measured.sums) / self._n - float(self._shares(weights).square().sum(dim=1).mean())
 
 
 def added_up(records: Encoded, layout: Layout, features: Tensor) -> Tensor:
-    """(B, d) sums of the rows of `features` (width, d) that belong to the choices of each record; of that record alone."""
+    """Sum the rows of `features` (width, d) that belong to the choices of each record: (B, d), of that record alone."""
     total = torch.zeros(len(records), features.shape[1], dtype=torch.float64)
     for group, span in enumerate(layout.spans):
         if group != layout.label:
@@ -193,12 +192,12 @@ def added_up(records: Encoded, layout: Layout, features: Tensor) -> Tensor:
 
 
 def labels_of(records: Encoded, layout: Layout) -> Tensor:
-    """(B,) the label of each record, int64."""
+    """Return the label of each record, (B,) int64."""
     return torch.from_numpy(records.codes[:, layout.label].astype(np.int64))
 
 
 def _labels_given(mixture: Mixture, records: Encoded) -> Tensor:
-    """(B, labels) the shares of labels that a mixture gives to records of these other columns."""
+    """Return the shares (B, labels) that a mixture gives to labels, given the other columns of these records."""
     layout = mixture.network.schema.layout
     means = mixture.network.means.double()
     likely = added_up(records, layout, means.clamp(min=1e-9).log().T) + mixture.weights.double().clamp(min=1e-30).log()
@@ -206,7 +205,7 @@ def _labels_given(mixture: Mixture, records: Encoded) -> Tensor:
 
 
 def _fit(x: Tensor, shares: Tensor, ridge: float) -> Tensor:
-    """(d, labels) weights of softmax regression on shares of labels, drawn to 0 by ridge / 2 times their squares."""
+    """Fit weights (d, labels) of softmax regression on shares of labels; the penalty is ridge / 2 times their squares."""
     weights = torch.zeros(x.shape[1], shares.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=200, history_size=20, line_search_fn="strong_wolfe")
 

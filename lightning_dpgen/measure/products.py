@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 from collections.abc import Mapping
@@ -16,49 +17,41 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.labels import LabelRegression
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
-from lightning_dpgen.measure.table_selection import Distances, TableSelection, independent, pairs_of
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.networks import check_seed, check_sizes
+from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.plan import Plan
 
-COLUMNS, CHOSEN, TABLES, LABELS = "columns", "choice", "tables", "labels"
-# Of what tables are measured with, the part that chooses some of them.
-_CHOOSING = 0.1
-# Accesses that correct the label, and what each spends on how well labels agree.
+TABLES, LABELS = "tables", "labels"
+# Accesses that correct the label, and the part of each that measures how well labels agree.
 _ROUNDS, _AGREEMENT = 4, 0.1
-# Steps of the fit, and the largest of them.
+# Steps of the fit, and the largest step.
 _STEPS, _LR = 1000, 0.1
-# How much the columns of components are held to what all have in common, from which noise would take them: the weight of
-# their relative entropy, beside squared errors in deviations of the noise.
+# The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
+# take them, beside squared errors in deviations of the noise.
 _TOGETHER = 10.0
 
 
 @dataclass(frozen=True)
 class ProductRecipe(Recipe):
-    """One access: tables of each choice, and of each two, by the label where there is one; and a mixture fitted to them.
+    """One access: tables of each choice, and of each two, by the label if there is one; and a mixture fitted to them.
 
-    Where not all tables of two are to be measured, three: tables of each choice, then a choice of those of two that are
-    furthest from what is known by then, then these.
-
-    With a share for the label a few accesses more, after which it is drawn given all other choices (`LabelRegression`).
+    With a share for the label a few accesses follow, after which it is drawn given all other choices (`LabelRegression`).
 
     Args:
-        schema: of records that are choices alone, such as tables; public.
+        schema: the schema of records that are choices alone, such as tables; public.
         k: number of components.
         n: the declared number of records.
-        pairs_share: of the access's inverse squared noise; the tables of single groups get the rest.
-        seed: of the fit; public.
-        label_share: of what may be spent; 0 leaves the label to the mixture.
-        label_sharpness: how many times as far apart the logits of labels are as they were found. At 1 labels are drawn as
-            real ones are; more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
-        pairs: how many tables of two are measured; None, or as many as there are, for all.
+        pairs_share: share of the access's inverse squared noise; the tables of single groups get the rest.
+        seed: seed of the fit; public.
+        label_share: share of what may be spent; 0 leaves the label to the mixture.
+        label_sharpness: factor of the differences between the logits of labels. At 1 labels are drawn as real ones are;
+            more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
 
     Raises:
-        ValueError: for records of other kinds, pairs below 1, a share outside (0, 1), or one for a label that nothing tells
-            of.
+        ValueError: for records of other kinds, a share outside (0, 1), or one for a label that no other choice tells of.
     """
 
     schema: Schema
@@ -68,8 +61,7 @@ class ProductRecipe(Recipe):
     seed: int = 0
     label_share: float = 0.0
     label_sharpness: float = 1.0
-    pairs: int | None = None
-    # What was fitted last, and to what: it takes seconds, and each access of the label asks for it.
+    # The last fit and its measurements: a fit takes seconds, and each access of the label asks for it.
     _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,8 +69,6 @@ class ProductRecipe(Recipe):
         if self.schema.layout.units or not self.schema.layout.groups:
             raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
         check_share("pairs_share", self.pairs_share)
-        if self.pairs is not None:
-            check_sizes(pairs=self.pairs)
         check_seed(self.seed)
         if not (isinstance(self.label_sharpness, numbers.Real) and 0.1 <= self.label_sharpness <= 100.0):
             raise ValueError(f"label_sharpness={self.label_sharpness!r}: expected a number from 0.1 to 100")
@@ -90,42 +80,29 @@ class ProductRecipe(Recipe):
     def workloads(self) -> tuple[Workload, ...]:
         """The tables, and the accesses of the label."""
         share = 1.0 - self.label_share
-        if self._chooses:
-            choosing, pairs = _CHOOSING * share, (1.0 - _CHOOSING) * self.pairs_share * share
-            tables = (
-                Workload(COLUMNS, {"singles": 1.0}, self.n, share - choosing - pairs),
-                TableSelection(CHOSEN, {"distances": 1.0}, self.n, choosing, count=self.pairs),
-                Workload(TABLES, {"pairs": 1.0}, self.n, pairs),
-            )
-        else:
-            weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
-            tables = (Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share),)
+        weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
+        tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
         if not self.label_share:
-            return tables
+            return (tables,)
         weights = {"gradient": 1.0 - _AGREEMENT, "agreement": _AGREEMENT}
-        return *tables, Workload(LABELS, weights, self.n, share=self.label_share, rounds=_ROUNDS)
+        return tables, Workload(LABELS, weights, self.n, share=self.label_share, rounds=_ROUNDS)
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
-        """Of the tables `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of
-        each by 1, and the distance of a table from what is known by 1 at most. Of the label `gradient` and `agreement`, at
-        the weights that have been reached."""
+        """Return the statistics of a stage.
+
+        Tables are `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by
+        1. The label has `gradient` and `agreement`, at the weights that have been reached.
+        """
         if stage == LABELS:
             return self._fitted(state)[1].statistics(state.get(LABELS, ()))
-        if not self._chooses:
-            return self.tables
-        if stage == COLUMNS:
-            return {"singles": self.tables["singles"]}
-        if stage == CHOSEN:
-            return {"distances": self._distances(state[COLUMNS][0]["singles"])}
-        return {"pairs": self._chosen(state)["pairs"]}
+        return self.tables
 
     def doubt(self, plan: Plan) -> str | None:
-        """How noisy a cell of the tables of two columns is, where that is more than there are records in it."""
+        """Return how noisy a cell of the tables of two columns is where the noise outweighs its records, else None."""
         tables = self.tables.get("pairs")
         if tables is None:
             return None
-        measured = self.pairs if self._chooses else len(tables.tables)
-        deviation = plan.stage(TABLES).access.multipliers["pairs"] * math.sqrt(measured) * plan.max_rows
+        deviation = plan.stage(TABLES).access.multipliers["pairs"] * tables.bound * plan.max_rows
         mean = self.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
         if deviation <= mean:
             return None
@@ -136,7 +113,7 @@ class ProductRecipe(Recipe):
         )
 
     def _mixture(self, state: State) -> Mixture:
-        """The mixture of these tables, with the classifier that the accesses of the label have given."""
+        """Fit the mixture to these tables, with the classifier that follows from the accesses of the label."""
         mixture, regression = self._fitted(state)
         if regression is None:
             return mixture
@@ -149,60 +126,36 @@ class ProductRecipe(Recipe):
 
     @property
     def tables(self) -> dict[str, Marginals]:
-        """All that there are: `singles`, and `pairs` if there are two groups besides the label."""
+        """All tables: `singles`, and `pairs` if there are two groups besides the label."""
         layout = self.schema.layout
         label = () if layout.label is None else (layout.label,)
-        pairs = pairs_of(self._others, layout.label)
-        singles = [(*label, group) for group in self._others] or [label]
+        others = [group for group in range(len(layout.groups)) if group != layout.label]
+        pairs = [(*label, *pair) for pair in itertools.combinations(others, 2)]
+        singles = [(*label, group) for group in others] or [label]
         found = {"singles": Marginals(layout, singles)}
         return found | ({"pairs": Marginals(layout, pairs)} if pairs else {})
 
-    @property
-    def _others(self) -> list[int]:
-        return [group for group in range(len(self.schema.layout.groups)) if group != self.schema.layout.label]
-
-    @property
-    def _chooses(self) -> bool:
-        return self.pairs is not None and self.pairs < math.comb(len(self._others), 2)
-
-    def _distances(self, singles: Measured) -> Distances:
-        layout, tables = self.schema.layout, self.tables
-        counts = zip(self._others, tables["singles"].tables_of(singles.sums), strict=True)
-        by_group = {group: table.reshape(-1, table.shape[-1]) for group, table in counts}
-        total = _total({"singles": tables["singles"]}, {"singles": singles})
-        expected = independent(tables["pairs"], by_group, layout.label, total)
-        # What measuring it would add in noise, each cell on average sqrt(2 / pi) deviations.
-        noise = (1.0 - self.pairs_share) / self.pairs_share * self.pairs / len(self._others)
-        deviation = singles.deviation * math.sqrt(noise)
-        allowances = [math.sqrt(2.0 / math.pi) * deviation * math.prod(size) for size in tables["pairs"].sizes]
-        return Distances(tables["pairs"], expected, allowances, self.pairs)
-
-    def _chosen(self, state: State) -> dict[str, Marginals]:
-        """All tables that are measured."""
-        tables = self.tables
-        if not self._chooses:
-            return tables
-        places = state[CHOSEN][0]["distances"].sums.long().tolist()
-        return tables | {"pairs": Marginals(self.schema.layout, [tables["pairs"].tables[place] for place in places])}
+    def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
+        """Return the tables that were measured, and what was found."""
+        return self.tables, state[TABLES][0]
 
     def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
-        measured = {name: own for stage in (COLUMNS, TABLES) for name, own in (state.get(stage) or ({},))[0].items()}
+        tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            tables = self._chosen(state)
             weights, shares = fit_products(self.schema.layout, tables, measured, self.k, self.seed)
             network = StackedProducts(self.schema, self.k)
             network.means.copy_(shares)
             mixture, regression = Mixture(network, weights), None
             if self.label_share:
-                n = _total(tables, measured)
+                n = total_of(tables, measured)
                 regression = LabelRegression(mixture, measured["singles"].deviation / n, n, self.seed)
-            # What was measured is kept with it, so that no other can have its place in memory.
+            # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
         return self._last["fitted"]
 
 
 def what_to_leave_out(schema: Schema) -> str:
-    """Of a table with too many cells: the columns of most values."""
+    """Advise a user whose table has too many cells, naming the columns of most values."""
     named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
     sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
     named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
@@ -213,7 +166,7 @@ def what_to_leave_out(schema: Schema) -> str:
 
 
 def tells_of_labels(layout: Layout) -> bool:
-    """Whether there is a label, and something to tell it by."""
+    """Return whether there is a label, and another choice that may tell of it."""
     return layout.label is not None and len(layout.groups) > 1
 
 
@@ -225,21 +178,21 @@ def fit_products(
     seed: int,
     steps: int = _STEPS,
 ) -> tuple[Tensor, Tensor]:
-    """Weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
+    """Fit weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
     groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
     """
-    total = _total(statistics, measured)
+    total = total_of(statistics, measured)
     generator = torch.Generator().manual_seed(seed)
-    # A label alone is a choice as any other.
+    # A label alone is a choice like any other.
     label = layout.label if len(layout.groups) > 1 else None
     classes = 1 if label is None else layout.groups[label]
-    # Of each two numbers of a record, by label: the share of records that have both, and how sure it is.
+    # The share of records that have both of two numbers, by label, and how sure it is.
     target = torch.zeros(classes, layout.width, layout.width)
     weight = torch.zeros(classes, layout.width, layout.width)
     for name, tables in statistics.items():
-        # Without noise all say as much.
+        # Without noise all tables weigh alike.
         precision = total / max(measured[name].deviation, 1.0)
         for table, counts in zip(tables.tables, tables.tables_of(measured[name].sums), strict=True):
             groups = [group for group in table if group != label]
@@ -256,7 +209,7 @@ def fit_products(
     optimizer = torch.optim.Adam([logits, mixing], lr=_LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
     diagonal = torch.eye(layout.width, dtype=torch.bool)
-    # Not labels: to tell them apart is what they are for.
+    # Labels are not held: components are there to tell them apart.
     held = torch.ones(layout.width)
     held[layout.labels] = 0.0
     for _ in range(steps):
@@ -275,8 +228,8 @@ def fit_products(
         return torch.softmax(mixing, dim=0), means(logits, layout)
 
 
-def _total(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:
-    """How many records there are, as all tables say, each as loudly as its noise lets it."""
+def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:
+    """Estimate the number of records from all tables, weighted by their inverse variance."""
     said, trust = 0.0, 0.0
     for name, tables in statistics.items():
         variance = max(measured[name].deviation, 1e-9) ** 2
@@ -287,7 +240,7 @@ def _total(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]
 
 
 def _common(target: Tensor, layout: Layout, label: int | None) -> Tensor:
-    """(width,) logits of the shares of each group, of labels alike."""
+    """Return logits (width,) of the shares of each group; those of labels are equal."""
     single = torch.diagonal(target, dim1=1, dim2=2).sum(dim=0)
     logits = torch.zeros(layout.width)
     for group, span in enumerate(layout.spans):

@@ -1,4 +1,4 @@
-"""What every model of measurements is: accesses, what is measured in each, and a mixture fitted to what came of them."""
+"""The base of all recipes: accesses, the statistics of each, and a mixture fitted to the measurements."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 _OF_SEVERAL = (
-    "state: holds measurements of another run than that of the account: what was measured of two data sets, or twice of "
-    "one, makes no model together; hand over the state that this run has saved"
+    "state: holds measurements of another run than that of the account: measurements of two data sets, or of one "
+    "measured twice, make no model together; hand over the state that this run has saved"
 )
 
 
 class MostlyNoise(UserWarning):
-    """Of measurements that hold more noise than records."""
+    """A warning that measurements hold more noise than records."""
 
 
 class Recipe(ABC):
@@ -36,7 +36,7 @@ class Recipe(ABC):
         n: the declared number of records; public.
 
     Raises:
-        ValueError: for what is no whole number from 1 of either.
+        ValueError: unless both are whole numbers, 1 or more.
     """
 
     k: int
@@ -48,25 +48,25 @@ class Recipe(ABC):
     @property
     @abstractmethod
     def workloads(self) -> tuple[Workload, ...]:
-        """What its accesses measure, in their order; their shares add up to 1."""
+        """The workloads of its accesses, in their order; their shares add up to 1."""
 
     @abstractmethod
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
-        """What the next access of a stage measures, where so much has been measured already."""
+        """Return the statistics of the next access of a stage, given what has been measured already."""
 
     @abstractmethod
     def doubt(self, plan: Plan) -> str | None:
-        """What is to be expected where the numbers of a plan hold more noise than records; None where they do not."""
+        """Return what to expect of a plan whose numbers hold more noise than records; None for other plans."""
 
     @abstractmethod
     def _mixture(self, state: State) -> Mixture:
-        """The mixture of a state that holds at least one access of every stage. Post-processing."""
+        """Fit the mixture to a state that holds at least one access of every stage. Post-processing."""
 
     def fitted(self, state: State) -> Mixture:
-        """The mixture, which remembers the run that has paid for it. Post-processing.
+        """Fit the mixture, which remembers the run that has paid for it. Post-processing.
 
         Args:
-            state: of every stage at least one access.
+            state: the measurements of at least one access of every stage.
 
         Raises:
             ValueError: for measurements of several runs.
@@ -78,7 +78,7 @@ class Recipe(ABC):
         return Mixture(mixture.network, mixture.weights, *runs)
 
     def specs(self, share: float) -> list[StageSpec]:
-        """All accesses as they are planned, for a share of the budget's mu^2."""
+        """Return all accesses as they are planned, for a share of the budget's mu^2."""
         return [workload.spec(share) for workload in self.workloads]
 
     def measure(
@@ -90,21 +90,21 @@ class Recipe(ABC):
         state: State | None = None,
         save: Callable[[State], None] = lambda _: None,
     ) -> Mixture:
-        """The mixture, which remembers the run that has paid for it.
+        """Measure what is not in the state yet, and fit the mixture, which remembers the run that has paid for it.
 
         Args:
             records: private.
-            component: (N,) to which component each belongs; recipes that tell none apart do not look at it. Private.
-            account: its plan holds `specs`; None where the state holds all of it.
-            state: where an interrupted run goes on; None begins.
-            save: called after each access with the state from which it could go on.
+            component: (N,) the component of each record; recipes that tell none apart do not look at it. Private.
+            account: the account whose plan holds `specs`; None if the state holds all of it.
+            state: the state from which an interrupted run goes on; None to begin.
+            save: called after each access with the state from which the run could go on.
 
         Guarantee:
-            That of each statistic's bound (`Workload.measure`).
+            See `Workload.measure`, with the bound of each statistic.
 
         Raises:
-            ValueError, BadRecords, LedgerError: as `Workload.measure`; ValueError for a state of another run or recipe, or
-                one that lacks something that no account is there to pay for.
+            ValueError, BadRecords, LedgerError: see `Workload.measure`; ValueError for a state of another run or recipe, or
+                an incomplete one without an account to pay for the rest.
         """
         if state is not None and not self.fits(state):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
@@ -128,10 +128,10 @@ class Recipe(ABC):
         return self.fitted(state)
 
     def fits(self, state: State) -> bool:
-        """Whether this is what these accesses could have measured."""
+        """Return whether these accesses could have measured this state."""
         try:
             return self._fits(state)
-        except (AttributeError, LookupError, TypeError, ValueError):  # no state at all
+        except (AttributeError, LookupError, TypeError, ValueError):  # not a state
             return False
 
     def _fits(self, state: State) -> bool:
@@ -155,5 +155,5 @@ class Recipe(ABC):
 
 
 def _runs(state: State) -> set[str]:
-    """In whose ledgers it stands."""
+    """Return the runs whose ledgers hold the measurements."""
     return {own.run for rounds in state.values() for found in rounds for own in found.values()}

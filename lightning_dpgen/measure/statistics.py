@@ -1,4 +1,4 @@
-"""Bounded statistics of a record, of which sums over all records are measured once, with noise."""
+"""Bounded statistics of a record, whose sums over all records are measured once, with noise."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _AT_ONCE = 1 << 20
 
 
 class Statistic(ABC):
-    """Numbers that a record has, as a vector of L2 norm `bound` at most, of which sums over records are released.
+    """A vector of numbers of a record, of L2 norm `bound` at most; its sums over records are released with noise.
 
-    What a record adds is computed of it alone, in float64: what rounding of sums lets it change of the others' parts is
-    beyond the twelfth digit.
+    The vector of a record is a function of that record alone, in float64: by rounding of sums it changes the others' parts
+    beyond the twelfth digit only.
 
     Attributes:
-        shape: of the sums.
-        bound: how much one record, added or removed, changes them in L2; public.
-        layout: of the records of which this holds; None where it holds of any.
-        k: number of components that it tells apart; None where it does not look at them.
+        shape: shape of the sums.
+        bound: the largest change of the sums in L2 when one record is added or removed; public.
+        layout: the layout of the records for which the bound holds; None if it holds for any.
+        k: number of components that it tells apart; None if it does not look at them.
     """
 
     shape: tuple[int, ...]
@@ -41,15 +41,15 @@ class Statistic(ABC):
 
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        """The sums over these records, of `shape`, in float64.
+        """Return the sums over these records, of `shape`, in float64.
 
         Args:
             records: as they are encoded.
-            component: (B,) int64 from 0 to k - 1, to which component each belongs. Private.
+            component: (B,) the component of each, int64 from 0 to k - 1. Private.
         """
 
     def of_all(self, records: Records, component: Tensor) -> Tensor:
-        """The sums over all records, a few at a time."""
+        """Sum over all records, a few at a time."""
         total = torch.zeros(self.shape, dtype=torch.float64)
         step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
         for start in range(0, len(records), step):
@@ -62,7 +62,7 @@ class Statistic(ABC):
 
 
 class Counts(Statistic):
-    """How many records each component has: one number of a record is 1.
+    """The number of records of each component: one number of a record is 1.
 
     Example:
         >>> Counts(3).sums(Encoded(np.zeros((2, 0)), np.zeros((2, 0), np.uint8)), torch.tensor([2, 2]))
@@ -80,15 +80,15 @@ class Counts(Statistic):
 
 
 class Histogram(Statistic):
-    """How the values of units are spread: of each channel, the share of a record's units in each bin.
+    """A histogram of the values of units: for each channel, the shares of a record's units in the bins.
 
     Bins are 0 itself, bins of equal width between 0 and 1, and 1 itself. A record's shares of a channel add up to 1, so
-    they are no longer than 1, and all of them no longer than the root of the number of channels, which is the bound.
+    their norm is at most 1, and that of all channels at most the root of their number, which is the bound.
 
     Args:
-        layout: of the records.
-        channels: to which units belong in turn.
-        bins: between 0 and 1.
+        layout: the records' layout.
+        channels: number of channels, to which units belong in turn.
+        bins: number of bins between 0 and 1.
 
     Raises:
         ValueError: for a number of channels that does not divide the units, or no bin.
@@ -110,7 +110,7 @@ class Histogram(Statistic):
         return self.of_values(unit_values(records, self.layout))
 
     def of_values(self, units: Tensor) -> Tensor:
-        """The sums over (n, units) values of any size: those below 0 count as 0, those above 1 as 1."""
+        """Sum over values (n, units) of any size: those below 0 count as 0, those above 1 as 1."""
         units = units.nan_to_num(0.0)
         place = (units * self._bins).clamp_(0, self._bins - 1).floor_().add_(1.0)
         place = place.masked_fill_(units <= 0.0, 0.0).masked_fill_(units >= 1.0, self._bins + 1).long()
@@ -123,8 +123,8 @@ class Marginals(Statistic):
     """Tables of counts, one for each set of groups: a record is in one cell of each, so the bound is their number's root.
 
     Args:
-        layout: of the records.
-        tables: for each, which groups it crosses.
+        layout: the records' layout.
+        tables: for each table, the groups that it crosses.
 
     Raises:
         ValueError: for no table, one of other groups than the layout has, or one twice, be it in another order.
@@ -141,7 +141,7 @@ class Marginals(Statistic):
             if not table or len(set(table)) < len(table) or not set(table) <= set(range(len(layout.groups))):
                 raise ValueError(f"table {table}: expected distinct groups from 0 to {len(layout.groups) - 1}")
         if not tables or len({frozenset(table) for table in tables}) < len(tables):
-            raise ValueError("tables: expected at least one, and none twice, in whatever order its groups are")
+            raise ValueError("tables: expected at least one, and none twice, even with its groups in another order")
         self.layout, self.tables = layout, [tuple(table) for table in tables]
         self.sizes = [tuple(layout.groups[group] for group in table) for table in self.tables]
         self._starts = [0, *itertools.accumulate(math.prod(size) for size in self.sizes)]
@@ -155,7 +155,7 @@ class Marginals(Statistic):
         return torch.from_numpy(np.concatenate(parts)).double()
 
     def tables_of(self, sums: Tensor) -> list[Tensor]:
-        """The sums as tables, each of the sizes of its groups."""
+        """Return the sums as tables, each of the sizes of its groups."""
         cut = zip(itertools.pairwise(self._starts), self.sizes, strict=True)
         return [sums[start:end].view(size) for (start, end), size in cut]
 
@@ -164,9 +164,9 @@ class Means(Statistic):
     """Sums of the units of records in a basis, by component, each shortened to a radius, which is the bound.
 
     Args:
-        basis: of the units.
+        basis: the basis of the units.
         k: number of components.
-        radius: to which a record's coordinates are shortened.
+        radius: the length to which a record's coordinates are shortened.
     """
 
     def __init__(self, basis: Basis, k: int, radius: float) -> None:
@@ -185,9 +185,9 @@ class Squares(Statistic):
     The bound is the squared radius, the Frobenius norm of the longest outer product.
 
     Args:
-        basis: of the units.
+        basis: the basis of the units.
         centres: (k, basis.size), public.
-        radius: to which differences are shortened.
+        radius: the length to which differences are shortened.
     """
 
     def __init__(self, basis: Basis, centres: Tensor, radius: float) -> None:
@@ -207,17 +207,17 @@ class Squares(Statistic):
 
 
 def check_radius(radius: float, name: str = "radius") -> None:
-    """Refuse what is far from the lengths that records have: what is fitted to such sums would overflow.
+    """Raise ValueError unless a radius is near the lengths that records have: a fit to such sums would overflow.
 
     Raises:
-        ValueError: naming the number.
+        ValueError: naming the argument.
     """
     if not (isinstance(radius, numbers.Real) and 1e-6 <= radius <= 1e6):
         raise ValueError(f"{name}={radius!r}: expected a number from 1e-06 to 1e+06")
 
 
 def shortened(rows: Tensor, radius: float) -> Tensor:
-    """Rows times what brings those that are longer to the radius; a row that is not finite becomes 0."""
+    """Shorten rows that are longer than the radius to it; a row that is not finite becomes 0."""
     rows = rows.where(rows.isfinite().all(dim=1, keepdim=True), 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     # A rounded product may be a last bit longer.

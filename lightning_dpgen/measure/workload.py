@@ -1,4 +1,4 @@
-"""Statistics that are measured together, from one access, and what came of it."""
+"""Statistics that are measured together, from one access, and the results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lightning_dpgen.sampling.lots import persons_of
 
 @dataclass(frozen=True)
 class Measured:
-    """Noisy sums, or places that were chosen. Public.
+    """Noisy sums. Public.
 
     Args:
-        sums: of the statistic's shape, float64.
+        sums: the sums in the statistic's shape, float64.
         deviation: standard deviation of the noise of each number; 0 without noise.
-        run: in whose ledger they stand.
+        run: the run whose ledger holds them.
     """
 
     sums: Tensor
@@ -34,24 +34,24 @@ class Measured:
     run: str = ""
 
 
-# What a run has measured so far: by stage, for each access that was made, by the names of the statistics.
+# The measurements of a run so far: by stage, for each access that was made, by the names of the statistics.
 State = Mapping[str, Sequence[Mapping[str, Measured]]]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Statistics that are measured together, from one access; or from several of a kind, one after the other.
+    """Statistics that are measured together, from one access, or from several of a kind one after the other.
 
     Args:
         stage: name of the access in plan and ledger.
-        noise_shares: how the inverse squared noise is divided among the statistics, by their names: each is measured with
+        noise_shares: weights by which the inverse squared noise is divided among the statistics, by their names: each has
             noise in proportion to its bound over the root of its weight.
-        max_noise: about how many records stand behind a number: where the noise outweighs them all, a plan is refused.
-        share: of what a recipe may spend, in mu^2.
-        rounds: how many accesses; what is measured in one may depend on what came of those before it.
+        max_noise: about the number of records behind a number: if the noise outweighs them all, a plan is refused.
+        share: share of what a recipe may spend, in mu^2.
+        rounds: number of accesses; the statistics of one may depend on the results of those before it.
 
     Raises:
-        ValueError: for shares that are not positive, or none; no rounds, or none behind a number.
+        ValueError: for shares that are not positive, or no share; for rounds or a `max_noise` that are not.
     """
 
     stage: str
@@ -78,7 +78,7 @@ class Workload:
             raise ValueError(f"stage {self.stage!r}: rounds={self.rounds!r}, expected a whole number, 1 or more")
 
     def spec(self, share: float) -> StageSpec:
-        """The accesses as they are planned, for a recipe's share of the budget's mu^2.
+        """Return the accesses as they are planned, for a recipe's share of the budget's mu^2.
 
         Raises:
             ValueError: for a share that is not positive.
@@ -90,30 +90,30 @@ class Workload:
     def measure(
         self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
     ) -> Mapping[str, Measured]:
-        """The noisy sums of each statistic, from the next access.
+        """Measure the noisy sums of each statistic, from the next access.
 
         Args:
-            statistics: by the names of the weights.
+            statistics: the statistics by their names in `noise_shares`.
             records: private.
-            component: (N,) int64 from 0, to which component each belongs: a function of the record itself and of what is
-                public, such as centres that were released. One that follows from the other records, as k-means without
-                noise gives it, moves with them, and no bound holds. Private.
-            account: its plan holds the spec.
+            component: (N,) the component of each, int64 from 0: a function of the record itself and of what is public, such
+                as centres that were released. One that follows from the other records, as k-means without noise gives it,
+                moves with them, and no bound holds. Private.
+            account: the account whose plan holds the spec.
 
         Guarantee:
             One record added or removed moves the sums of a statistic by its bound, and a person by as many times that as
             they have records; the noise is the plan's multiplier times that (`mechanisms.gaussian`).
 
         Raises:
-            ValueError: for other statistics than were planned, one without a bound, or where nobody says whose a record
-                is and the plan is about persons.
+            ValueError: for other statistics than were planned, one without a bound, or records without persons where the
+                plan is about persons.
             BadRecords: for a person with more records than the plan says.
-            LedgerError: of a plan under replace-one: bounds are those of a record added or removed; where the account has
-                measured other records before.
+            LedgerError: for a plan under replace-one, since bounds are those of a record added or removed; for an account
+                that has measured other records before.
             Nothing has been spent then.
         """
         self.check(statistics, records, component, account)
-        # All that takes long is done before the access, which an interrupt would lose.
+        # Slow work is done before the access, which an interrupt would lose.
         sums_of = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
         exact = {name: torch.as_tensor(sums).detach().clone() for name, sums in sums_of.items()}
         for name, sums in exact.items():
@@ -125,8 +125,8 @@ class Workload:
                 )
             if not sums.isfinite().all():
                 raise ValueError(
-                    f"statistic {name!r}: sums that are not finite, so its bound does not hold; what is not finite in a "
-                    "record has to become 0"
+                    f"statistic {name!r}: sums that are not finite, so its bound does not hold; numbers of a record that "
+                    "are not finite have to become 0"
                 )
         found = {}
         with account.open(self.stage, of=records) as access:
@@ -141,20 +141,20 @@ class Workload:
         """Refuse what the plan does not cover, before anything is spent; see `measure`."""
         if account.plan.relation != ADD_OR_REMOVE_ONE:
             raise LedgerError(
-                f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, of which the bounds are"
+                f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, for which the bounds hold"
             )
         persons_of(records, None, account.plan.max_rows)
         if not isinstance(component, Tensor):
             raise ValueError(f"component: {type(component).__name__}, expected a tensor of int64, one for each record")
         if component.shape != (len(records),) or component.dtype != torch.int64:
-            # How many records there are is private, and is not said.
+            # The number of records is private, and is not said.
             raise ValueError(f"component: {component.dim()} axes of {component.dtype}, expected int64, one for each record")
         if set(statistics) != set(self.noise_shares):
             raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.noise_shares)}")
         for name, statistic in statistics.items():
             if (layout := getattr(statistic, "layout", None)) not in (None, records.schema.layout):
                 raise ValueError(
-                    f"statistic {name!r} is of records of the layout {layout}, and its bound does not hold of others: "
+                    f"statistic {name!r} is made for records of the layout {layout}, and its bound holds for no others: "
                     f"expected that of these records, {records.schema.layout}"
                 )
             k = getattr(statistic, "k", None)
@@ -163,8 +163,8 @@ class Workload:
             bound = getattr(statistic, "bound", None)
             if not (isinstance(bound, numbers.Real) and 1e-200 <= bound <= 1e200):
                 raise ValueError(
-                    f"statistic {name!r} has bound={bound}: expected a number from 1e-200 to 1e200, by how much one record "
-                    "moves its sums in L2 at most; shorten what a record adds"
+                    f"statistic {name!r} has bound={bound}: expected a number from 1e-200 to 1e200, the most by which "
+                    "one record moves its sums in L2; shorten what a record adds"
                 )
 
 
@@ -173,12 +173,12 @@ def _positive(value: object) -> bool:
 
 
 def check_share(name: str, share: object, *, none: bool = False) -> None:
-    """Refuse what is no share.
+    """Raise ValueError unless a share is above 0 and below 1.
 
     Args:
-        name: of the argument.
-        share: expected above 0 and below 1.
-        none: whether it may be 0.
+        name: name of the argument.
+        share: its value.
+        none: whether 0 is fine, too.
 
     Raises:
         ValueError: naming it.

@@ -1,1 +1,1 @@
-"""How close synthetic records are to real ones, as torchmetrics. Every value is computed from real records: private."""
+"""Distances of synthetic records from real ones, as torchmetrics. Every value is computed from real records: private."""

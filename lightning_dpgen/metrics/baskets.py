@@ -10,10 +10,10 @@ from torchmetrics import Metric
 
 
 class BasketDistance(Metric):
-    """Total variation distances of what is bought, and of the sizes of baskets: 0 equal, 1 disjoint.
+    """Total variation distances between the items bought, and between the sizes of baskets: 0 equal, 1 disjoint.
 
     Args:
-        items: of the universe.
+        items: number of items that there are.
 
     Example:
         >>> metric = BasketDistance(3)
@@ -47,7 +47,7 @@ class BasketDistance(Metric):
         self.records[int(real)] += baskets.shape[0]
 
     def shares(self) -> dict[str, Tensor]:
-        """The share of baskets that hold each item, ``items`` (2, items), and that have each size from 0, ``sizes``
+        """Return the shares of baskets that hold each item, ``items`` (2, items), and that have each size from 0, ``sizes``
         (2, items + 1); synthetic first.
 
         Raises:
@@ -58,7 +58,7 @@ class BasketDistance(Metric):
         return {name: getattr(self, name).double() / self.records[:, None] for name in ("items", "sizes")}
 
     def compute(self) -> dict[str, Tensor]:
-        """``items``, of all that is bought, the shares of each item; ``sizes``, the shares of baskets of each size."""
+        """Return the distance of ``items``, as shares of all that is bought, and of ``sizes``, as shares of baskets."""
         shares = self.shares()
         bought = shares["items"].sum(dim=1, keepdim=True)
         if bought.all():

@@ -1,4 +1,4 @@
-"""How well clusters fit known labels: the accuracy of the best one-to-one naming."""
+"""The fit of clusters to known labels: the accuracy of the best one-to-one naming."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ClusteringAccuracy(Metric):
     ACC of the DPGM paper (TKDE, section 6.2). Clusters beyond the number of labels have no name: their records are wrong.
 
     Args:
-        clusters: how many there are.
-        labels: how many there are.
+        clusters: number of clusters.
+        labels: number of labels.
 
     Example:
         >>> metric = ClusteringAccuracy(clusters=2, labels=2)
@@ -50,6 +50,6 @@ class ClusteringAccuracy(Metric):
         self.counts += torch.bincount(cells, minlength=rows * columns).view(rows, columns)
 
     def compute(self) -> Tensor:
-        """Between 0 and 1; NaN without records."""
+        """Return the accuracy, from 0 to 1; NaN without records."""
         rows, columns = linear_sum_assignment(self.counts.cpu().numpy(), maximize=True)
         return self.counts[rows, columns].sum() / self.counts.sum()

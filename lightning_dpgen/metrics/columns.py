@@ -15,7 +15,7 @@ _AT_ONCE = 1 << 24
 
 
 def column_sizes(layout: Layout) -> np.ndarray:
-    """(columns,) how many values each column can have: 2 or `BINS` of each unit, then the choices of each group.
+    """Return the number of values (columns,) that each column can have: 2 or `BINS` a unit, then the choices of groups.
 
     Example:
         >>> column_sizes(Layout(units=2, levels=1, groups=(5,))), column_sizes(Layout(units=1, levels=255))
@@ -25,7 +25,7 @@ def column_sizes(layout: Layout) -> np.ndarray:
 
 
 def check_fit(encoded: Encoded, layout: Layout) -> None:
-    """That these are records of this layout.
+    """Raise unless these are records of this layout.
 
     Raises:
         BadRecords: if they are not. The message names no record.
@@ -49,15 +49,15 @@ def check_fit(encoded: Encoded, layout: Layout) -> None:
 
 
 def columns(encoded: Encoded, layout: Layout, which: np.ndarray) -> np.ndarray:
-    """The value of each of some columns in each record: units in their bins, groups as their codes.
+    """Return the values of some columns in each record: units in their bins, groups as their codes.
 
     Args:
         encoded: N records that fit.
-        layout: of them.
+        layout: their layout.
         which: columns, ascending: units from 0, then groups.
 
     Returns:
-        (len(which), N) of the smallest whole-number type that fits, one row a column.
+        (len(which), N) in the smallest whole-number type that fits, one row a column.
 
     Example:
         >>> encoded = Encoded(np.array([[0, 255], [30, 20]], np.uint8), np.array([[3], [1]], np.uint8))
@@ -74,7 +74,7 @@ def columns(encoded: Encoded, layout: Layout, which: np.ndarray) -> np.ndarray:
 
 
 def _binned(values: np.ndarray | scipy.sparse.csr_array, which: np.ndarray, levels: int | None) -> np.ndarray:
-    """(N, len(which)) uint8: the bin of each."""
+    """Return the bin of each value, (N, len(which)) uint8."""
     if scipy.sparse.issparse(values):
         return (values[:, which].toarray() != 0).view(np.uint8)
     values = values[:, which]
@@ -86,19 +86,19 @@ def _binned(values: np.ndarray | scipy.sparse.csr_array, which: np.ndarray, leve
 
 
 def blocks(encoded: Encoded, width: int) -> list[Encoded]:
-    """The records, as many at a time as may be made dense in `width` columns."""
+    """Cut the records into blocks that may be made dense in `width` columns."""
     step = max(1, _AT_ONCE // max(1, width))
     return [encoded[start : start + step] for start in range(0, len(encoded), step)]
 
 
 def choose_pairs(sizes: np.ndarray, most: int, cells: int, seed: int) -> np.ndarray:
-    """All pairs of columns, or a choice of them by a public seed where there are too many.
+    """Return all pairs of columns, or a choice of them by a public seed if there are too many.
 
     Args:
-        sizes: of the columns.
-        most: pairs.
-        cells: of all their tables together.
-        seed: of the choice.
+        sizes: sizes of the columns.
+        most: largest number of pairs.
+        cells: largest number of cells of all their tables together.
+        seed: seed of the choice.
 
     Returns:
         (pairs, 2) columns a < b, in order.
@@ -119,7 +119,7 @@ def choose_pairs(sizes: np.ndarray, most: int, cells: int, seed: int) -> np.ndar
 
 
 def count_cells(encoded: Encoded, layout: Layout) -> np.ndarray:
-    """How often each value of each column occurs, one column after the other: (sum of sizes,) int64."""
+    """Count each value of each column, one column after the other: (sum of sizes,) int64."""
     sizes, first = column_sizes(layout), 0
     counts = [np.zeros(0, np.int64)]
     if scipy.sparse.issparse(encoded.units):
@@ -132,11 +132,11 @@ def count_cells(encoded: Encoded, layout: Layout) -> np.ndarray:
 
 
 def count_pairs(values: np.ndarray, sizes: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """The contingency tables of pairs of columns, each row by row, one after the other.
+    """Count the contingency tables of pairs of columns, each row by row, one after the other.
 
     Args:
-        values: (columns, N), as `columns` makes them.
-        sizes: of these columns.
+        values: (columns, N), as `columns` returns them.
+        sizes: sizes of these columns.
         pairs: (pairs, 2) places in `values`.
     """
     counts = [

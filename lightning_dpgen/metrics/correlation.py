@@ -1,4 +1,4 @@
-"""Associations between columns: how far those of synthetic records are from those of real ones."""
+"""Associations between columns, and the differences between those of synthetic and of real records."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class AssociationDistance(Metric):
     (Bergsma 2013), so that sides of different sizes compare. Where a column is constant there is no association: 0.
 
     Args:
-        layout: of the records.
-        most_pairs: of groups, beyond which a choice of pairs stands for all.
-        most_units: beyond which a choice of units stands for all.
-        seed: of these choices; public.
+        layout: the records' layout.
+        most_pairs: number of pairs of groups beyond which a choice of pairs stands for all.
+        most_units: number of units beyond which a choice of units stands for all.
+        seed: seed of these choices; public.
 
     Attributes:
         pairs: (pairs, 2) groups.
@@ -85,7 +85,7 @@ class AssociationDistance(Metric):
         self.records[side] += len(encoded)
 
     def differences(self) -> dict[str, Tensor]:
-        """``groups`` (pairs,) in [0, 1], and ``units`` (pairs of units,) in [0, 2]; absolute differences.
+        """Return absolute differences: ``groups`` (pairs,) in [0, 1], and ``units`` (pairs of units,) in [0, 2].
 
         Raises:
             ValueError: where one side has no record.
@@ -97,7 +97,7 @@ class AssociationDistance(Metric):
         return {"groups": (groups[0] - groups[1]).abs(), "units": (units[0] - units[1]).abs()}
 
     def compute(self) -> dict[str, Tensor]:
-        """The mean and the worst of `differences`, of each kind of which there are any."""
+        """Return the mean and the worst of `differences`, for each kind that is not empty."""
         return mean_and_worst(self.differences())
 
     def _associations(self, side: int) -> Tensor:
@@ -117,9 +117,9 @@ class AssociationDistance(Metric):
 
 
 def cramers_v(table: np.ndarray) -> float:
-    """Cramer's V of a contingency table of counts, corrected for its bias: 0 without association, 1 if one decides.
+    """Compute Cramer's V of a table of counts, corrected for its bias: 0 without association, 1 if a column decides.
 
-    Choices that do not occur are left out. 0 where a column has one value only.
+    Choices that do not occur are left out. V is 0 if a column has one value only.
 
     Example:
         >>> cramers_v(np.array([[50, 0], [0, 50]])), cramers_v(np.array([[25, 25], [25, 25]]))

@@ -1,4 +1,4 @@
-"""Counting queries on baskets, the DPGM paper's measure: how many baskets hold all, or any, of some items."""
+"""Counting queries on baskets, the DPGM paper's measure: the number of baskets that hold all, or any, of some items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_dpgen.metrics.query_counts import QueryCounts
 # A true answer below this share of the baskets counts as this share: the paper's sanity bound.
 SANITY = 0.001
 QUERIES = 1000
-# Items that are taken together from one basket, to test which go together.
+# Numbers of items that are taken together from one basket, to test which go together.
 TOGETHER = (2, 4)
 
 
@@ -59,7 +59,7 @@ class CountingQueryError(Metric):
         self.records[int(real)] += baskets.shape[0]
 
     def errors(self) -> dict[str, Tensor]:
-        """``all`` and ``any`` (Q,), the relative error of each query.
+        """Return the relative error of each query, ``all`` and ``any`` (Q,).
 
         Raises:
             ValueError: where one side has no basket.
@@ -73,14 +73,14 @@ class CountingQueryError(Metric):
         return found
 
     def compute(self) -> dict[str, Tensor]:
-        """``all`` and ``any``, the mean of each over the queries; 0 is exact, and there is no largest value."""
+        """Return the means over the queries, ``all`` and ``any``; 0 is exact, and there is no largest value."""
         return {name: values.mean() for name, values in self.errors().items()}
 
 
 def uniform_queries(
     items: int, longest: int, random: np.random.Generator, *, count: int = QUERIES
 ) -> scipy.sparse.csr_array:
-    """Queries of lengths uniform on 1 to `longest`, their items drawn from all without repeats: (count, items).
+    """Draw queries (count, items) of lengths uniform on 1 to `longest`, their items from all without repeats.
 
     The paper's set i of five has a fifth, two fifths, ... of the largest basket as its longest.
 
@@ -101,13 +101,13 @@ def uniform_queries(
 def queries_together(
     baskets: np.ndarray | scipy.sparse.csr_array, random: np.random.Generator, *, count: int = QUERIES
 ) -> scipy.sparse.csr_array:
-    """Queries of 2 to 4 items that were taken together from one basket: (count, items). Private, where the baskets are.
+    """Draw queries (count, items) of 2 to 4 items taken together from one basket. Private if the baskets are.
 
-    Read as ALL they ask which items go together, which hardly any query of random items does.
+    Read as ALL they ask which items go together, as hardly any query of random items does.
 
     Args:
-        baskets: (N, items) of 0 and 1. A query's length is uniform on 2 to 4, or to the largest basket below; its items
-            are some of one basket, drawn from those that have as many.
+        baskets: (N, items) of 0 and 1. A query's length is uniform from 2 to 4, or to the size of the largest basket if
+            that is less; its items are some of one basket, drawn from those that have as many.
 
     Raises:
         ValueError: where no basket has two items.

@@ -1,4 +1,4 @@
-"""Detection: how well a classifier tells real from synthetic records."""
+"""Detection: the success of a classifier that tells real from synthetic records."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import MOST_UNITS, categorical, ordinals, subsample, varying_units
 
-# Records of each side that are looked at, at most, and parts of the cross-validation.
+# The most records of each side that are looked at, and the parts of the cross-validation.
 ROWS = 10_000
 FOLDS = 3
 
 
 def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, seed: int = 0) -> dict[str, float]:
-    """Cross-validated gradient boosting between as many real as synthetic records.
+    """Fit gradient boosting, cross-validated, to as many real as synthetic records.
 
-    Of many units it sees those that vary most in both sides together, and the sum of all. A function, since a classifier
-    does not add up over batches.
+    If there are many units, it sees those that vary most in both sides together, and the sum of all. This is a function,
+    since a classifier does not add up over batches.
 
     Args:
         real, synthetic: at least `FOLDS` records each; `ROWS` at most are looked at, chosen by the seed.
-        layout: of both.
-        seed: of rows, folds and classifier.
+        layout: layout of both.
+        seed: seed of rows, folds and classifier.
 
     Returns:
-        ``AUC``: 0.5 where they cannot be told apart, 1 where they always can; and ``detected``: ``2 max(AUC, 0.5) - 1``.
+        ``AUC``: 0.5 if they cannot be told apart, 1 if they always can; and ``detected``: ``2 max(AUC, 0.5) - 1``.
         An AUC below one half is no detection: cross-validation gives it where the same records occur in both sides.
 
     Raises:

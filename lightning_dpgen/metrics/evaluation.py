@@ -15,37 +15,34 @@ from lightning_dpgen.metrics import sections
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import subsample
 
-# Records of each side that are compared, at most.
+# The most records of each side that are compared.
 ROWS = 50_000
 COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
 ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
+_LABELS_AND_DETECTION = {TRAINING: sections.training_section, DETECTION: sections.detection_section}
 _SECTIONS = {
     "images": {
         PIXELS: sections.pixels_section,
         COLUMNS: sections.columns_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
     "table": {
         COLUMNS: sections.columns_section,
         ASSOCIATIONS: sections.associations_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
     "baskets": {
         ITEMS: sections.items_section,
         ASSOCIATIONS: sections.associations_section,
         QUERIES: sections.queries_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
     "series": {
         CURVES: sections.curves_section,
         COLUMNS: sections.columns_section,
         ASSOCIATIONS: sections.associations_section,
-        TRAINING: sections.training_section,
-        DETECTION: sections.detection_section,
+        **_LABELS_AND_DETECTION,
     },
 }
 KINDS = tuple(_SECTIONS)
@@ -53,17 +50,17 @@ KINDS = tuple(_SECTIONS)
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What came of an evaluation. Private: it is computed from real records.
+    """The results of an evaluation. Private: they are computed from real records.
 
     Args:
-        kind: of records.
-        scores: section, then score, then its value, of the synthetic records.
-        reference: the same of held-out real records in the place of synthetic ones, where that could be computed: what is
-            as good as can be expected.
-        notes: section, and why it was not computed.
-        rows: how many records of each side there were, and how many were looked at.
-        held_out: what the held-out records are.
-        figures: what the pictures of the private report show.
+        kind: kind of records.
+        scores: the values of synthetic records, by section and score.
+        reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
+            can be expected.
+        notes: the reason for each section that was not computed.
+        rows: the number of records of each side, and how many of them were looked at.
+        held_out: the origin of the held-out records, in words.
+        figures: the data of the pictures of the private report.
     """
 
     kind: str
@@ -75,7 +72,7 @@ class Evaluation:
     figures: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """All but the figures."""
+        """Return all but the figures."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
         return {name: getattr(self, name) for name in names}
 
@@ -95,14 +92,14 @@ def evaluate_encoded(
     """Compare synthetic with real records.
 
     Args:
-        real: what the generator has learned from; at most `ROWS` of each side are looked at, chosen by the seed.
-        synthetic: about as many of these as real ones make distances comparable.
-        layout: of all of them.
-        names: of the groups, in their order; None for numbers.
+        real: the records that the generator has learned from; at most `ROWS` of each side are used, chosen by the seed.
+        synthetic: synthetic records; about as many as real ones make distances comparable.
+        layout: layout of all of them.
+        names: names of the groups, in their order; None for numbers.
         kind: ``images``, ``table``, ``baskets`` or ``series``.
-        held_out: real records that the generator has not learned from; None to put a third of the real ones aside, which it
-            has.
-        seed: of what is drawn: rows, pairs, queries, classifiers.
+        held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
+            which it has learned.
+        seed: seed of all draws: rows, pairs, queries, classifiers.
         seconds: a section that would start later than this is skipped, and noted; None without a limit.
         progress: told the name of each section before it starts.
 
@@ -171,7 +168,7 @@ def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, sec
 
 
 def _put_aside(real: Encoded, seed: int) -> tuple[Encoded, Encoded]:
-    """Two thirds, and the third that stands for held-out records; none of fewer than three."""
+    """Split off a third that stands for held-out records: two thirds first; fewer than three records give none."""
     order = np.random.default_rng(seed).permutation(len(real))
     third = len(real) // 3
     return real[np.sort(order[third:])], real[np.sort(order[:third])]

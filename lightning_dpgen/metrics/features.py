@@ -1,4 +1,4 @@
-"""Encoded records as what scikit-learn's classifiers take."""
+"""Encoded records as inputs of scikit-learn's classifiers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import scipy.sparse
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import blocks
 
-# Units that trees look at, beyond which the ones that vary most stand for all.
+# The most units that trees look at; of more, the ones that vary most stand for all.
 MOST_UNITS = 100
-# Categories that histogram boosting has bins for.
+# The most categories that histogram boosting has bins for.
 MOST_CATEGORIES = 255
 
 
 def subsample(encoded: Encoded, most: int, seed: int) -> Encoded:
-    """At most so many of the records, in their order, chosen by a seed.
+    """Choose at most so many of the records by a seed, and keep their order.
 
     Example:
         >>> records = Encoded(np.zeros((9, 0), np.uint8), np.arange(9, dtype=np.uint8)[:, None])
@@ -28,7 +28,7 @@ def subsample(encoded: Encoded, most: int, seed: int) -> Encoded:
 
 
 def varying_units(sides: list[Encoded], most: int) -> np.ndarray:
-    """The units, ascending, that vary most in all records of all sides: at most so many.
+    """Return the units, ascending, that vary most in all records of all sides: at most so many.
 
     Example:
         >>> records = Encoded(np.array([[0, 0, 1], [0, 1, 1], [0, 0, 0]], np.uint8), np.zeros((3, 0), np.uint8))
@@ -47,9 +47,9 @@ def varying_units(sides: list[Encoded], most: int) -> np.ndarray:
 
 
 def ordinals(encoded: Encoded, layout: Layout, units: np.ndarray, groups: list[int]) -> np.ndarray:
-    """Some units, the sum of all of them, and the codes of some groups, as (N, columns) float32: what trees take.
+    """Write some units, the sum of all units and the codes of some groups as (N, columns) float32, for trees.
 
-    The sum is there where there are several units: a basket's size, a picture's ink, a day's load.
+    The sum is there if there are several units: a basket's size, a picture's ink, a day's load.
 
     Example:
         >>> records = Encoded(np.array([[1, 0, 1]], np.uint8), np.array([[4, 2]], np.uint8))
@@ -66,16 +66,16 @@ def ordinals(encoded: Encoded, layout: Layout, units: np.ndarray, groups: list[i
 
 
 def categorical(layout: Layout, columns: int, groups: list[int]) -> list[bool]:
-    """Which of the columns of `ordinals` are categories with few enough choices for bins of their own."""
+    """Mark the columns of `ordinals` that are categories with few enough choices for bins of their own."""
     few = [layout.groups[group] <= MOST_CATEGORIES for group in groups]
     return [False] * (columns - len(groups)) + few
 
 
 def one_hot(encoded: Encoded, layout: Layout, groups: list[int]) -> np.ndarray | scipy.sparse.csr_array:
-    """All units in [0, 1], then the choices of some groups as 0 and 1: what linear classifiers take.
+    """Write all units in [0, 1], then the choices of some groups as 0 and 1, for linear classifiers.
 
     Returns:
-        (N, width) float32; a CSR matrix where most of it is zeros.
+        (N, width) float32; a CSR matrix if most of it is zeros.
 
     Example:
         >>> records = Encoded(np.array([[51]], np.uint8), np.array([[1, 0]], np.uint8))

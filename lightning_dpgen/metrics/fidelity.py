@@ -1,4 +1,4 @@
-"""A public figure of how close synthetic records are: measured on the real ones with noise, from a share of the budget."""
+"""A public figure of the closeness of synthetic records: measured on real ones with noise, from a share of the budget."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _AT_ONCE, _GRID = 1 << 11, Grid(2.0**-12, bits=12)
 
 
 def fidelity_stage(layout: Layout, n: int, share: float) -> StageSpec:
-    """The access that buys the figure: one look at `n` declared records, for a share of the budget's mu^2."""
+    """Plan the access that buys the figure: one look at `n` declared records, for a share of the budget's mu^2."""
     answers = {} if layout.label is None else {"answers": _ANSWERS}
     weights = {"records": _RECORDS, **answers}
     return StageSpec(FIDELITY, weights | {"means": 1.0 - sum(weights.values())}, 1, max_noise=n, share=share)
 
 
 def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, radius: float) -> dict[str, float]:
-    """What a reader of the synthetic records would like to know of the real ones, and how much of it is noise.
+    """Measure how close the synthetic records are to the real ones, and how much of that is noise.
 
     Args:
-        account: its plan holds `fidelity_stage`.
+        account: the account whose plan holds `fidelity_stage`.
         real: the private records.
         synthetic: records of the released model, public.
-        radius: to which a record's numbers are shortened, on both sides.
+        radius: the length to which a record's numbers are shortened, on both sides.
 
     Returns:
-        ``records, with noise``: how many took part, which all of it is divided by; ``distance of a column, mean`` (total
-        variation between shares of values; of units, mean absolute difference of means) and what of it noise alone would
-        make, on average; and with a label ``accuracy on real records, trained on synthetic`` of a logistic regression, and
+        ``records, with noise``: how many took part, by which all sums are divided; ``distance of a column, mean`` (total
+        variation between shares of values; for units, mean absolute difference of means) and what noise alone would make
+        of it on average; and with a label ``accuracy on real records, trained on synthetic`` of a logistic regression, and
         the standard deviation of its noise. All of it public.
 
     Guarantee:
@@ -53,7 +53,7 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
     """
     layout, synthetic = real.schema.layout, synthetic[:ROWS]
     expected = _sums(Records(real.schema, synthetic), radius)[0] / max(len(synthetic), 1)
-    # All that takes long is done before the access, which an interrupt would lose.
+    # Slow work is done before the access, which an interrupt would lose.
     sums, right = _sums(real, radius), None if layout.label is None else _right_answers(real, synthetic, layout)
     total = torch.tensor([float(len(real))], dtype=torch.float64)
     with account.open(FIDELITY) as access:
@@ -62,7 +62,7 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
         if right is not None:
             share = min(max(float(gaussian(access, "answers", right, sensitivity=1.0)) / n, 0.0), 1.0)
     of_one = {name: multiplier * access.max_rows / n for name, multiplier in access.access.multipliers.items()}
-    # Shares beyond what there can be are noise. That of n counts in proportion to what is divided by it.
+    # Impossible shares are noise. The noise of n counts in proportion to what is divided by it.
     differences = ((noisy / n).clamp(0.0, 1.0) - expected).abs()
     by_noise = torch.hypot(torch.full_like(expected, of_one["means"] * radius), expected * of_one["records"])
     found = {
@@ -77,7 +77,7 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
 
 
 def merit(figure: dict[str, float]) -> float:
-    """How good a release is by what `measure_fidelity` has found: the accuracy where there is a label, else the closeness.
+    """Rate a release by the figure of `measure_fidelity`: the accuracy if there is a label, else the closeness.
 
     Example:
         >>> merit({"distance of a column, mean": 0.25})
@@ -92,15 +92,15 @@ def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:
 
 
 def _sums(records: Records, radius: float) -> torch.Tensor:
-    """(1, width) of all records, each shortened to the radius."""
+    """Sum all records, each shortened to the radius: (1, width)."""
     return clipped_sums(records, radius, torch.zeros(len(records), dtype=torch.int64), 1)
 
 
 def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> torch.Tensor:
-    """(1,) how many real records a classifier that has seen synthetic ones alone tells the label of.
+    """Count (1,) the real records whose label is told by a classifier that has seen synthetic ones alone.
 
-    A record is a row of whole numbers, of which its answer is an exact function. A product in floating point rounds a row
-    by how many rows there are, so that one more record could change the answers for all that lie between two labels.
+    A record is a row of whole numbers, and its answer is an exact function of these. A product in floating point rounds a
+    row by how many rows there are, so one more record could change the answers for all that lie between two labels.
     """
     classifier, grid = label_classifier(synthetic, layout), Grid.of(real, _GRID)
     highest, right = Highest(classifier.weights, classifier.offsets / grid.unit), 0

@@ -1,4 +1,4 @@
-"""Labels: how their shares differ, and whether a classifier can be trained on synthetic records."""
+"""Labels: the difference of their shares, and the accuracy of a classifier trained on synthetic records."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TrainOnSynthetic(Metric):
         getattr(self, f"{side}_y").append(y)
 
     def compute(self) -> Tensor:
-        """The accuracy; where the training labels are all equal, that of always answering this label."""
+        """Return the accuracy; if the training labels are all equal, that of always answering this label."""
         x, y = dim_zero_cat(self.train_x).numpy(), dim_zero_cat(self.train_y).numpy()
         test_x, test_y = dim_zero_cat(self.test_x).numpy(), dim_zero_cat(self.test_y).numpy()
         if (y == y[0]).all():

@@ -1,4 +1,4 @@
-"""Marginals: how the shares of values of one column, and of pairs of values of two columns, differ."""
+"""Marginals: differences of the shares of values of one column, and of pairs of values of two columns."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class MarginalDistance(Metric):
     A column is a unit (in ten equal bins of [0, 1], or 0 and 1) or a group of the layout.
 
     Args:
-        layout: of the records.
-        most_pairs: beyond which a choice of pairs stands for all.
-        seed: of that choice; public.
+        layout: the records' layout.
+        most_pairs: number of pairs beyond which a choice of pairs stands for all.
+        seed: seed of that choice; public.
 
     Attributes:
         pairs: (pairs, 2) the columns of each pair, units from 0, then groups.
-        sizes: (columns,) how many values each has.
+        sizes: (columns,) the number of values of each.
 
     Example:
         >>> metric = MarginalDistance(Layout(units=0, groups=(2, 2)))
@@ -75,7 +75,7 @@ class MarginalDistance(Metric):
         self.records[side] += len(encoded)
 
     def shares(self) -> list[Tensor]:
-        """Of each column, the share of each value: (2, values), synthetic first.
+        """Return for each column the shares of its values, (2, values), synthetic first.
 
         Raises:
             ValueError: where one side has no record.
@@ -83,7 +83,7 @@ class MarginalDistance(Metric):
         return list(torch.split(self._shares(self.one_way), self.sizes.tolist(), dim=1))
 
     def distances(self) -> dict[str, Tensor]:
-        """``one_way`` (columns,) and ``two_way`` (pairs,), each in [0, 1].
+        """Return the distances ``one_way`` (columns,) and ``two_way`` (pairs,), each in [0, 1].
 
         Raises:
             ValueError: where one side has no record.
@@ -94,7 +94,7 @@ class MarginalDistance(Metric):
         }
 
     def compute(self) -> dict[str, Tensor]:
-        """The mean and the worst of `distances`, of each kind of which there are any."""
+        """Return the mean and the worst of `distances`, for each kind that is not empty."""
         return mean_and_worst(self.distances())
 
     def _shares(self, counts: Tensor) -> Tensor:
@@ -104,14 +104,14 @@ class MarginalDistance(Metric):
 
 
 def _halved(shares: Tensor, sizes: np.ndarray) -> Tensor:
-    """Half the absolute differences, summed over each table."""
+    """Sum half the absolute differences over each table."""
     owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(shares.device)
     differences = 0.5 * (shares[0] - shares[1]).abs()
     return torch.zeros(len(sizes), dtype=torch.float64, device=shares.device).index_add_(0, owners, differences)
 
 
 def mean_and_worst(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The mean and the largest of each tensor, unless it is empty.
+    """Return the mean and the largest number of each tensor that is not empty.
 
     Example:
         >>> mean_and_worst({"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(0)})

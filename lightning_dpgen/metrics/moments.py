@@ -40,7 +40,7 @@ class MomentDistance(Metric):
         getattr(self, f"{side}_square").add_(rows.T @ rows)
 
     def compute(self) -> dict[str, Tensor]:
-        """``means`` and ``covariances``, in the units of the records and their squares."""
+        """Return ``means`` and ``covariances``, in the units of the records and their squares."""
         sides = []
         for side in ("real", "synthetic"):
             count = getattr(self, f"{side}_count")

@@ -1,4 +1,4 @@
-"""How near synthetic records are to their nearest real one: what is copied, and what is far from all."""
+"""The distance of synthetic records to their nearest real one: copies, and records that are far from all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-# Numbers that are held at a time, and real records of which the nearest is found.
+# Numbers that are held at a time, and the real records among which the nearest is found exactly.
 _AT_ONCE, _CANDIDATES = 1 << 24, 4
 
 
@@ -18,7 +18,7 @@ class NearestNeighbourDistance(Metric):
     them as held-out real records are; one that is much farther makes what the data do not have.
 
     Args:
-        width: how many numbers a record is.
+        width: number of numbers of a record.
 
     Example:
         >>> metric = NearestNeighbourDistance(2)
@@ -48,7 +48,7 @@ class NearestNeighbourDistance(Metric):
         (self.real if real else self.synthetic).append(records.to(torch.float32))
 
     def distances(self) -> Tensor:
-        """(n,) of each synthetic record.
+        """Return the distance (n,) of each synthetic record.
 
         Raises:
             ValueError: where one side has no record.
@@ -57,8 +57,8 @@ class NearestNeighbourDistance(Metric):
         real, synthetic = sides
         if not len(real) or not len(synthetic):
             raise ValueError("nearest neighbours of no records: expected at least one on each side")
-        # Squares of lengths cancel, less of them about the mean and in 64 bits; of the few that look nearest the
-        # differences decide.
+        # Squares of lengths cancel, less so about the mean and in 64 bits; the differences decide among the few that look
+        # nearest.
         centre = real.mean(dim=0, dtype=torch.float64)
         about = real - centre
         lengths, found = about.square().sum(dim=1), []
@@ -69,7 +69,7 @@ class NearestNeighbourDistance(Metric):
         return torch.cat(found)
 
     def compute(self) -> dict[str, Tensor]:
-        """``mean`` and ``median`` of the distances, and the share of ``copies``, at distance 0."""
+        """Return ``mean`` and ``median`` of the distances, and the share of ``copies``, at distance 0."""
         found = self.distances()
         median = torch.from_numpy(np.median(found.cpu().numpy(), keepdims=True))[0]
         return {"mean": found.mean(), "median": median, "copies": (found == 0).float().mean()}

@@ -1,24 +1,24 @@
-"""How many baskets hold all, or any, of the items of each of many queries: exactly, 64 baskets or queries to a word."""
+"""Exact counts of baskets that hold all, or any, of the items of each of many queries, 64 baskets or queries to a word."""
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
 
-# Baskets that are taken at a time, and cells of (items asked for, baskets) beyond which they are fewer: what is computed
-# of them stays in the processor's cache.
+# Baskets that are taken at a time, fewer if they would have more cells of (items asked for, baskets) than this: so the
+# work stays in the processor's cache.
 _MOST_ROWS, _CELLS, _WORD = 1 << 12, 1 << 24, 64
 
 
 class QueryCounts:
-    """Counting queries, prepared once and asked of as many baskets as one likes.
+    """Counting queries, prepared once for any number of baskets.
 
-    A query asks for ANY of its items: each item is a row of bits, one a query that names it, and those of a basket's items
-    are joined. It asks for ALL: each item is a row of bits, one a basket that holds it, and those of a query's items are
-    cut; hardly any query has a basket left after three items.
+    For ANY, each item is a row of bits, one for each query that names it, and the rows of a basket's items are joined. For
+    ALL, each item is a row of bits, one for each basket that holds it, and the rows of a query's items are intersected;
+    hardly any query has a basket left after three items.
 
     Args:
-        queries: (Q, items) CSR, an item is asked for where it is not 0; at least one in each row.
+        queries: (Q, items) CSR, not 0 for items that are asked for; at least one in each row.
 
     Example:
         >>> counts = QueryCounts(scipy.sparse.csr_array(np.array([[1, 1, 0], [0, 0, 1]])))
@@ -31,7 +31,7 @@ class QueryCounts:
         queries.sum_duplicates()
         self.count, self.items = queries.shape
         asked, columns = np.unique(queries.indices, return_inverse=True)
-        # Where each item is among those that are asked for at all.
+        # The place of each item among those that are asked for.
         self._column = np.full(self.items, -1)
         self._column[asked] = np.arange(len(asked))
         self._asked, self._starts, self._lengths = columns, queries.indptr[:-1], np.diff(queries.indptr)
@@ -40,7 +40,7 @@ class QueryCounts:
         self._named = _packed(named)
 
     def of(self, baskets: np.ndarray | scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
-        """How many of the baskets (N, items), dense or CSR, hold ALL and ANY of each query's items: (Q,) int64 each."""
+        """Count the baskets (N, items), dense or CSR, that hold ALL and ANY of each query's items: (Q,) int64 each."""
         all_of, any_of = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
         step = max(_WORD, min(_MOST_ROWS, _CELLS // len(self._named)))
         for start in range(0, baskets.shape[0], step):
@@ -88,12 +88,12 @@ def _words(bits: int) -> int:
 
 
 def _packed(bits: np.ndarray) -> np.ndarray:
-    """(n, 64 w) truth values as (n, w) words."""
+    """Pack truth values (n, 64 w) into words (n, w)."""
     return np.packbits(bits, axis=1).view(np.uint64)
 
 
 def _column_sums(bits: np.ndarray) -> np.ndarray:
-    """(64 w,) how many of (rows, w) words have each bit; rows are a power of two.
+    """Count (64 w,) the words (rows, w) that have each bit; rows are a power of two.
 
     Halves are added, again and again, as binary numbers whose digits lie in one array each.
     """

@@ -1,4 +1,4 @@
-"""The sections of an evaluation, each a few scores, and what their pictures show."""
+"""The sections of an evaluation, each a few scores and the data of their pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lightning_dpgen.metrics.moments import MomentDistance
 from lightning_dpgen.metrics.series import SeriesDistance
 from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
 
-# Items whose associations are compared: of others, too few baskets hold two.
+# Items whose associations are compared: too few baskets hold two of the others.
 COMMON_ITEMS = 200
 # Sets of queries whose lengths go up to a fifth, two fifths, ... of the largest basket, as in the DPGM paper.
 QUERY_SETS = 5
@@ -33,15 +33,15 @@ _AT_ONCE = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """What is compared. Private.
+    """The records that are compared. Private.
 
     Args:
-        kind: of records.
-        layout: of all three.
-        names: of the groups.
+        kind: kind of records.
+        layout: layout of all three.
+        names: names of the groups.
         real, synthetic: at least one record each.
         held_out: real records that nothing was learned from; None without any.
-        seed: of whatever is drawn.
+        seed: seed of all draws.
     """
 
     kind: str
@@ -58,9 +58,9 @@ class Section:
     """Scores by their names, of the synthetic records and of the held-out real ones in their place; private.
 
     Args:
-        scores: of the synthetic records.
-        reference: the same, where real records took the place of synthetic ones: as good as can be expected.
-        figures: what pictures show, by their names.
+        scores: the scores of the synthetic records.
+        reference: the same with real records in the place of synthetic ones: as good as can be expected.
+        figures: the data of pictures, by their names.
     """
 
     scores: dict[str, float]
@@ -69,7 +69,7 @@ class Section:
 
 
 def columns_section(sides: Sides) -> Section | str:
-    """One-way and two-way marginals."""
+    """Compare one-way and two-way marginals."""
     if not sides.layout.units + len(sides.layout.groups):
         return "the records have no columns"
     metrics = _compared(MarginalDistance(sides.layout, seed=sides.seed), sides)
@@ -99,7 +99,7 @@ def columns_section(sides: Sides) -> Section | str:
 
 
 def associations_section(sides: Sides) -> Section | str:
-    """Cramer's V between groups; correlations between units."""
+    """Compare Cramer's V between groups, and correlations between units."""
     layout, narrowed = sides.layout, sides
     if layout.units < 2 and len(layout.groups) < 2:
         return "the records have no two columns to be associated"
@@ -119,7 +119,7 @@ def associations_section(sides: Sides) -> Section | str:
 
 
 def pixels_section(sides: Sides) -> Section | str:
-    """Means and covariances of units, and the shares of labels."""
+    """Compare means and covariances of units, and the shares of labels."""
     scale = sides.layout.levels or 1
 
     def update(metric: Metric, encoded: Encoded, real: bool) -> None:
@@ -147,7 +147,7 @@ def pixels_section(sides: Sides) -> Section | str:
 
 
 def items_section(sides: Sides) -> Section:
-    """How often items are bought, and how many at a time."""
+    """Compare how often items are bought, and how many at a time."""
     metrics = _compared(BasketDistance(sides.layout.units), sides, _update_units)
     shares = metrics[0].shares()
     figures = {name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in shares.items()}
@@ -156,7 +156,7 @@ def items_section(sides: Sides) -> Section:
 
 
 def queries_section(sides: Sides) -> Section | str:
-    """Counting queries: five sets of random items, and items that were taken together."""
+    """Ask counting queries: five sets of random items, and items that were taken together."""
     baskets = sides.real.units
     largest = int(np.asarray((baskets != 0).sum(axis=1)).max(initial=0))
     if not largest:
@@ -214,7 +214,7 @@ def training_section(sides: Sides) -> Section | str:
 
 
 def detection_section(sides: Sides) -> Section | str:
-    """How well a classifier tells real from synthetic records."""
+    """Ask a classifier to tell real from synthetic records."""
     if min(len(sides.real), len(sides.synthetic)) < FOLDS:
         return f"there are fewer than {FOLDS} records on one side"
     found = [detection(sides.real, sides.synthetic, sides.layout, seed=sides.seed)]
@@ -232,7 +232,7 @@ def _update_units(metric: Metric, encoded: Encoded, real: bool) -> None:
 
 
 def _compared(metric: Metric, sides: Sides, update: Callable = _update_whole) -> list[Metric]:
-    """Real against synthetic, and against held-out ones where there are any."""
+    """Compare real with synthetic records, and with held-out ones if there are any."""
     update(metric, sides.real, True)
     others = [sides.synthetic] + ([] if sides.held_out is None else [sides.held_out])
     metrics = [metric, copy.deepcopy(metric)][: len(others)]
@@ -242,7 +242,7 @@ def _compared(metric: Metric, sides: Sides, update: Callable = _update_whole) ->
 
 
 def _section(found: list[dict[str, float]], figures: dict[str, Any]) -> Section:
-    """Of the scores of synthetic records, and of those of held-out ones where there are any."""
+    """Make a section of the scores of synthetic records, and of held-out ones if there are any."""
     return Section(found[0], found[1] if len(found) > 1 else {}, figures)
 
 

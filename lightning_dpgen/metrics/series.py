@@ -1,4 +1,4 @@
-"""Series of readings: their mean curve and spread, how readings hang together in time, and the shape of a day."""
+"""Series of readings: their mean curve and spread, their correlation in time, and the shape of a day."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CONSTANT = 1e-12
 
 
 class SeriesDistance(Metric):
-    """How curves of real and synthetic series, readings in [0, 1] in the order of time, differ.
+    """Differences of curves of real and synthetic series, readings in [0, 1] in the order of time.
 
     Args:
-        readings: T, how many a series has.
+        readings: T, the number of readings of a series.
 
     Example:
         >>> metric = SeriesDistance(4)
@@ -55,7 +55,7 @@ class SeriesDistance(Metric):
         self.records[int(real)] += len(values)
 
     def curves(self) -> dict[str, Tensor]:
-        """The curves that are compared, synthetic first.
+        """Return the curves that are compared, synthetic first.
 
         ``mean``, ``spread`` (standard deviation over records) and ``shape`` (the mean share of a series' sum that each
         reading is), each (2, T); ``autocorrelation`` (2, T // 2), the mean over records of that at lags 1, 2, ...
@@ -71,7 +71,7 @@ class SeriesDistance(Metric):
         return {"mean": mean, "spread": spread, "autocorrelation": self.lagged / count, "shape": self.shapes / count}
 
     def compute(self) -> dict[str, Tensor]:
-        """Root mean squared differences of ``mean``, ``spread`` and ``autocorrelation``; total variation of ``shape``."""
+        """Return rms differences of ``mean``, ``spread`` and ``autocorrelation``; total variation of ``shape``."""
         found = {}
         for name, (synthetic, real) in self.curves().items():
             difference = synthetic - real
@@ -81,14 +81,14 @@ class SeriesDistance(Metric):
 
 
 def _shapes(values: np.ndarray) -> np.ndarray:
-    """Each series over its sum; that of a series of zeros is flat."""
+    """Divide each series by its sum; the shape of a series of zeros is flat."""
     sums = values.sum(axis=1, keepdims=True)
     flat = np.full(values.shape, 1.0 / max(1, values.shape[1]))
     return np.divide(values, sums, out=flat, where=sums > 0.0)
 
 
 def autocorrelations(values: np.ndarray, lags: int) -> np.ndarray:
-    """(N, lags): of each series, the biased estimate at lags 1 to `lags`; 0 where a series is constant.
+    """Estimate autocorrelations (N, lags) of each series at lags 1 to `lags`, with bias; 0 if a series is constant.
 
     Example:
         >>> autocorrelations(np.array([[0.0, 1.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5]]), 2).round(2).tolist()

@@ -1,4 +1,4 @@
-"""Train on synthetic records, test on real ones: whether classifiers learn the label from what is released."""
+"""Train on synthetic records, test on real ones: can classifiers learn the label from a release?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import categorical, one_hot, ordinals, subsample, varying_units
 
-# Records that a classifier is trained on, and tested on, at most.
+# The most records that a classifier is trained on, and tested on.
 ROWS = 20_000
 CLASSIFIERS = ("logistic regression", "random forest", "gradient boosting")
 # Units that trees look at: every pixel of small pictures; of more, those that vary most.
@@ -29,22 +29,22 @@ _MOST_PIXELS = 1_000
 def train_on_synthetic(
     train: Encoded, test: Encoded, layout: Layout, *, classifiers: Sequence[str] = CLASSIFIERS, seed: int = 0
 ) -> dict[str, float]:
-    """How well classifiers that are trained on some records tell the labels of others.
+    """Score how well classifiers trained on some records tell the labels of others.
 
     Logistic regression sees groups as one-hot, random forest as ordinals, histogram gradient boosting as categories. A
     classifier's accuracy does not add up over batches, so this is a function, of all records at once.
 
     Args:
         train: the records that are learned from; at most `ROWS` of them, chosen by the seed.
-        test: real ones that nothing was learned from; as many at most.
-        layout: of both, with a label.
+        test: real ones that nothing was learned from; at most as many.
+        layout: layout of both, with a label.
         classifiers: some of `CLASSIFIERS`.
-        seed: of rows and classifiers.
+        seed: seed of rows and classifiers.
 
     Returns:
-        ``<classifier>, accuracy`` in [0, 1]; of two labels also ``<classifier>, AUC``, where both occur in the test; and
-        ``commonest label, accuracy``, what always answering the commonest label of training gets. Where only one label
-        was trained on, every classifier answers it.
+        ``<classifier>, accuracy`` in [0, 1]; for two labels also ``<classifier>, AUC``, if both occur in the test; and
+        ``commonest label, accuracy``, that of always answering the commonest label of training. If only one label was
+        trained on, every classifier answers it.
 
     Raises:
         ValueError: without a label, or without a record to train on or to test.
@@ -83,11 +83,11 @@ def train_on_synthetic(
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """A public classifier: of the labels, a record has the one with the largest score ``x.w + b``, the first of several.
+    """A public classifier: it answers the label with the largest score ``x.w + b``, the first of several.
 
     Args:
         labels: (c,) int64.
-        weights: (c, width) w, of the numbers of a record as a layout writes them out; 0 for its label.
+        weights: (c, width) w, for the numbers of a record as a layout writes them out; 0 for its label.
         offsets: (c,) b.
     """
 
@@ -97,11 +97,11 @@ class LinearClassifier:
 
 
 def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
-    """Logistic regression of the label; where only one label is known, that one for all records.
+    """Fit a logistic regression of the label; if only one label is known, the answer for all records.
 
     Args:
-        train: what it learns from, at least one record.
-        layout: with a label.
+        train: the records that it learns from, at least one.
+        layout: a layout with a label.
     """
     groups = [group for group in range(len(layout.groups)) if group != layout.label]
     y = train.codes[:, layout.label]
@@ -113,7 +113,7 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
         fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
     found, offsets = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
     if len(found) == 1:
-        # Of two labels only the second one has a score.
+        # With two labels only the second one has a score.
         found, offsets = torch.cat([torch.zeros_like(found), found]), torch.cat([torch.zeros_like(offsets), offsets])
     seen = torch.ones(layout.width, dtype=torch.bool)
     seen[layout.labels] = False
@@ -123,7 +123,7 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
 
 
 def _chances(name, train, y, test, layout, units, groups, seed) -> np.ndarray:
-    """(tested, labels that were trained on): how likely each is."""
+    """Return how likely each label is: (tested, labels that were trained on)."""
     if name == "logistic regression":
         x, asked = one_hot(train, layout, groups), one_hot(test, layout, groups)
     else:

@@ -1,1 +1,1 @@
-"""What may leave: the bundle, its certificate, verification, sampling, the report."""
+"""Everything that may leave: the bundle, its certificate, verification, sampling, the report."""

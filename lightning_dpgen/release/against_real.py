@@ -1,4 +1,4 @@
-"""A release compared with real records. What comes of it is private, and is written beside the release, never into it."""
+"""A release compared with real records. The result is private, and is written beside the release, never into it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def evaluate(
 
     Args:
         release: the release, or its folder.
-        records: what it was made from: `Records`, or an `Encoded` of the release's schema; where that describes a table,
-            a DataFrame, a table of Arrow or the path of a file, too.
+        records: the records that it was made from: `Records`, or an `Encoded` of the release's schema; for a table also a
+            DataFrame, a table of Arrow or the path of a file.
         held_out: records that it was not made from, likewise; None to put a third of `records` aside.
-        rows: synthetic records to draw; None for as many as there are real ones, at most as many as are looked at.
+        rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.
         seconds: parts that would start later than this are left out and noted; None without a limit.
-        seed: of the synthetic records, and of what the evaluation draws.
-        person, max_rows: of a table: the column that says whose a row is, and how many rows of a person are looked at.
-        outside: of a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
+        seed: seed of the synthetic records, and of what the evaluation draws.
+        person, max_rows: for a table: the column that names the person of a row, and the rows of a person that are used.
+        outside: for a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
         progress: told each part before it starts.
 
     Raises:
@@ -103,10 +103,10 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
 
     Args:
         folder: a private one, made if it is not there; its owner alone may read it from then on.
-        evaluation: of records of the schema.
-        schema: of the release.
-        data: what the real records are.
-        facts: of the release, such as its epsilon.
+        evaluation: an evaluation of records of the schema.
+        schema: schema of the release.
+        data: the real records, in words.
+        facts: facts about the release, such as its epsilon.
 
     Raises:
         OSError: if it cannot be written.
@@ -127,7 +127,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
         told = {"warning": BANNER, "data": data, **facts, **evaluation.as_json()}
         with open(text, "w", encoding="utf-8", opener=owner_only) as file:
             file.write(json.dumps(told, indent=2) + "\n")
-        # Both are those of one evaluation, or of the one before.
+        # Both belong to one evaluation: this one, or the one before.
         os.replace(page, folder / REPORT)
         os.replace(text, folder / EVALUATION)
         sync_folder(folder)

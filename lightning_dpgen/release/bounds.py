@@ -1,6 +1,6 @@
-"""How long the lists of a certificate may be, found before any of them is looked at closely.
+"""Bounds of the lists of a certificate and of the files of a release, checked before any is looked at closely.
 
-No release of this program has more: each bound says where it is kept when a release is made.
+No release of this program exceeds them: each bound says where it is kept when a release is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_NAME = 128
 # Bytes of all files together, of which a hash takes ten seconds on a slow machine, and numbers in the tensors:
 # `check_written` and `check_numbers` refuse more.
 MOST_BYTES_IN_ALL, MOST_NUMBERS = 5 << 29, 1 << 29
-# For a table of synthetic records, in which each number of a picture has a column.
+# Columns of a table of synthetic records, in which each number of a picture has a column.
 MOST_COLUMNS = 1 << 20
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
@@ -34,7 +34,7 @@ def too_long(certificate: dict[str, Any]) -> str | None:
         if isinstance(value, dict | list) and len(value) > most:
             return f"{name}: {len(value):,} entries, expected at most {most:,}"
     released = certificate.get("released")
-    # Before they are compared with each other: what is large and no text takes long to compare.
+    # Checked before they are compared with each other: large values that are no text take long to compare.
     for name in released if isinstance(released, list) else ():
         if not isinstance(name, str) or len(name) > _LONGEST_NAME:
             return f"released: {str(name)[:40]!r}: expected names of at most {_LONGEST_NAME} characters"
@@ -108,7 +108,7 @@ def check_rows(rows: int, each: int) -> None:
     """Refuse more rows than fit a release that others can read, before anything is spent on them.
 
     Args:
-        rows: of synthetic records.
+        rows: number of synthetic records.
         each: bytes that one takes, unpacked.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Writing a release: complete, or not at all."""
+"""Functions that write a release: complete, or not at all."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 
 
 class Content(Protocol):
-    """What is released. Everything in it is a function of what an account paid for, and of public settings."""
+    """The content of a release. All of it is a function of what an account paid for, and of public settings."""
 
     released: tuple[str, ...]
 
     def write(self, folder: Path, *, private: bool) -> None:
-        """Write the files named in `released`; those of a run that protects nobody carry a mark (`release.mark`)."""
+        """Write the files named in `released`; those of a run that is not private carry a mark (`release.mark`)."""
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
-        """Write report and card, which show the certificate and what `write` has written."""
+        """Write report and card, which show the certificate and the files of `write`."""
 
 
 def release_from(
     content: Content, account: Account, folder: str | Path, *, data: str, n: int, unit: str | None, declared: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write a release of what somebody else's program has learned on an account; gives its certificate.
+    """Write a release of what any program has learned on an account, and return its certificate.
 
     Args:
-        content: what is released.
-        account: that all of it was paid from. Nothing can be drawn from it any more.
-        folder: must not exist; it appears complete, or not at all.
-        data: what the records are, in words.
+        content: the content of the release.
+        account: the account that has paid for all of it. Nothing can be drawn from it any more.
+        folder: a folder that does not exist; it appears complete, or not at all.
+        data: the records, in words.
         n: their declared number.
-        unit: whose presence is protected; None says a person where the plan is about persons with several records, else
-            one record.
-        declared: what else the certificate assumes to be public.
+        unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
+            else one record.
+        declared: everything else that the certificate assumes to be public.
 
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for `declared` that says what is said already or that JSON does not hold, empty words, or an n that
-            is no whole number from 1.
+        ValueError: for `declared` that repeats an argument or cannot be JSON, empty words, or an n that is no whole number
+            from 1.
     """
     folder = Path(folder)
     check_sizes(n=n)
     if said := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
-        raise ValueError(f"declared: holds {said}, of which arguments and the account's plan speak; leave them out")
+        raise ValueError(f"declared: holds {said}, which arguments and the account's plan state already; leave them out")
     for name, words in {"data": data, "unit": unit}.items():
         if words is not None and not (isinstance(words, str) and words.strip()):
             raise ValueError(f"{name}={words!r}: expected words")
@@ -62,7 +62,9 @@ def release_from(
     try:
         check_declared(declared)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"declared: {error}; expected what JSON holds, since it stands in the certificate") from None
+        raise ValueError(
+            f"declared: {error}; expected values that JSON can hold, since they stand in the certificate"
+        ) from None
     if folder.exists():
         raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
     if not account.ledger.accesses:
@@ -72,13 +74,13 @@ def release_from(
         unit = "one person" if per_person else "one record"
     account.ledger.close()
     make_folder(folder.parent)
-    # A name of its own: what stands there may be somebody else's.
+    # A random name, since the folder of another process may stand there.
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     everything = {"data": data, "n": n, **per_person, **declared}
     try:
         return write_release(folder, staging, content, account, unit=unit, declared=everything)
     finally:
-        # Of a release that was not completed; it can be asked for again.
+        # An incomplete release is removed; it can be asked for again.
         shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -92,16 +94,16 @@ def write_release(
     declared: dict[str, Any],
     selection: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write a release into `staging` and rename it to `folder`; gives its certificate.
+    """Write a release into `staging`, rename it to `folder` and return its certificate.
 
     Args:
-        folder: must not exist.
-        staging: a folder beside it that must not exist, on the same file system.
-        content: what is released.
+        folder: a folder that does not exist.
+        staging: a folder beside it that does not exist, on the same file system.
+        content: the content of the release.
         account: the run's account, settled.
-        unit: whose presence is protected.
+        unit: the unit whose presence is protected.
         declared: all that is assumed public.
-        selection: of the best of several trials, how it was chosen among which settings, and what was; see `Candidates`.
+        selection: for the best of several trials, its law, the settings and the choice; see `Candidates`.
     """
     staging.mkdir(mode=FOLDER)
     content.write(staging, private=account.private)

@@ -1,4 +1,4 @@
-"""The certificate ``privacy.json``: what is claimed, and the event tree from which anyone can recompute it."""
+"""The certificate ``privacy.json``: the claims, and the event tree from which anyone can recompute them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
-# Names of what was found that the statement gives.
+# Names of found parts that the statement lists.
 _MOST_FOUND = 20
 SELECTION = "none by this software: one run, and nothing was chosen among several with the records"
 STUDY_UNKNOWN = "unknown"
@@ -54,12 +54,12 @@ class NotARelease(ValueError):
 
 
 def canonical(value: Any) -> bytes:
-    """The one JSON text of a value that digests are taken of: sorted keys, no spaces, UTF-8, no NaN."""
+    """Return the one JSON text of a value for digests: sorted keys, no spaces, UTF-8, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def digest(certificate: dict[str, Any]) -> str:
-    """sha256 of the canonical certificate without its own digest."""
+    """Return the sha256 of the canonical certificate without its own digest."""
     return hashlib.sha256(canonical({k: v for k, v in certificate.items() if k != "digest"})).hexdigest()
 
 
@@ -72,18 +72,18 @@ def make_certificate(
     folder: Path,
     selection: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The certificate of a run whose other files are complete in `folder`.
+    """Make the certificate of a run whose other files are complete in `folder`.
 
     Epsilon is the larger of plan and ledger, rounded up. Numbers that are not finite (a run that is not private) are
     written as null.
 
     Args:
         account: the settled account of the run.
-        unit: whose presence is protected, in words.
+        unit: the unit whose presence is protected, in words.
         declared: everything that is assumed public.
         released: names of the files that are functions of the records.
-        folder: holds every file but the certificate.
-        selection: the law and mean of the number of trials, score, space and what was chosen; None for one run.
+        folder: the folder of every file but the certificate.
+        selection: the law and mean of the number of trials, score, space and choice; None for one run.
     """
     plan = account.plan
     event, spending = account.certified()
@@ -139,10 +139,10 @@ def _replaceable(reference: Reference | None) -> bool:
 
 
 def alone(stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str) -> list[float]:
-    """Epsilon of each stage by itself, at the interval of the whole.
+    """Compute epsilon of each stage by itself, at the interval of the whole.
 
-    Stages that a reference stands for are no part of the whole, and may be too dear at its interval: the finest one answers
-    at which accounts of all stages are not, taken together.
+    Stages that a reference stands for are no part of the whole, and may be too dear at its interval: then the finest one
+    is used at which accounts of all stages together are affordable.
     """
     together = composed(list(stages))
     if interval is not None:
@@ -160,12 +160,12 @@ def also(
     relation: str,
     replaceable: bool = True,
 ) -> dict[str, Any]:
-    """The same event, said in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
+    """State the same event in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
-    `replace_one_epsilon` is null where no sound account is known, or the event holds a reference that is not for it
-    (`replaceable`). `gaussian_mu` belongs to the one Gaussian that is exactly
-    (epsilon, delta)-private; the event itself may lie above that Gaussian at another delta. At delta = 0 there is neither
-    such a Gaussian nor a curve, and a replaced record is one removed and one added.
+    `replace_one_epsilon` is null if no sound account is known, or if the event holds a reference that does not cover it
+    (`replaceable`). `gaussian_mu` belongs to the one Gaussian that is exactly (epsilon, delta)-private; the event itself
+    may lie above that Gaussian at another delta. At delta = 0 there is neither such a Gaussian nor a curve, and a replaced
+    record is one removed and one added.
     """
     if delta == 0.0:
         replaced = epsilon if relation == REPLACE_ONE else round_up(2.0 * epsilon)
@@ -183,7 +183,7 @@ def also(
 
 
 def statement(certificate: dict[str, Any]) -> str:
-    """One paragraph that a lawyer can read, generated from the other fields and from nothing else."""
+    """Write one paragraph that a lawyer can read, from the other fields and from nothing else."""
     if certificate["noise"]["seeded"] and certificate["epsilon"] is not None:
         return (
             "THIS IS NOT A PRIVATE RELEASE. The noise was drawn from a known seed for debugging, so anybody who has the "
@@ -225,7 +225,7 @@ def statement(certificate: dict[str, Any]) -> str:
 
 
 def selected(selection: dict[str, Any] | str) -> str:
-    """How a release was chosen among several, in a few words.
+    """Say how a release was chosen among several, in a few words.
 
     Example:
         >>> selected({"law": "geometric", "mean": 5.0, "score": "fidelity", "space": {"seed": ["0", "1"]}, "chosen": None})
@@ -244,13 +244,13 @@ def _chosen(selection: dict[str, Any] | str) -> str:
     if not isinstance(selection, dict):
         return ""
     return (
-        f"What is released is {selected(selection)}. The guarantee covers this choice as long as nobody is told how many "
-        "trials there were, how long they took, or anything of the others. "
+        f"What is released is {selected(selection)}. The guarantee covers this choice as long as the number of trials, "
+        "the time that they took, and everything about the others stay secret. "
     )
 
 
 def found_privately(declared: dict[str, Any]) -> list[str]:
-    """What of the description of a record was found with a share of the budget, in words; empty where all was declared.
+    """Name the parts of a record's description that were found with a share of the budget; empty if all was declared.
 
     Example:
         >>> found_privately({"discovery_share": 0.05, "discovered": ["bounds of age", "keys of city"]})
@@ -261,7 +261,7 @@ def found_privately(declared: dict[str, Any]) -> list[str]:
 
 
 def _rows_of_a_person(declared: dict[str, Any]) -> int | None:
-    """How many records of a person took part at most; None where the unit is a record."""
+    """Return the most records of a person that took part; None if the unit is a record."""
     most = declared.get("max_rows")
     return most if type(most) is int else None
 
@@ -270,7 +270,7 @@ def _study(account: Account) -> dict[str, Any] | str:
     study = account.study
     if study is None:
         return STUDY_UNKNOWN
-    # Of a run that has drawn nothing since it went on, what stands there now.
+    # A run that has drawn nothing since it went on has no total of its own yet: the study's present one holds.
     total = account.study_total or study.total
     return {
         "name": study.name,
@@ -283,7 +283,7 @@ def _study(account: Account) -> dict[str, Any] | str:
 
 
 def _other_releases(certificate: dict[str, Any]) -> str:
-    """What is known of other releases from the same records."""
+    """Say what is known about other releases from the same records."""
     study = certificate["study"]
     if not isinstance(study, dict):
         return "Study unknown: other releases from the same data, if there are any, add to this one."
@@ -324,7 +324,7 @@ def _assumed(certificate: dict[str, Any]) -> str:
 
 
 def _randomness(certificate: dict[str, Any]) -> str:
-    # Whatever is not known to be cryptographic is said not to be.
+    # Any source that is not known to be cryptographic is said not to be.
     if certificate["noise"]["source"] == SECURE:
         return (
             "The random words come from a cryptographic generator (AES-256); the noise is computed from them in floating "

@@ -1,7 +1,12 @@
-"""Small bar charts as inline SVG: crisp at any size, readable aloud, without a script."""
+"""Small charts of a public page as inline SVG: crisp at any size, readable aloud, without a script.
+
+They are a tenth of the size of matplotlib's and are drawn at once: a page holds dozens. Plots with scales of their own are
+matplotlib's (`private_plots`).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,16 +16,18 @@ from lightning_dpgen.release.text import printable
 
 _WIDTH, _ROW, _LETTERS = 300, 19, 17
 _HIGH, _BASE = 96, 112
+# Rows of a scatter plot, and the part of them that its axes span: a few far ones would squeeze the rest.
+_SHOWN, _WITHIN = 1000, 0.99
 
 
 def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | None = None) -> Markup:
-    """Horizontal bars, one below the other, each with its name and share.
+    """Draw horizontal bars, one below the other, each with its name and share.
 
     Args:
-        names: of the bars, from the top.
+        names: names of the bars, from the top.
         shares: (names,) in [0, 1].
-        said: what the chart shows, for those who do not see it.
-        top: the share of the longest bar that there could be; None for the largest of these.
+        said: the content of the chart, for those who do not see it.
+        top: the share of a bar of full length; None for the largest of these.
     """
     left, right = 130, 44
     top = float(np.max(shares, initial=0.0)) if top is None else top
@@ -40,12 +47,12 @@ def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | Non
 
 
 def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
-    """Upright bars side by side.
+    """Draw upright bars side by side.
 
     Args:
         shares: (bars,) in [0, 1].
-        low, high: what is written under the first and the last bar.
-        said: what the chart shows, for those who do not see it.
+        low, high: texts under the first and the last bar.
+        said: the content of the chart, for those who do not see it.
     """
     left, right = 36, _WIDTH - 4
     step = (right - left) / max(1, len(shares))
@@ -65,8 +72,64 @@ def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
     return _svg(_BASE + 20, said, bars + axis)
 
 
+def epsilon_curve(curve: Sequence[tuple[float, float]]) -> Markup | None:
+    """Draw epsilon over delta as one line; None for fewer than two points.
+
+    Args:
+        curve: pairs of delta and epsilon.
+    """
+    points = [(-math.log10(delta), epsilon) for delta, epsilon in curve]
+    if len(points) < 2:
+        return None
+    top = max(epsilon for _, epsilon in points) * 1.15
+    width, height, left, bottom = 520, 220, 48, 34
+
+    def x(exponent: float) -> float:
+        return left + (exponent - points[0][0]) / (points[-1][0] - points[0][0]) * (width - left - 26)
+
+    def y(epsilon: float) -> float:
+        return (height - bottom) * (1 - epsilon / top) + 6
+
+    line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
+    ticks = "".join(f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points)
+    levels = "".join(
+        f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
+        f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'
+        for v in (0.0, top / 1.15 / 2, top / 1.15)
+    )
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="epsilon over delta">{levels}'
+        f'<polyline points="{line}"/>{ticks}<text x="{width / 2}" y="{height}" text-anchor="middle">delta</text></svg>'
+    )
+
+
+def scatter(rows: np.ndarray) -> Markup:
+    """Draw the first rows by their first two columns (by their place and their only column, if there is one)."""
+    rows = rows[:_SHOWN].astype(np.float64)
+    across, up = (rows[:, 0], rows[:, 1]) if rows.shape[1] > 1 else (np.arange(len(rows), dtype=np.float64), rows[:, 0])
+    width, height = 520, 320
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>'
+        for x, y in zip(_placed(across, 8, width - 8), _placed(up, height - 8, 8), strict=True)
+        if 0.0 <= x <= width and 0.0 <= y <= height
+    )
+    names = ("projected_0", "projected_1") if rows.shape[1] > 1 else ("row", "projected_0")
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height + 18}" role="img" aria-label="released rows"><rect width="{width}" '
+        f'height="{height}" fill="none" class="grid"/><g fill="#1f5fa8" fill-opacity="0.45">{dots}</g>'
+        f'<text x="{width / 2}" y="{height + 14}" text-anchor="middle">the first {len(rows):,} rows: {names[0]} across, '
+        f"{names[1]} up</text></svg>"
+    )
+
+
+def _placed(values: np.ndarray, start: float, end: float) -> np.ndarray:
+    """Place values on an axis that holds most of them."""
+    low, high = np.quantile(values, [(1.0 - _WITHIN) / 2.0, (1.0 + _WITHIN) / 2.0])
+    return start + (values - low) / max(high - low, 1e-30) * (end - start)
+
+
 def percent(share: float) -> str:
-    """A share as people write it.
+    """Write a share as people do.
 
     Example:
         >>> percent(0.5), percent(0.004), percent(0.0), percent(0.00001)

@@ -59,9 +59,9 @@ def write_croissant(folder: Path, schema: pa.Schema, *, name: str, description: 
     """Describe the synthetic records that a folder holds, a field for each column.
 
     Args:
-        folder: of the release; holds the records.
-        schema: of the records.
-        name: of the data set.
+        folder: folder of the release, which holds the records.
+        schema: schema of the records.
+        name: name of the data set.
         description: the certificate's statement, so that it goes where the data go.
     """
     described = {
@@ -110,7 +110,7 @@ def _field(number: int, field: pa.Field) -> dict[str, Any]:
 
 
 def data_type(kind: pa.DataType) -> str:
-    """The type of Croissant that values of an Arrow type have.
+    """Return the Croissant type of values of an Arrow type.
 
     Example:
         >>> data_type(pa.int64()), data_type(pa.date32())

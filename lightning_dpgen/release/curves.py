@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.release.mark import METADATA, NOT_PRIVATE
+from lightning_dpgen.release.plot_style import SYNTHETIC, plot_style
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.text import printable
 
 # Panels and the curves of each; further components and channels are not drawn.
 PANELS, CHANNELS, CURVES = 12, 3, 6
-_INK, _SOFT, _LINE, _WARNING = "#1f5fa8", "#5b6675", "#dfe3e8", "#b00020"
-# Names of channels and times are never read as formulas.
-_STYLE = {
-    "text.parse_math": False, "font.family": "sans-serif", "font.size": 8, "axes.edgecolor": _LINE,
-    "xtick.color": _SOFT, "ytick.color": _SOFT, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.titlecolor": _SOFT, "axes.titlelocation": "left",
-}  # fmt: skip
+_WARNING = "#b00020"
 
 
 def write_curves(path: Path, release: Release, seed: int = 0) -> None:
-    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if nobody is protected.
+    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if not private.
 
     Args:
-        path: of the picture.
-        release: of series.
-        seed: makes the same picture again; each component's number is added to it.
+        path: path of the picture.
+        release: a release of series.
+        seed: seed that repeats the picture; each component's number is added to it.
     """
     schema = release.schema
     channels = min(CHANNELS, len(schema.channels))
     components = min(release.components, max(1, PANELS // channels))
     across = channels if channels > 1 else min(2, components)
     down = -(-components * channels // across)
-    with rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
+    with plot_style(font_size=8):
         figure = Figure(figsize=(9.0, 0.35 + 1.45 * down), layout="constrained")
         FigureCanvasAgg(figure)
         panels = figure.subplots(down, across, squeeze=False, sharex=True).ravel()
@@ -58,7 +50,7 @@ def write_curves(path: Path, release: Release, seed: int = 0) -> None:
 
 
 def _curves(release: Release, component: int, seed: int) -> np.ndarray:
-    """(curves, length, channels) of one component, as they would be released."""
+    """Draw curves (curves, length, channels) of one component, as they would be released."""
     schema, encoded = release.schema, release.sample_component(component, CURVES, seed)
     batch = schema.decode(encoded, np.random.default_rng(seed))
     numbers = np.column_stack([batch.column(i).to_numpy() for i in range(len(schema.columns))])
@@ -69,7 +61,7 @@ def _draw(axes: Axes, curves: np.ndarray, schema: SeriesSchema, component: int, 
     places = np.arange(schema.length)
     marker = "." if schema.length == 1 else None
     for number, curve in enumerate(curves):
-        axes.plot(places, curve, color=_INK, alpha=0.9 - 0.12 * number, linewidth=0.9, marker=marker)
+        axes.plot(places, curve, color=SYNTHETIC, alpha=0.9 - 0.12 * number, linewidth=0.9, marker=marker)
     named = f", {printable(schema.channels[channel], 30)}" if len(schema.channels) > 1 else ""
     axes.set_title(f"component {component + 1}{named}", fontsize=8)
     low, high = schema.low[channel], schema.high[channel]

@@ -1,4 +1,4 @@
-"""What is publicly declared of a record, as a table for people: short, however much was declared."""
+"""The public declaration of a record, as a table for people: short, however much was declared."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Described:
     """One column, or another part of a record.
 
     Args:
-        name: what it is called.
-        type: what kind of value it holds.
-        values: which values there can be.
-        written: how the model sees it.
-        note: what the curator says of it.
+        name: its name.
+        type: the kind of values that it holds.
+        values: the possible values.
+        written: the form in which the model sees it.
+        note: the curator's note on it.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Described:
 
 
 def described(schema: Schema) -> tuple[str, list[Described], int]:
-    """A record in one phrase, its parts, `MOST` at most, and how many parts were left out.
+    """Describe a record in one phrase and by its parts, `MOST` at most; return also how many parts were left out.
 
     Example:
         >>> described(BasketSchema(("bread", "milk", "tea"), max_items=2))[0]

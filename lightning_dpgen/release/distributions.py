@@ -1,4 +1,4 @@
-"""What the synthetic records of a release look like: charts of their columns, and a few of them. No real one is read."""
+"""The synthetic records of a release at a glance: charts of their columns, and a few records. No real one is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.charts import histogram, percent, ranked
 from lightning_dpgen.release.text import printable, value_text
 
-# Of the records that charts are made of, of the charts, bars and items, and of the example records and their columns.
+# The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
 _BARS, _NAMES = 48, 10
 
@@ -40,14 +40,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows of synthetic records.
+    """The part of a page that shows synthetic records.
 
     Args:
-        looked_at: how many records the charts are made of.
+        looked_at: number of records behind the charts.
         figures: the charts.
         columns: names of the columns of the examples.
         rows: example records, a text for each of the columns.
-        more: how many columns have no chart.
+        more: number of columns without a chart.
     """
 
     looked_at: int
@@ -58,11 +58,11 @@ class Shown:
 
 
 def shown(path: Path, schema: Schema) -> Shown:
-    """Charts and examples of the synthetic records in a Parquet file.
+    """Show charts and examples of the synthetic records in a Parquet file.
 
     Args:
-        path: of the records.
-        schema: that they were decoded by.
+        path: path of the file.
+        schema: schema of the records.
     """
     if isinstance(schema, TableSchema):
         return _of_table(path, schema)
@@ -76,7 +76,7 @@ def shown(path: Path, schema: Schema) -> Shown:
 
 
 def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """The first `ROWS` records."""
+    """Read the first `ROWS` records."""
     kept = pa.schema([schema.field(name) for name in columns])
     if not columns:
         return kept.empty_table()
@@ -113,7 +113,7 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
         special = sorted(set(column.special)) if isinstance(column, Numeric) else []
         counts, alone = _merged(counts[: len(counts) - len(special)]), counts[len(counts) - len(special) :]
         apart = [(value_text(value), count / len(codes)) for value, count in zip(special, alone.tolist(), strict=True)]
-    # They would dwarf all others, so they are told in words.
+    # Special and missing values would dwarf all others, so they are told in words.
     apart = sorted(apart, key=lambda pair: -pair[1])[:3] + [("missing", float(absent.mean()))] * column.missing
     note = ", ".join(f"{value} {percent(share)}" for value, share in apart)
     low, high = value_text(getattr(column, "low", "")), value_text(getattr(column, "high", ""))
@@ -123,7 +123,7 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
 
 
 def _merged(counts: np.ndarray) -> np.ndarray:
-    """Neighbours together, so that there are not too many bars."""
+    """Merge neighbours, so that there are not too many bars."""
     several = -(-len(counts) // _BARS)
     if several <= 1:
         return counts
@@ -136,7 +136,7 @@ def _counted(values: pa.ChunkedArray) -> tuple[list[Any], list[int]]:
 
 
 def _most_frequent(counts: dict[Any, int], name: str, total: int) -> Markup:
-    """The most frequent values in that order, the rest together."""
+    """Draw the most frequent values in that order, the rest together."""
     # Equal counts by name, so that the same records make the same page.
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0])))
     first = ordered if len(ordered) <= _NAMES + 1 else ordered[:_NAMES]
@@ -171,7 +171,7 @@ def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
         if names[part]
     ]
     sizes = np.bincount(pc.list_value_length(items).to_numpy(zero_copy_only=False).astype(np.int64))
-    # Very large ones are few: together at the end.
+    # Very large baskets are few, and are told in words.
     longest = max(1, min(len(sizes) - 1, int(np.searchsorted(np.cumsum(sizes), 0.99 * n)), _BARS - 1))
     beyond = float(sizes[longest + 1 :].sum() / n)
     larger = f", {percent(beyond)} larger" if beyond else ""

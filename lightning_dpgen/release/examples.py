@@ -1,4 +1,4 @@
-"""What a card says of any records of a kind: how to ask for some of them, and under which headings the Hub lists them."""
+"""Parts of a card that follow from the kind of records: an example of a condition, and the headings of the Hub."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LETTERS = 60
 
 @dataclass(frozen=True)
 class Condition:
-    """That a label has a value, as an example.
+    """An example of a condition: the label has a value.
 
     Args:
-        argument: for a shell, quoted where it must be.
+        argument: for a shell, quoted if needed.
         python: the same as a dictionary.
     """
 
@@ -35,7 +35,7 @@ class Condition:
 
 
 def example_condition(schema: Schema) -> Condition | None:
-    """How to ask for records with the last of the labels; None where there is no label, or none that can be shown.
+    """Return the condition for records with the last of the labels; None if there is no label that can be shown.
 
     Example:
         >>> example_condition(ImageSchema(8, 8, levels=1, classes=10))
@@ -60,7 +60,7 @@ def _label(schema: Schema) -> tuple[str, Any] | None:
 
 
 def size_category(rows: int) -> str:
-    """The Hub's category for so many records.
+    """Return the Hub's category for so many records.
 
     Example:
         >>> size_category(1500)
@@ -70,7 +70,7 @@ def size_category(rows: int) -> str:
 
 
 def tasks(schema: Schema) -> list[str]:
-    """The Hub's categories of tasks for which records of a kind serve; none for what the Hub has no name for."""
+    """Return the Hub's categories of tasks that these records serve; none if the Hub has no name for them."""
     labelled = schema.layout.label is not None
     if isinstance(schema, ImageSchema):
         return ["unconditional-image-generation"] + ["image-classification"] * labelled

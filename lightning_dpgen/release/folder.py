@@ -1,4 +1,4 @@
-"""Where a release lies: given its own folder, or the run that made it."""
+"""The folder of a release, given that folder or the run that made it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ RELEASE = "release"
 
 
 def release_folder(path: str | Path) -> Path:
-    """The folder of a release, given it or the folder of the run that holds it.
+    """Return the folder of a release, given it or the folder of the run that holds it.
 
-    What holds a certificate or a model of its own is a release, whatever lies within: another one that somebody has put
-    there is not checked in its place.
+    A folder that holds a certificate or a model is a release, whatever lies within: another release inside it is not
+    checked in its place.
 
     Example:
         >>> release_folder("somewhere").as_posix()        # no run: the release itself, there or not

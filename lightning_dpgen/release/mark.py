@@ -1,4 +1,4 @@
-"""The mark of a release that protects nobody: in the metadata of its files, and as a word in its pictures."""
+"""The mark of a release that is not private: in the metadata of its files, and as a word in its pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 NOT_PRIVATE = "not private"
-# Of Parquet schemas and of PNG text chunks.
+# Metadata of Parquet schemas, and of PNG text chunks.
 METADATA = {
     "private": "false",
     "Comment": "not private: made without differential privacy, or with noise that a known seed repeats; it may show "
@@ -17,7 +17,7 @@ _PAPER, _INK, _HEIGHT = (176, 0, 32), (255, 255, 255), 26
 
 
 def marked_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of a file that carries the mark.
+    """Return the schema of a file that carries the mark.
 
     Example:
         >>> marked_schema(pa.schema([("age", pa.int64())])).metadata[b"private"]
@@ -27,7 +27,7 @@ def marked_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def text_chunks() -> PngInfo:
-    """The mark as text chunks of a PNG."""
+    """Return the mark as text chunks of a PNG."""
     chunks = PngInfo()
     for name, text in METADATA.items():
         chunks.add_text(name, text)
@@ -35,7 +35,7 @@ def text_chunks() -> PngInfo:
 
 
 def marked_picture(picture: Image.Image) -> Image.Image:
-    """The picture below a band that says so; as wide as the words need, at least."""
+    """Draw the picture below a band with the mark, at least as wide as its words."""
     font = ImageFont.load_default(_HEIGHT * 0.6)
     width = max(picture.width, round(font.getlength(NOT_PRIVATE)) + _HEIGHT)
     whole = Image.new("RGB", (width, picture.height + _HEIGHT), _PAPER)

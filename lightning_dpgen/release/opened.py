@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, read_object
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 
-# Not waited for, not inherited; where a system knows these.
+# Opening does not wait, and the file is not inherited, on systems that know these flags.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
@@ -19,13 +19,13 @@ def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: boo
     """Open an ordinary file of no more than so many bytes; a pipe or a device may never end, and is not opened at all.
 
     Args:
-        path: of the file.
-        most_bytes: that it may have.
-        links: whether a link to such a file is followed. A cache of downloads is made of these; in a release that is
+        path: path of the file.
+        most_bytes: the most bytes that it may have.
+        links: whether a link to such a file is followed. A cache of downloads is made of links; in a release that is
             checked they may lead out of it.
 
     Raises:
-        ValueError: naming what stands there in its place.
+        ValueError: for anything else at that path, naming it.
     """
     try:
         _check(path, os.stat(path) if links else os.lstat(path), most_bytes)
@@ -33,7 +33,7 @@ def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: boo
     except OSError as error:
         raise ValueError(f"{path.name} cannot be opened: {error.strerror}") from None
     try:
-        # Something else may stand there by now.
+        # The file may have been replaced meanwhile.
         _check(path, os.fstat(file.fileno()), most_bytes)
     except ValueError:
         file.close()
@@ -42,16 +42,16 @@ def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: boo
 
 
 def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> None:
-    """Refuse what `opened` refuses, before a library opens it by its name.
+    """Refuse any file that `open_ordinary` refuses, before a library opens it by its name.
 
     Raises:
-        ValueError: naming what stands there in its place.
+        ValueError: see `open_ordinary`.
     """
     open_ordinary(path, most_bytes, links=links).close()
 
 
 def read_json_file(path: Path, *, links: bool = False) -> dict[str, Any]:
-    """The JSON object in a file of a release.
+    """Read the JSON object in a file of a release.
 
     Raises:
         ValueError: naming the file and what is wrong.
@@ -61,10 +61,10 @@ def read_json_file(path: Path, *, links: bool = False) -> dict[str, Any]:
 
 
 def file_hash(path: Path) -> str:
-    """sha256 of a file, in hexadecimal.
+    """Compute the sha256 of a file, in hexadecimal.
 
     Raises:
-        ValueError: as `opened`.
+        ValueError: see `open_ordinary`.
     """
     with open_ordinary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,7 +12,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @functools.cache
 def environment(*, autoescape: bool) -> jinja2.Environment:
-    """What renders the templates; a name that is not given is an error."""
+    """Make the environment that renders the templates; a name that is not given is an error."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=autoescape,

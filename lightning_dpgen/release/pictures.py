@@ -15,13 +15,13 @@ _PIXELS = 2_000_000
 
 
 def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.ndarray:
-    """(rows, columns) of a grey picture or (rows, columns, 3): samples of each component side by side, a pixel between.
+    """Draw samples of each component side by side, a pixel between: (rows, columns) in grey or (rows, columns, 3).
 
-    Grey ones are shown dark on white.
+    Grey pictures are shown dark on white.
 
     Args:
-        columns: samples of each component; None for 12, or as many as make no file that a page could not carry.
-        seed: makes the same sheet again; each component's number is added to it.
+        columns: samples of each component; None for 12, or fewer where the page would become too large.
+        seed: seed that repeats the sheet; each component's number is added to it.
     """
     schema, rows = release.schema, []
     if columns is None:
@@ -35,17 +35,20 @@ def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.nda
 
 
 def write_sheet(path: Path, release: Release) -> None:
-    """Write `sheet` as a PNG, enlarged to at least 60 pixels a picture without smoothing; marked if nobody is protected."""
-    schema = release.schema
-    picture = Image.fromarray(sheet(release))
-    scale = max(1, -(-60 // max(schema.height, schema.width)))
-    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    """Write `sheet` as a PNG, enlarged to at least 60 pixels a picture without smoothing; marked if not private."""
+    schema, picture = release.schema, Image.fromarray(sheet(release))
+    picture = enlarged(picture, -(-60 // max(schema.height, schema.width)))
     if release.private:
         picture.save(path)
     else:
         marked_picture(picture).save(path, pnginfo=text_chunks())
 
 
+def enlarged(picture: Image.Image, scale: int) -> Image.Image:
+    """Return a picture of so many times its size, without smoothing."""
+    return picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+
+
 def embedded(path: Path) -> str:
-    """A PNG as text, for a page that loads nothing."""
+    """Return a PNG as text, for a page that loads nothing."""
     return base64.b64encode(path.read_bytes()).decode()

@@ -1,43 +1,35 @@
-"""Plots of an evaluation, as pictures that a page carries inside. Private, as the evaluation is."""
+"""Plots of an evaluation, as pictures inside a page. Private, as the evaluation is."""
 
 from __future__ import annotations
 
 import base64
 import io
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
+from lightning_dpgen.release.pictures import enlarged
+from lightning_dpgen.release.plot_style import LINE, REAL, SYNTHETIC, plot_style
 from lightning_dpgen.release.text import printable
 
-REAL, SYNTHETIC, _LINE = "#aab3bf", "#1f5fa8", "#dfe3e8"
-# Text stays text, in fonts that the reader has; names of columns are never read as formulas.
-_STYLE = {
-    "svg.fonttype": "none", "svg.hashsalt": "evaluation", "text.parse_math": False, "font.family": "sans-serif",
-    "font.size": 9, "axes.edgecolor": _LINE, "axes.labelcolor": "#5b6675", "xtick.color": "#5b6675",
-    "ytick.color": "#5b6675", "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-}  # fmt: skip
 _LABELLED, _BARS, _LETTERS = 10, 60, 11
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) -> Markup:
-    """One plot as an SVG inside an image, which runs no script and shares no names with other plots.
+    """Draw one plot as an SVG inside an image, which runs no script and shares no names with other plots.
 
     Args:
-        draw: what draws it into axes.
-        width, height: in inches.
-        said: what it shows, for those who do not see it.
+        draw: function that draws it into axes.
+        width, height: size in inches.
+        said: the content of the plot, for those who do not see it.
     """
-    with rc_context(_STYLE), warnings.catch_warnings():
-        # Letters that matplotlib's font lacks are there in the reader's.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
+    # Text stays text, in fonts that the reader has, which have the letters that matplotlib's font lacks.
+    with plot_style(svg_fonttype="none", svg_hashsalt="evaluation", font_size=9):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         held = io.BytesIO()
@@ -46,7 +38,7 @@ def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) 
 
 
 def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:
-    """Shares of the values of one column, real and synthetic side by side; lines where there are very many."""
+    """Draw shares of the values of one column, real and synthetic side by side; lines if there are very many."""
 
     def draw(axes: Axes) -> None:
         places = np.arange(len(real))
@@ -73,7 +65,7 @@ def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None,
 
 
 def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
-    """A square of distances, NaN where there is none."""
+    """Draw a square of distances, NaN where there is none."""
     size = len(names)
 
     def draw(axes: Axes) -> None:
@@ -108,7 +100,7 @@ def lines(
     at: Sequence[float] | None = None,
     scales: tuple[str, str] = ("linear", "linear"),
 ) -> Markup:
-    """A curve of each side; with a band of one spread around it, where that is given (real, synthetic)."""
+    """Draw a curve of each side, with a band of one spread (real, synthetic) around it if that is given."""
 
     def draw(axes: Axes) -> None:
         sides = ((real, REAL, "real", 3.6), (synthetic, SYNTHETIC, "synthetic", 1.6))
@@ -126,7 +118,7 @@ def lines(
 
 
 def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> Markup:
-    """Each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
+    """Draw each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
 
     def draw(axes: Axes) -> None:
         least = min(values[values > 0].min(initial=1.0) for values in (real, synthetic))
@@ -134,7 +126,7 @@ def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> M
             # Room for the edge.
             least /= 2
         x, y = np.maximum(real, least), np.maximum(synthetic, least)
-        axes.plot([least, 1], [least, 1], color=_LINE, linewidth=1.2)
+        axes.plot([least, 1], [least, 1], color=LINE, linewidth=1.2)
         axes.scatter(x, y, s=5, color=SYNTHETIC, alpha=0.35, linewidths=0, rasterized=True)
         highest = max(x.max(initial=least), y.max(initial=least)) * 1.2
         axes.set(xscale="log", yscale="log", xlabel=f"{of}, real", ylabel=f"{of}, synthetic")
@@ -145,7 +137,7 @@ def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> M
 
 
 def samples(curves: np.ndarray, said: str) -> Markup:
-    """A few synthetic series, each in a line of its own shade."""
+    """Draw a few synthetic series, each in a line of its own shade."""
 
     def draw(axes: Axes) -> None:
         for number, curve in enumerate(curves):
@@ -156,21 +148,20 @@ def samples(curves: np.ndarray, said: str) -> Markup:
 
 
 def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> Markup:
-    """Grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` without smoothing."""
+    """Draw grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` pixels."""
     n, height, width = pictures.shape
     down = -(-n // across)
     cells = np.zeros((down * across, height + 2, width + 2))
     cells[:n, 1:-1, 1:-1] = np.clip(np.nan_to_num(pictures), 0.0, 1.0)
     grid = cells.reshape(down, across, height + 2, width + 2).swapaxes(1, 2).reshape(down * (height + 2), -1)
     picture = Image.fromarray(255 - (255 * grid).round().astype(np.uint8))
-    scale = max(1, -(-least // max(height, width)))
     held = io.BytesIO()
-    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(held, "PNG")
+    enlarged(picture, -(-least // max(height, width))).save(held, "PNG")
     return _image(held.getvalue(), "image/png", said)
 
 
 def _plain_numbers(axes: Axes) -> None:
-    """Powers of ten as numbers, since matplotlib writes them as formulas; and more numbers where there are few of these."""
+    """Write powers of ten as numbers, since matplotlib writes formulas, and more numbers where there are few of these."""
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
             low, high = axis.get_view_interval()

@@ -1,4 +1,4 @@
-"""The private report: what an evaluation found, in one page that must not be published."""
+"""The private report: the results of an evaluation, in one page that must not be published."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
 from lightning_dpgen.release.pages import environment
 
-# Columns that are drawn: of more, those that differ most.
+# The most columns that are drawn; of more, those that differ most.
 COLUMNS, PAIRED_COLUMNS = 24, 30
 # Sizes of baskets that find room side by side.
 _SMALL = 30
@@ -56,15 +56,15 @@ def write_private_report(
     shape: tuple[int, int] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write one self-contained page: no script, nothing loaded from elsewhere, and said on top to be private.
+    """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
     Args:
-        path: of the page, in a folder that is not published.
-        evaluation: what is shown; its figures are computed from real records.
-        title: what the records are.
-        choices: of each group of the layout, what its choices are called; None for numbers.
+        path: path of the page, in a folder that is not published.
+        evaluation: the results; its figures are computed from real records.
+        title: the records, in words.
+        choices: for each group of the layout, the names of its choices; None for numbers.
         shape: height and width of pictures, whose pixels are the units; None draws none.
-        facts: what else is said of the release, such as its epsilon.
+        facts: other facts about the release, such as its epsilon.
 
     Raises:
         ValueError: for a shape, or choices, that do not fit the evaluation.
@@ -90,7 +90,7 @@ def write_private_report(
 
 
 def _score(value: float | None) -> str:
-    """Three digits that say something.
+    """Write three significant digits, or fewer.
 
     Example:
         >>> _score(0.8571), _score(0.00123), _score(0.0), _score(1234.5), _score(None)
@@ -104,7 +104,7 @@ def _score(value: float | None) -> str:
 
 
 def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
-    """The scores that are looked at first: value, that of held-out records, and what it is."""
+    """Return the scores to look at first: value, that of held-out records, and the name."""
     found = []
     for section, score, words in _GLANCE:
         if (value := evaluation.scores.get(section, {}).get(score)) is not None:
@@ -138,7 +138,7 @@ def _columns(evaluation: Evaluation, choices: Sequence[Sequence[str]] | None) ->
 
 
 def _pairs(evaluation: Evaluation) -> Markup | None:
-    """Distances of two columns off the diagonal, of one on it."""
+    """Draw distances of two columns off the diagonal, of one on it."""
     worst = evaluation.figures.get("columns", [])
     drawn = sorted(worst[:PAIRED_COLUMNS], key=lambda column: column["column"])
     if len(drawn) < 2:

@@ -1,4 +1,4 @@
-"""A release of projected rows: written, read again, and held to the sensitivity that it states."""
+"""Release of projected rows: written, read again, and checked against the sensitivity that it states."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.tensors import check_tensors
 
 KIND = "projection"
-# Bytes of numbers for each byte of a file: what is rounded to a grid of 2^-20 of its noise has 20 bits and more of 64.
+# Bytes of numbers for each byte of a file: numbers on a grid of 2^-20 of their noise have 20 bits and more of 64.
 _MOST_PACKED, _ALWAYS = 16, 1 << 20
-# Sums of squares of as large numbers are still finite.
+# Sums of squares of numbers up to this one are finite.
 _LARGEST = 1e100
 _FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}
 
 
 @dataclass(frozen=True)
 class ProjectedRows:
-    """Released rows, and what can be computed from them.
+    """Released rows, and the quantities that can be computed from them.
 
     Args:
         rows: (n, k) float64, with noise.
         projection: the matrix, the neighbourhood and the noise.
         matrix: the kind of the matrix.
-        scale: of the noise; 0 in the non-private twin.
-        pulled_back: how many rows were farther from the centre than the radius, with noise; None if it was not counted.
+        scale: scale of the noise; 0 in the non-private twin.
+        pulled_back: the number of rows farther from the centre than the radius, with noise; None if not counted.
 
     Example:
         >>> release = load_release(folder)                                       # doctest: +SKIP
@@ -62,7 +62,7 @@ class ProjectedRows:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was asked for, or chosen, as it stands in a certificate's ``declared.projection``."""
+        """The settings that were asked for, or chosen, as in a certificate's ``declared.projection``."""
         around = self.projection.neighbourhood
         return {
             "matrix": self.matrix,
@@ -74,21 +74,21 @@ class ProjectedRows:
         }
 
     def whitened(self, variance: float = 1.0) -> np.ndarray:
-        """The rows (n, k) with the distortion by matrix and noise taken out: for clustering.
+        """Return the rows (n, k) with the distortion by matrix and noise taken out, for clustering.
 
-        If the columns of the data have this variance within a cluster and do not correlate, those of what is returned
-        have variance 1 there and do not correlate.
+        If the columns of the data have this variance within a cluster and do not correlate, the returned ones have
+        variance 1 there and do not correlate.
         """
         matrix = self.projection.matrix
         covariance = variance * matrix.T @ matrix + self.recovery.coordinate_variance * np.eye(self.projection.k)
         values, vectors = np.linalg.eigh(covariance)
-        # What noise adds to each of them; less is rounding.
+        # Noise adds this much to each value; a smaller one is rounding.
         values = np.maximum(values, self.recovery.coordinate_variance)
         return self.rows @ (vectors / np.sqrt(values)) @ vectors.T
 
 
 def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = True) -> None:
-    """Write rows, matrix and description into a folder; rows that protect nobody are marked (`release.mark`)."""
+    """Write rows, matrix and description into a folder; rows that are not private are marked (`release.mark`)."""
     projection = projected.projection
     description = {"model": KIND, "d": projection.d, **projected.settings} | {
         "scale": projected.scale,
@@ -100,7 +100,7 @@ def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = T
     (folder / WEIGHTS).chmod(0o644)
     columns = np.asfortranarray(projected.rows)
     arrays = [pa.array(columns[:, i]) for i in range(projection.k)]
-    # Without noise there is no telling how far rows could be packed; see `_check_rows`.
+    # Rows without noise could be packed without limit; see `_check_rows`.
     packed = projected.scale > 0.0
     table = pa.table(arrays, names=column_names(projection.k))
     if not private:
@@ -109,7 +109,7 @@ def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = T
 
 
 def load_projected(folder: Path) -> ProjectedRows:
-    """What `write_projected` has written.
+    """Read the files of `write_projected`.
 
     Raises:
         NotARelease: if it cannot be read, or its parts do not fit together.
@@ -130,8 +130,8 @@ def load_projected(folder: Path) -> ProjectedRows:
 def _check_rows(path: Path, k: int) -> None:
     """Refuse a file that claims far more numbers than it has room for, before one is read.
 
-    Noise is as wide as many steps of the grid that rows are rounded to, so that no packing makes much less of it, and rows
-    without noise are written unpacked (`write_projected`).
+    Noise spans many steps of the grid that rows are rounded to, so no packing makes much less of it, and rows without
+    noise are written unpacked (`write_projected`).
     """
     check_ordinary(path, links=True)
     with pa.parquet.ParquetFile(path) as file:

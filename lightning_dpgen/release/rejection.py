@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# So many records are drawn for each that is asked for, or so many in all, before it is given up,
+# A draw is given up after so many records for each that is asked for, or so many in all,
 MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
-# and after so many it is given up as soon as those would hardly do.
+# and after so many as soon as that would hardly be enough.
 FIRST_LOOK = 1_000_000
 
 
@@ -21,8 +21,8 @@ def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None
 
     Args:
         where: the conditions.
-        n: how many records were asked for.
-        found, drawn: how many have fit so far, and of how many.
+        n: number of records that were asked for.
+        found, drawn: how many have fit so far, and how many were drawn.
 
     Raises:
         TooRare: naming the rate.
@@ -35,7 +35,7 @@ def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None
 100,000 were asked for: ask for 10 at most, or set fewer conditions
     """
     most = max(MOST_DRAWN, MOST_DRAWN_EACH * n)
-    # Five standard deviations more than were seen, so that one which would end well is hardly ever given up.
+    # Five standard deviations more than were seen, so that a draw that would succeed is hardly ever given up.
     at_most = (found + 5.0 * math.sqrt(found) + 25.0) / max(1, drawn) * most
     if drawn < most and (drawn < FIRST_LOOK or at_most >= n):
         return

@@ -1,4 +1,4 @@
-"""The report page and the card of a release, rendered from its certificate and what else it shows."""
+"""The report page and the card of a release, rendered from its certificate and its contents."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
+from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.pages import environment
 from lightning_dpgen.release.text import markdown, value_text
 
-# What a curator gets for the budget, by the name of a stage.
+# The purchase of each stage, by its name, in words for the curator.
 _BOUGHT = {
     "first pass": "what was not declared, such as how many records there are, bounds, categories or items",
     "selection": "the choice of settings, and the best of all that was tried with them",
@@ -26,8 +26,6 @@ _BOUGHT = {
     "means": "how many records of each kind there are, what is typical of them, and which values pictures have",
     "squares": "how records of a kind differ from what is typical, and what differs together",
     "tables": "how often values, and each two of them, occur",
-    "columns": "how often each value occurs",
-    "choice": "which two columns hang together most",
     "labels": "which label records with these values have",
     "items": "how large baskets are, and how often each item is in one",
     "pairs": "which items are taken together",
@@ -36,7 +34,7 @@ _BOUGHT = {
     "rows": "the projected rows",
     "clipped": "how many rows were pulled back to the radius",
 }
-# How often an attack may name somebody wrongly.
+# Rates at which an attack may name people wrongly.
 _WRONGLY = (0.001, 0.01, 0.1)
 _LONGEST = 400
 
@@ -45,14 +43,14 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
     """Write ``report.html`` (one self-contained page, no script, nothing loaded from elsewhere) and the card ``README.md``.
 
     Args:
-        folder: where.
-        certificate: its fields are shown, but no hash, since the certificate hashes both pages.
-        page: what is released: ``synthetic``, ``projected`` or ``weights``.
-        shown: what else the pages show.
+        folder: folder of the pages.
+        certificate: the certificate; its hashes are not shown, since it hashes both pages.
+        page: kind of release: ``synthetic``, ``projected`` or ``weights``.
+        shown: other values that the pages show.
     """
     known = {
         "mechanisms": _mechanisms(certificate),
-        "curve": _curve(certificate),
+        "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
     }
@@ -68,16 +66,16 @@ def _templates(autoescape: bool) -> jinja2.Environment:
     templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
     templates.filters["setting"] = _setting
     templates.filters["markdown"] = markdown
-    # Without the marks of Markdown, so that whoever verifies finds it letter by letter.
+    # Without the marks of Markdown, so that `verify` finds it letter by letter.
     templates.filters["held"] = lambda text: html.escape(text, quote=False)
     return templates
 
 
 def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
-    """How many of those who are in the data an attack can name, that wrongly names so many of those who are not.
+    """Return the share of people in the data whom an attack can name at most, by the share of others whom it names wrongly.
 
-    Both are probabilities; for no attack is the second larger than here (Kairouz, Oh and Viswanath 2015, of
-    (epsilon, delta)-privacy). Empty where nothing is promised of who is in the data.
+    Both are probabilities; no attack has a larger second one (Kairouz, Oh and Viswanath 2015, for
+    (epsilon, delta)-privacy). The list is empty if no promise covers who is in the data.
 
     Example:
         >>> found = attacks({"private": True, "relation": "add_or_remove_one", "epsilon": 1.0, "delta": 1e-6})
@@ -96,7 +94,7 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def _setting(value: Any) -> str:
-    """A declared value in a line that is not too long."""
+    """Write a declared value in a line that is not too long."""
     if isinstance(value, dict):
         text = ", ".join(f"{name}: {_setting(inner)}" for name, inner in value.items() if inner is not None)
     else:
@@ -105,7 +103,7 @@ def _setting(value: Any) -> str:
 
 
 def describe(tree: dict[str, Any]) -> str:
-    """An event tree in words.
+    """Say an event tree in words.
 
     Example:
         >>> describe({"type": "SelfComposedDpEvent", "count": 3,
@@ -122,7 +120,7 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "ComposedDpEvent":
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":
-        # What is pure in another way (spherical or discrete noise, a noisy maximum) is written so too.
+        # Other pure noise (spherical or discrete noise, a noisy maximum) is written so, too.
         return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
     if kind == "EpsilonDeltaDpEvent":
         return f"what one record alone holds is seen with probability at most {tree['delta']:.4g}"
@@ -140,30 +138,3 @@ def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
         {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
         for s in certificate["stages"]
     ]
-
-
-def _curve(certificate: dict[str, Any]) -> Markup | None:
-    """The certificate's epsilons at other deltas as a small SVG; None where there are none."""
-    points = [(-math.log10(delta), epsilon) for delta, epsilon in (certificate["also"] or {}).get("curve", [])]
-    if len(points) < 2:
-        return None
-    top = max(epsilon for _, epsilon in points) * 1.15
-    width, height, left, bottom = 520, 220, 48, 34
-
-    def x(exponent: float) -> float:
-        return left + (exponent - points[0][0]) / (points[-1][0] - points[0][0]) * (width - left - 26)
-
-    def y(epsilon: float) -> float:
-        return (height - bottom) * (1 - epsilon / top) + 6
-
-    line = " ".join(f"{x(e):.1f},{y(epsilon):.1f}" for e, epsilon in points)
-    ticks = "".join(f'<text x="{x(e):.1f}" y="{height - 14}" text-anchor="middle">1e-{e:.0f}</text>' for e, _ in points)
-    levels = "".join(
-        f'<line x1="{left}" x2="{width - 26}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="grid"/>'
-        f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.3g}</text>'
-        for v in (0.0, top / 1.15 / 2, top / 1.15)
-    )
-    return Markup(
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="epsilon over delta">{levels}'
-        f'<polyline points="{line}"/>{ticks}<text x="{width / 2}" y="{height}" text-anchor="middle">delta</text></svg>'
-    )

@@ -1,4 +1,4 @@
-"""Reading a released model, and drawing as many synthetic records from it as one likes."""
+"""A released model: read from its folder, and sampled for any number of synthetic records."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projecte
 from lightning_dpgen.release.rejection import check_rate
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 
-# Records that are drawn at a time, and numbers that they are: so few that memory is used again and not fetched anew.
+# Records and numbers that are drawn at a time: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
 _NETWORKS = {
     network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians, StackedProducts)
 }
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
-# Sizes beyond it are of no use to anybody.
+# Larger sizes are refused.
 _LARGEST = 2**24
 
 
 class ReadMixture(Mixture):
-    """A mixture whose weights anybody may have written: finite, and perhaps so large that what they give is not."""
+    """A mixture with weights from an untrusted file: finite, but maybe so large that generated numbers are not."""
 
     def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         made = super()._generated(offsets, generator)
@@ -57,16 +57,16 @@ class ReadMixture(Mixture):
 
 
 class Release:
-    """A released model: needs nothing but its folder.
+    """A released model, which needs nothing but its folder.
 
     Args:
         mixture: the model.
-        private: whether the run that made it protects anybody; what is written of one that does not is marked
+        private: whether the run that made it was private; files written from one that was not are marked
             (`release.mark`).
 
     Its methods take conditions, as in ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing
-    value; of a number in bins, a range of whole bins): records are drawn until enough fit, so they have exactly the model's
-    conditional distribution, and as they are functions of the model they cost no privacy.
+    value; a number in bins takes a range of whole bins): records are drawn until enough fit, so they have exactly the
+    model's conditional distribution, and as they are functions of the model they cost no privacy.
 
     Example:
         >>> release = load_release(folder)                       # doctest: +SKIP
@@ -84,7 +84,7 @@ class Release:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns of a file of records, marked if nobody is protected.
+        """The columns of a file of records, marked if it is not private.
 
         Raises:
             ValueError: for pictures of more numbers than a table has columns; `sample` draws these all the same.
@@ -97,10 +97,10 @@ class Release:
         return self._mixture.network.k
 
     def component(self, number: int) -> Release:
-        """One component of the mixture alone, such as what was learned of one cluster.
+        """Return one component of the mixture alone, such as the model of one cluster.
 
         Args:
-            number: from 0 to ``components - 1``.
+            number: whole number from 0 to ``components - 1``.
 
         Raises:
             ValueError: for another number.
@@ -112,12 +112,12 @@ class Release:
         return Release(type(self._mixture)(self._mixture.network, weights), private=self.private)
 
     def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
-        """n synthetic records: a table; of pictures (n, height, width), whole numbers from 0 to ``schema.layout.levels``.
+        """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
 
         Args:
-            n: how many, 0 or more.
-            seed: makes the draw repeatable; None draws anew each time.
-            where: the value that columns have in all of them, as text or of the column's own type; None for any.
+            n: number of records, 0 or more.
+            seed: seed that makes the draw repeatable; None draws anew each time.
+            where: the value of columns in all records, as text or of the column's own type; None for any.
 
         Raises:
             ValueError: for a condition on an unknown column, or a value that shares a bin with others.
@@ -129,12 +129,12 @@ class Release:
         return self.table(n, seed, where).to_pandas()
 
     def table(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pa.Table:
-        """The same records as the columns of ``arrow``."""
+        """Draw the same records as the columns of ``arrow``."""
         self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
     def chunks(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same, a chunk at a time."""
+        """Draw the same, a chunk at a time."""
         self._check_columns()
         random, before = np.random.default_rng(seed), 0
         for part in self._drawn(n, seed, where):
@@ -142,11 +142,11 @@ class Release:
             before += len(part)
 
     def encoded(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Encoded:
-        """The same records, as they are encoded."""
+        """Draw the same records, as they are encoded."""
         return Encoded.joined(list(self._drawn(n, seed, where)))
 
     def check_conditions(self, where: Mapping[str, Any]) -> None:
-        """Refuse conditions that no record can be held to, before one is drawn.
+        """Refuse impossible conditions, before a record is drawn.
 
         Raises:
             ValueError: naming the column.
@@ -175,11 +175,11 @@ class Release:
             yield self._mixture.sample(min(step, n - start), generator)
 
     def _fitting(self, n: int, step: int, where: Mapping[str, Any], generator: torch.Generator) -> Iterator[Encoded]:
-        """The first n records that fit, of as many as it takes; by rejection, as each is drawn like all others."""
+        """Draw until n records fit, by rejection: each is drawn like all others."""
         conditions = [self.schema.where(column, value) for column, value in where.items()]
         found = drawn = waiting = 0
         parts = [self._mixture.sample(0, torch.Generator())]
-        # On a terminal alone.
+        # The bar is shown on a terminal alone.
         with tqdm(total=n, desc="records that fit", disable=None, leave=False, dynamic_ncols=True) as bar:
             while found < n:
                 check_rate(where, n, found, drawn)
@@ -199,7 +199,7 @@ class Release:
         yield Encoded.joined(parts)
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:
-        """n records of one component of the mixture."""
+        """Draw n records of one component of the mixture."""
         generator = torch.Generator().manual_seed(seed)
         return self._mixture.sample_components(torch.full((n,), component), generator)
 
@@ -217,7 +217,7 @@ def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None
 
 
 def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
-    """The network as a reader of its release has it.
+    """Rebuild the network as a reader of its release has it.
 
     Raises:
         ValueError: if it cannot be released, or is not made again by ``type(network)(schema, k, **settings)``.
@@ -233,12 +233,12 @@ def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
 
 
 def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
-    """What a release holds, from its folder: a model to sample from, or projected rows.
+    """Load a release from its folder: a model to sample from, or projected rows.
 
     Args:
         path: the folder.
-        networks: classes of networks of somebody's own, for releases that were made with ``model=own``. What is not handed
-            over here is not loaded: nothing is imported by a name that stands in a file.
+        networks: custom classes of networks, for releases that were made with ``model=own``. A class that is not handed
+            over here is not loaded: nothing is imported by a name in a file.
 
     Raises:
         NotARelease: if the folder does not hold a readable model.
@@ -284,8 +284,8 @@ def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
     module, colon, name = kind.partition(":") if isinstance(kind, str) else ("", "", "")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return (
-            f"it is a {kind}, of somebody's own code, which is never imported by a name in a file: if you trust it, from "
-            f"{module} import {name}, and load_release(path, networks=[{name}])"
+            f"it is a {kind}, custom code, which is never imported by a name in a file: if you trust it, from {module} "
+            f"import {name}, and load_release(path, networks=[{name}])"
         )
     return f"model={kind!r}: expected one of {', '.join(sorted(networks))}"
 
@@ -293,7 +293,7 @@ def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
 def _described_network(
     description: dict[str, Any], networks: Mapping[str, type[GenerativeNetwork]]
 ) -> tuple[GenerativeNetwork, list[float]]:
-    """The network that a description names, without memory of its own, and its mixture weights."""
+    """Make the network that a description names, without memory of its own, and return its mixture weights too."""
     description = dict(description)
     kind = description.pop("model")
     if not isinstance(kind, str) or kind not in networks:
@@ -301,7 +301,7 @@ def _described_network(
     schema = _schema(description.pop("schema"))
     mixture_weights = description.pop("mixture_weights")
     for name, value in description.items():
-        # Of somebody's own network its class knows what makes sense.
+        # The class of a custom network knows which settings make sense.
         sensible = kind not in _NETWORKS
         if name == "symmetries" and not sensible:
             # The network checks each of them (`Symmetries`).
@@ -317,7 +317,7 @@ def _described_network(
 
 
 def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:
-    """The same with these tensors in place of its own."""
+    """Put these tensors in the place of the network's own."""
     network.load_state_dict(tensors, assign=True)
     for name, tensor in network.state_dict().items():
         if tensor.dtype != torch.float32:
@@ -326,7 +326,7 @@ def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> Gen
 
 
 def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[GenerativeNetwork]]) -> Mixture:
-    """A described mixture, its tensors from a file that holds these and nothing else."""
+    """Read a described mixture, its tensors from a file that holds these and nothing else."""
     network, mixture_weights = _described_network(description, networks)
     weights = torch.tensor(mixture_weights, dtype=torch.float32)
     if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():

@@ -1,4 +1,4 @@
-"""What a trained mixture releases: the model, synthetic records, and a picture of some."""
+"""The content of a trained mixture's release: the model, synthetic records, and a picture of some."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class SyntheticContent:
     Args:
         mixture: the trained mixture.
         rows: number of synthetic records, public.
-        seed: of the synthetic records; public.
-        figure: how close they are to the real ones, bought with a share of the budget (`measure_fidelity`), if it was.
+        seed: seed of the synthetic records; public.
+        figure: their closeness to the real ones, if it was bought with a share of the budget (`measure_fidelity`).
     """
 
     mixture: Mixture
@@ -49,7 +49,7 @@ class SyntheticContent:
 
     @property
     def _draw(self) -> Callable[[Path, Release], None] | None:
-        """What draws the picture; None for records that are neither pictures nor curves."""
+        """The function that draws the picture; None for records that are neither pictures nor curves."""
         schema = self.mixture.network.schema
         if isinstance(schema, ImageSchema):
             return write_sheet
@@ -105,16 +105,16 @@ def release_mixture(
     A run that was left early is charged what its plan says.
 
     Args:
-        mixture: of networks of this package, such as `measure.recipe.Recipe.measure` and `PrivateMixture.mixture` give.
-        account: that all of it was paid from; nothing else that saw the records may have touched the mixture.
-        folder: must not exist; it appears complete, or not at all.
-        data: what the records are, in words.
+        mixture: a mixture of networks of this package, as from `measure.recipe.Recipe.measure` or `PrivateMixture.mixture`.
+        account: the account that has paid for it; nothing else that saw the records may have touched the mixture.
+        folder: a folder that does not exist; it appears complete, or not at all.
+        data: the records, in words.
         n: their declared number.
-        rows: of synthetic records; as many as n if None.
-        seed: of the synthetic records; public.
-        unit: whose presence is protected; None says a person where the plan is about persons with several records, else
-            one record.
-        declared: what else the certificate assumes to be public.
+        rows: number of synthetic records; None for n.
+        seed: seed of the synthetic records; public.
+        unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
+            else one record.
+        declared: everything else that the certificate assumes to be public.
 
     Returns:
         The certificate.
@@ -122,22 +122,24 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n or rows below 1, a mixture of another account, `declared` that says what is said already, or a
-            mixture that is not finite.
+        ValueError: for n or rows below 1, a mixture of another account, `declared` that repeats an argument, or a mixture
+            that is not finite.
     """
     rows = n if rows is None else rows
     check_sizes(n=n, rows=rows)
     check_seed(seed)
     if mixture.run != account.ledger.run:
         raise ValueError(
-            "mixture: was learned on another account than this one, or nobody says on which, and the certificate would be "
-            "silent on what it has cost; hand over the account that it was measured or trained on, and of one of your "
-            "own say Mixture(network, weights, run=account.ledger.run)"
+            "mixture: was learned on another account than this one, or on an unknown one, and the certificate would not "
+            "state its cost; hand over the account that it was measured or trained on, and make a mixture of your own by "
+            "Mixture(network, weights, run=account.ledger.run)"
         )
     if said := sorted({"schema", "seed", "rows"} & set(declared or {})):
-        raise ValueError(f"declared: holds {said}, of which arguments and the mixture speak; leave them out")
+        raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
     if not all(tensor.isfinite().all() for tensor in (mixture.weights, *mixture.network.state_dict().values())):
-        raise ValueError("mixture: holds numbers that are not finite; what it was learned by has diverged")
+        raise ValueError(
+            "mixture: holds numbers that are not finite: its training has diverged, and there is nothing to release"
+        )
     everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
     return release_from(
         SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything

@@ -19,9 +19,9 @@ def write_table(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema,
     """Write records to a ``.parquet`` or ``.csv`` file, never holding more than a chunk.
 
     Args:
-        path: of the file.
-        chunks: of records.
-        schema: of the records.
+        path: path of the file.
+        chunks: chunks of records.
+        schema: schema of the records.
         escape: see `csv_text`.
 
     Raises:
@@ -39,10 +39,10 @@ def write_table(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema,
 
 
 def csv_text(chunks: Iterable[pa.RecordBatch], *, escape: bool = True) -> Iterator[str]:
-    """Records as CSV, a chunk at a time, names of columns first; a list, as of a basket, as JSON.
+    """Write records as CSV, a chunk at a time, names of columns first; a list, as in a basket, becomes JSON.
 
     Args:
-        chunks: of records.
+        chunks: chunks of records.
         escape: whether text, in cells and names, that a spreadsheet would run as a formula gets an apostrophe before it
             (`data.files.formulas`); numbers stay as they are. Tables that dpgen reads by a schema know it again.
 

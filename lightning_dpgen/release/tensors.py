@@ -1,4 +1,4 @@
-"""The tensors of a release: read only where the file holds just what its description says, found before one is made."""
+"""The tensors of a release: read only if the file holds just what its description says, checked before one is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_dpgen.privacy.strict_json import parse_json
 from lightning_dpgen.release.bounds import MOST_NUMBERS
 from lightning_dpgen.release.opened import open_ordinary
 
-# Bytes of the header that an entry takes beyond its name, and that other metadata take.
+# Bytes of the header for an entry beyond its name, and for other metadata.
 _EACH, _BESIDES = 1024, 1 << 16
 # Bytes that are looked at in one go.
 _BLOCK = 1 << 24
@@ -25,9 +25,9 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
     The length of the header is bounded by what these tensors need, so the cost does not follow from what the file says.
 
     Args:
-        path: of a safetensors file.
-        shapes: what it must hold, by name.
-        dtype: of all of them, as safetensors writes it: ``F32``, ``F64``.
+        path: path of a safetensors file.
+        shapes: the shapes of the tensors that it must hold, by name.
+        dtype: type of all of them, as safetensors writes it: ``F32``, ``F64``.
 
     Raises:
         ValueError: naming a tensor that is missing, too many, or of another shape or type.
@@ -68,9 +68,9 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
 
 
 def check_finite(path: Path) -> None:
-    """Refuse a file of float32 tensors (`check_tensors`) that holds another number than a finite one.
+    """Refuse a file of float32 tensors (`check_tensors`) with numbers that are not finite.
 
-    A block at a time, so that what is mapped afterwards takes no memory before it is used.
+    It is read a block at a time, so that tensors mapped afterwards take no memory before they are used.
 
     Raises:
         ValueError: if it does.

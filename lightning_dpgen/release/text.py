@@ -1,4 +1,4 @@
-"""Names and values as a page, a picture or a card may show them, whatever they hold."""
+"""Names and values, made fit for a page, a picture or a card, whatever they hold."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# What means something to Markdown in the middle of a line.
+# Characters with a meaning in the middle of a line of Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]|~#$])")
 
 
 def printable(text: Any, most: int = 24) -> str:
-    """Shortened, and without what is no letter in a picture.
+    """Shorten a text, and drop the characters that cannot be printed.
 
     Example:
         >>> printable("marital-status" * 3, most=10), printable("a\\tb")
@@ -23,7 +23,7 @@ def printable(text: Any, most: int = 24) -> str:
 
 
 def listed(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
-    """The first few values in one line, and how many more there are.
+    """Write the first few values in one line, and how many more there are.
 
     Example:
         >>> listed(["a", "b", "c"], most=2)
@@ -34,7 +34,7 @@ def listed(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
 
 
 def value_text(value: Any, letters: int = 40) -> str:
-    """One value of a record.
+    """Write one value of a record.
 
     Example:
         >>> value_text(None), value_text(True), value_text(0.1 + 0.2), value_text("")
@@ -52,7 +52,7 @@ def value_text(value: Any, letters: int = 40) -> str:
 
 
 def markdown(text: Any) -> str:
-    """Any text as a line of a Markdown page that holds it and nothing else.
+    """Escape any text as one line of a Markdown page.
 
     Example:
         >>> markdown("a|b <script>")
@@ -63,5 +63,5 @@ def markdown(text: Any) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Those that are not empty, as one phrase."""
+    """Join the parts that are not empty into one phrase."""
     return "; ".join(part for part in parts if part)

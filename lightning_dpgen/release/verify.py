@@ -51,27 +51,27 @@ from lightning_dpgen.release.certificate import (
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projected import KIND, load_projected
 
-# Of numbers that are recomputed by the same rule; written numbers are rounded up.
+# Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
-# Between the account of a run and that of its study, which is the looser one.
+# Relative tolerance between the account of a run and that of its study, which is the looser one.
 _BETWEEN_ACCOUNTS = 1e-2
 _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
-# Below it nothing is computed soundly, or in reasonable time.
+# A smaller delta cannot be accounted for soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
-# Of Renyi moments, for a second account.
+# Orders of Renyi moments, for a second account.
 _ORDERS = [*range(2, 65), 128, 256, 512]
 
 
 @dataclass
 class Verdict:
-    """What verification found.
+    """The result of a verification.
 
     Attributes:
-        problems: reasons for which the release must not be trusted; empty if there are none.
-        checks: what was confirmed, a line each.
-        epsilon: recomputed from the event tree; None if that was not possible.
-        notes: what is worth knowing and decides nothing.
+        problems: reasons why the release must not be trusted; empty if there are none.
+        checks: confirmed facts, a line each.
+        epsilon: epsilon recomputed from the event tree; None if that was not possible.
+        notes: facts worth knowing that decide nothing.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def read_certificate(folder: Path) -> dict[str, Any]:
-    """The certificate of a release, as it stands.
+    """Read the certificate of a release, unchecked.
 
     Raises:
         NotARelease: if it is missing or is not a JSON object.
@@ -104,7 +104,7 @@ def read_certificate(folder: Path) -> dict[str, Any]:
 def verify(folder: str | Path) -> Verdict:
     """Check a release: its files against their hashes, its epsilon against its event tree, its words against its fields.
 
-    Shows that the certificate is consistent, not that the run happened as described.
+    This shows that the certificate is consistent, not that the run happened as described.
 
     Args:
         folder: the release.
@@ -115,7 +115,7 @@ def verify(folder: str | Path) -> Verdict:
     folder = Path(folder)
     certificate = read_certificate(folder)
     verdict = Verdict()
-    # By type too: true and 1.0 are equal to 1.
+    # Types count, too: true and 1.0 are equal to 1.
     if json.dumps(certificate.get("format_version")) != json.dumps(FORMAT_VERSION):
         verdict.problems.append(
             f"format_version={certificate.get('format_version')!r}: this software reads version {FORMAT_VERSION}"
@@ -195,7 +195,7 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
             with open_ordinary(folder / name) as file:
                 text = file.read(_LARGEST_FILE).decode("utf-8", errors="replace")
         except (ValueError, OSError):
-            # Said above.
+            # The hash check has reported it.
             continue
         # As a page, a card and a file of JSON hold it.
         forms = (markupsafe.escape(said), html.escape(said, quote=False), json.dumps(said, ensure_ascii=False), said)
@@ -243,7 +243,7 @@ def _check_account(
     stages: list[tuple[str, dp_accounting.DpEvent, float | None]],
     verdict: Verdict,
 ) -> None:
-    """Check that the numbers follow from the event tree; nothing of it is evaluated before all of that is affordable."""
+    """Check that the numbers follow from the event tree, which is evaluated only if all of it is affordable."""
     relation, delta, epsilon = (certificate[name] for name in ("relation", "delta", "epsilon"))
     before, events = len(verdict.problems), [stage for _, stage, _ in stages]
     reference = _reference(certificate, event, events, verdict)
@@ -301,7 +301,7 @@ def _check_account(
 def _reference(
     certificate: dict, event: dp_accounting.DpEvent, stages: list[dp_accounting.DpEvent], verdict: Verdict
 ) -> Reference | None:
-    """What stands in the event for stages that were planned later, if some were; the rest is the stages' composition."""
+    """Return the reference that stands in the event for stages planned later, if any; check that the rest composes it."""
     stated = certificate.get("reference")
     if stated is None:
         if encode(composed(stages)) != certificate["event"]:
@@ -322,7 +322,7 @@ def _reference(
 
 
 def _check_reference(reference: Reference, stages: list[dp_accounting.DpEvent], verdict: Verdict) -> None:
-    """Whether the later stages are below the reference, at every epsilon and in both directions."""
+    """Check that the later stages are below the reference, at every epsilon and in both directions."""
     rest = composed(stages[reference.after :])
     try:
         dominated = reference.dominates(rest)
@@ -340,7 +340,7 @@ def _check_reference(reference: Reference, stages: list[dp_accounting.DpEvent], 
 
 
 def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdict: Verdict) -> None:
-    """Whether the event is that of the selection, or of none."""
+    """Check that the event is that of the stated selection, or of none."""
     selects = isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent)
     if not isinstance(selection, dict):
         if "RepeatAndSelect" in json.dumps(encode(event)):
@@ -359,16 +359,16 @@ def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdic
 
 
 def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: int, verdict: Verdict) -> None:
-    """Whether a study can have spent so little with this run in it, and so much within its total."""
+    """Check that a study can have spent so little with this run in it, and no more than its total."""
     if study["epsilon"] > study["total_epsilon"]:
         verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
     if study["delta"] < _SMALLEST_DELTA:
         verdict.problems.append(f"study: delta={study['delta']:g}: expected a number from {_SMALLEST_DELTA:g} to 1")
         return
-    # Other runs of it may have fewer records, so this alone is no fault.
+    # Other runs of the study may have fewer records, so this alone is no fault.
     if study["delta"] >= 1.0 / n:
         verdict.notes.append(f"study: delta={study['delta']:g} is 1/n or more: its epsilon says little of these records")
-    # What is under replace-one enters as it stands.
+    # A run under replace-one enters with its own epsilon.
     alone = verdict.epsilon if relation == REPLACE_ONE else spent(event, study["delta"]).epsilon
     if study["epsilon"] < alone * (1.0 - _BETWEEN_ACCOUNTS):
         verdict.problems.append(
@@ -380,7 +380,7 @@ def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: in
 
 
 def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
-    """Of a pure event tree the relation cannot be told, and a record replaced costs twice a record added."""
+    """Check that relation, model and files agree: a pure event tree does not show the relation, which doubles the cost."""
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
     try:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
@@ -398,7 +398,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
 
 
 def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
-    """Whether the noise is as large as the projection that was drawn, the neighbourhood and the event tree say."""
+    """Check that the noise is as large as the drawn projection, the neighbourhood and the event tree demand."""
     try:
         projected = load_projected(folder)
     except NotARelease as error:
@@ -450,7 +450,7 @@ def _compare(name: str, stated: float | None, recomputed: float, verdict: Verdic
 
 
 def _agrees(stated: Any, recomputed: Any) -> bool:
-    """Whether two JSON values are equal, numbers up to one in their last written digit."""
+    """Return whether two JSON values are equal, numbers up to one in their last written digit."""
     if isinstance(recomputed, dict):
         return stated.keys() == recomputed.keys() and all(_agrees(stated[key], recomputed[key]) for key in recomputed)
     if isinstance(recomputed, list):
@@ -461,7 +461,7 @@ def _agrees(stated: Any, recomputed: Any) -> bool:
 
 
 def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -> str:
-    """What an accountant of other authors says: Opacus, by Renyi moments."""
+    """Ask an accountant of other authors: Opacus, by Renyi moments."""
     # Opacus knows no failures, so it is asked for the rest, at what they leave of delta.
     event, delta = without_failures(event, delta) if delta else (event, delta)
     if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent) and not isinstance(event.event, OneOfDpEvent):
@@ -475,7 +475,7 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
         times[multiplier, rate] += count
     accountant.history = [(*noise, count) for noise, count in times.items()]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that its orders are at an end: its bound holds all the same
+        warnings.simplefilter("ignore")  # its orders may end, and its bound holds all the same
         # Whole orders only: the series of other orders may take minutes to converge.
         epsilon = accountant.get_epsilon(delta, alphas=_ORDERS)
     return f"a second accountant (Opacus, Renyi moments, a looser bound): {epsilon:.6g}"

@@ -1,4 +1,4 @@
-"""The release of a network of anybody's own: its weights, card and certificate."""
+"""The release of any network: its weights, card and certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
 
-# What ``model.json`` says that this is.
+# The kind of release in ``model.json``.
 KIND = "weights"
 
 
@@ -26,7 +26,7 @@ class WeightsContent:
     """A `bundle.Content`.
 
     Args:
-        tensors: by name.
+        tensors: the tensors by name.
         architecture: the class of the network, in words.
     """
 
@@ -64,14 +64,14 @@ def release_weights(
     A run that was left early is charged what its plan says.
 
     Args:
-        network: its trainable parameters are released, and of the others and its buffers those that are named.
-        account: that all of its training was paid from; nothing else that saw the records may have touched the network.
-        folder: must not exist; it appears complete, or not at all.
-        data: what the records are, in words.
+        network: the network; released are its trainable parameters, and the other parameters and buffers in `public`.
+        account: the account that has paid for its training; nothing else that saw the records may have touched the network.
+        folder: a folder that does not exist; it appears complete, or not at all.
+        data: the records, in words.
         n: their declared number.
-        unit: whose presence is protected; None says a person where the plan is about persons with several records, else
-            one record.
-        declared: what else the certificate assumes to be public.
+        unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
+            else one record.
+        declared: everything else that the certificate assumes to be public.
         public: names of buffers and frozen parameters that are no function of the records.
 
     Returns:
@@ -81,14 +81,14 @@ def release_weights(
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
         ValueError: for n below 1; if a parameter is not finite, or the network has a buffer or frozen parameter that is not
-            named: whoever keeps statistics of records keeps them there.
+            named, since statistics of records are kept there.
     """
     trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
     unknown = sorted(set(network.state_dict()) - trained - set(public))
     if unknown:
         raise ValueError(
-            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which nobody has paid for: name "
-            "those that are public constants in public=[...], and take the others out of the network"
+            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
+            "name those that are public constants in public=[...], and take the others out of the network"
         )
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()

@@ -33,7 +33,7 @@ SLOW = ("rbm", "wgan", "groups", "embedding", "layers", "tables", "baskets")
 
 @pytest.fixture
 def audit(capsys):
-    """Audits; gives the exit status, and the rows by what was audited: (claim, bound, verdict)."""
+    """Run an audit; return the exit status, and the rows (claim, bound, verdict) by the audited part."""
 
     def call(*words):
         status = main(["audit", *words])
@@ -102,7 +102,7 @@ def test_any_number_of_canaries(audit):
     assert audit("audit.canaries=203", "audit.draws=100", "audit.confidence=0.9999", *MODELS["measured"])[0] == 0
 
 
-def test_canaries_may_be_among_records_that_nobody_minds(audit):
+def test_canaries_may_be_among_records_if_the_audit_may_spend(audit):
     status, rows, _ = audit(*SOUND, *MODELS["measured"], "audit.spend=true")
     assert status == 0 and "the whole run" in rows
 

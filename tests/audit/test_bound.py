@@ -25,7 +25,7 @@ def test_of_randomised_response_one_run_is_rarely_above_the_truth(epsilon):
     bounds = {v: one_run_epsilon(1000, 200, v, 0.0) for v in np.unique(right).tolist()}
     above = sum(bounds[v] > epsilon for v in right.tolist())
     assert above < 40
-    # Of a mechanism with twice the epsilon most are above.
+    # Most bounds of a mechanism with twice the epsilon are above.
     wrong = random.binomial(200, 1.0 / (1.0 + np.exp(-2.0 * epsilon)), size=400)
     bounds = {v: one_run_epsilon(1000, 200, v, 0.0) for v in np.unique(wrong).tolist()}
     assert sum(bounds[v] > epsilon for v in wrong.tolist()) > 200
@@ -41,7 +41,7 @@ def test_numbers_that_cannot_be_are_refused(wrong):
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
 def test_a_gaussian_shift_is_near_the_truth_and_rarely_above(mu):
-    """Of 200 at 95 %, 10 are expected above at most; 26 or more by chance 1e-5."""
+    """At most 10 of 200 are expected above at 95 %; 26 or more by chance 1e-5."""
     random = np.random.default_rng(1)
     found = [gaussian_shift(random.normal(size=2000), mu + random.normal(size=2000), 0.95) for _ in range(200)]
     assert sum(shift > mu for shift in found) < 26

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,6 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan

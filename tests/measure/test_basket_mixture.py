@@ -18,7 +18,7 @@ from lightning_dpgen.release.sampler import load_release, write_model
 
 
 def some_baskets(n, items=30, kinds=3, classes=(), seed=0):
-    """Each basket is of a kind, of which a third of the items is ten times as frequent as others; larger ones mix."""
+    """Draw baskets of kinds: a third of the items is ten times as frequent in a kind as others; larger ones mix."""
     random = np.random.default_rng(seed)
     rates = np.ones((kinds, items)) * random.uniform(0.5, 1.5, items)
     for kind in range(kinds):
@@ -43,7 +43,7 @@ def fitted(records, epsilon, **settings):
 
 
 def pairs_of(encoded):
-    """(items, items) the share of baskets that hold both."""
+    """Return the share of baskets that hold both items, (items, items)."""
     units = scipy.sparse.csr_array(encoded.units).astype(np.float64)
     return (units.T @ units).toarray() / len(encoded)
 
@@ -65,7 +65,7 @@ def test_without_noise_sizes_items_and_pairs_come_back():
     records = some_baskets(30_000)
     _, mixture, _ = fitted(records, math.inf)
     pairs, items, sizes = far(mixture, records)
-    # What chance alone makes of two samples of these sizes: pairs .07, items .02, sizes .01.
+    # Chance alone makes this of two samples of these sizes: pairs .07, items .02, sizes .01.
     assert pairs < 0.12 and items < 0.04 and sizes < 0.02
 
 
@@ -75,7 +75,7 @@ def test_one_component_would_be_noticed():
 
 
 def test_noise_is_not_fitted():
-    """Of noise of a tenth of a pair's count less is left than it is."""
+    """The noise of a pair is a tenth of its count, and less of it is left in the fit."""
     records = some_baskets(30_000)
     _, mixture, state = fitted(records, 0.5, k=50)
     pairs, items, sizes = far(mixture, records)

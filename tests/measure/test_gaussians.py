@@ -11,18 +11,12 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure.gaussians import (
-    GaussianRecipe,
-    _in_common,
-    curve,
-    factors_of,
-    label_components,
-    likely_counts,
-    likely_means,
-    through_clipping,
-)
+from lightning_dpgen.measure.clipped_gaussians import through_clipping
+from lightning_dpgen.measure.gaussians import GaussianRecipe, label_components
 from lightning_dpgen.measure.recipe import MostlyNoise
+from lightning_dpgen.measure.shrinkage import _in_common, factors_of, likely_counts, likely_means
 from lightning_dpgen.measure.statistics import Counts, Histogram
+from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -37,7 +31,7 @@ SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))
 
 
 def some_series(n, seed=0):
-    """Two classes of Gaussians well inside the bounds, and their means and covariances."""
+    """Draw two classes of Gaussians well inside the bounds, and return their means and covariances too."""
     random = np.random.default_rng(seed)
     mixing = random.normal(size=(2, 6, 6)) * 0.03
     means = random.uniform(0.35, 0.65, (2, 6))
@@ -175,7 +169,7 @@ def test_noise_that_cutting_takes_from_a_mean_is_not_put_back():
 
 @pytest.mark.parametrize(("apart", "gain"), [(0.0, 5.0), (100.0, 1.3), (1000.0, 0.9)])
 def test_counts_are_drawn_together_as_far_as_noise_has_them_apart(apart, gain):
-    """How much smaller their squared error is, on average over 200 draws."""
+    """Compare their squared errors, on average over 200 draws."""
     random = np.random.default_rng(0)
     truth = 1500.0 + apart * torch.from_numpy(random.normal(size=10))
     errors = []
@@ -213,7 +207,7 @@ def test_means_are_drawn_together_as_far_as_noise_has_them_apart():
 
 
 def a_network(pieces=16, channels=("x", "y")):
-    """Two components of a series of two channels, of which the second is wider than what there may be."""
+    """Draw two components of a series of two channels, the second wider than its bounds."""
     schema = SeriesSchema(6, low=0.0, high=1.0, channels=channels)
     network = StackedGaussians(schema, 2, size=schema.layout.units, rank=6, pieces=pieces)
     random = np.random.default_rng(0)
@@ -231,7 +225,7 @@ def made_by(network, n=40_000, seed=1):
 
 @pytest.mark.parametrize("pieces", [1, 16])
 def test_values_are_spread_as_those_of_records_are(pieces):
-    """Of two channels, one squeezed to the middle, one mostly at its ends; shares of 40,000 records, to 0.015."""
+    """Two channels, one squeezed to the middle, one mostly at its ends; shares of 40,000 records, to 0.015."""
     network = a_network(pieces)
     asked = Histogram(network.schema.layout, 2, pieces)
     values = network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double()
@@ -245,7 +239,7 @@ def test_values_are_spread_as_those_of_records_are(pieces):
         torch.testing.assert_close(found, due, atol=0.015 * 40_000, rtol=0.0)
         assert (made_by(network).mean(dim=0) - wanted.clamp(0.0, 1.0).mean(dim=0)).abs().max() < 0.03
     else:
-        # What is at each end.
+        # The shares at each end.
         torch.testing.assert_close(found[:, [0, -1]], due[:, [0, -1]], atol=0.015 * 40_000, rtol=0.0)
 
 
@@ -344,7 +338,7 @@ def test_a_run_goes_on_after_each_access_and_measures_nothing_twice():
     whole = own.measure(records, component, account, save=states.append)
     assert [sorted(state) for state in states] == [["means"], ["means", "squares"]]
     assert {name: account.remaining(name) for name in ("means", "squares")} == {"means": 0, "squares": 0}
-    # Of a finished state no record is read.
+    # A finished state needs no record.
     again = own.measure(None, None, account, state=states[1])
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name])
@@ -394,13 +388,13 @@ def test_a_state_is_known_for_what_it_is():
             own.measure(None, None, None, state=state)
 
 
-@pytest.mark.parametrize("changed", ["a stage of nobody's", "another size"])
+@pytest.mark.parametrize("changed", ["an unknown stage", "another size"])
 def test_a_state_of_another_recipe_is_refused_before_anything_is_spent(changed):
     records, *_ = some_series(100)
     own, component, kept = recipe(100), torch.zeros(100, dtype=torch.int64), []
     own.measure(records, component, Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4)), save=kept.append)
-    state = kept[0] | {"lost": kept[0]["means"]} if changed == "a stage of nobody's" else kept[0]
-    other = own if changed == "a stage of nobody's" else recipe(100, size=5)
+    state = kept[0] | {"lost": kept[0]["means"]} if changed == "an unknown stage" else kept[0]
+    other = own if changed == "an unknown stage" else recipe(100, size=5)
     with pytest.raises(ValueError, match=r"state: holds \[.*\], which is not what this recipe measures"):
         other.measure(records, component, None, state=state)
 
@@ -478,7 +472,7 @@ class Amiss(Counts):
 
 
 class Whole(Counts):
-    """Counts that nobody has made float64."""
+    """Counts that are not float64."""
 
     def of_all(self, records, component):
         return super().of_all(records, component).long()
@@ -487,7 +481,7 @@ class Whole(Counts):
 PIXELS = ImageSchema(3, 2, levels=255)
 NONE_EACH = torch.zeros(100, dtype=torch.int64)
 AMISS = {
-    "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound does not hold of others"),
+    "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound holds for no others"),
     "one number for two": (Amiss([1.0]), NONE_EACH, r"sums of shape \(1,\): expected \(2,\)"),
     "whole numbers": (Whole(2), NONE_EACH, r"of shape \(2,\) and torch.int64, expected \(2,\).* and torch.float64"),
     "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),
@@ -501,12 +495,12 @@ AMISS = {
 
 
 @pytest.mark.parametrize(("statistic", "component", "message"), AMISS.values(), ids=AMISS)
-def test_what_is_amiss_with_a_statistic_is_said_before_anything_is_spent(statistic, component, message):
+def test_a_bad_statistic_is_refused_before_anything_is_spent(statistic, component, message):
     records, *_ = some_series(100)
-    workload = Workload("amiss", {"amiss": 1.0}, 100)
+    workload = Workload("bad", {"bad": 1.0}, 100)
     account = Account(make_plan([workload.spec(1.0)], epsilon=1.0, delta=1e-4))
     with pytest.raises(ValueError, match=message):
-        workload.measure({"amiss": statistic}, records, component, account)
+        workload.measure({"bad": statistic}, records, component, account)
     assert not account.ledger.accesses
 
 
@@ -557,7 +551,7 @@ def test_a_workload_that_makes_no_sense_is_refused(numbers, message):
 
 @pytest.mark.parametrize("max_rows", [1, 3])
 def test_noise_is_that_of_all_records_of_a_person(max_rows):
-    """Of 20,000 numbers: their deviation is off by 3 % once in a billion times; without persons it is a third."""
+    """Draw 20,000 numbers: their deviation is off by 3 % once in a billion times; without persons it is a third."""
     records, *_ = some_series(100)
     records = dataclasses.replace(records, persons=np.arange(100) // max_rows)
     workload = Workload("counts", {"counts": 1.0}, 100)
@@ -569,7 +563,7 @@ def test_noise_is_that_of_all_records_of_a_person(max_rows):
 
 
 def test_a_large_picture_is_fitted_in_little_memory():
-    """Of 12,288 units as many are drawn as of small pictures: 325 records and not 4,000."""
+    """Pictures of 12,288 units get as many numbers as small ones: 325 records and not 4,000."""
     schema = ImageSchema(64, 64, levels=255, channels=3)
     network, asked = StackedGaussians(schema, 1, size=3, rank=1, pieces=16), Histogram(schema.layout, 3, 16)
     drawn = []

@@ -24,7 +24,7 @@ LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
 
 @pytest.fixture(autouse=True)
 def quick_fits(monkeypatch):
-    """A mixture that is good enough to begin from, and fewer made-up records."""
+    """Make a mixture that is good enough to begin from, with fewer made-up records."""
     monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
     monkeypatch.setattr(labels, "_MADE", 3000)
 
@@ -67,7 +67,7 @@ def test_a_gradient_is_that_of_the_loss():
 
 @pytest.mark.parametrize("scale", [0.1, 1e3, 1e308])
 def test_no_record_moves_a_sum_by_more_than_its_bound(scale):
-    """Of every record there can be; of some the bound is used up."""
+    """Every possible record; some use up the bound."""
     features, weights = public_numbers(scale)
     every = np.stack(np.meshgrid(*map(np.arange, LAYOUT.groups), indexing="ij"), axis=-1).reshape(-1, 4).astype(np.uint8)
     for statistic in (Gradient(LAYOUT, features, weights, 0.7), Agreement(LAYOUT, features, weights)):
@@ -81,7 +81,7 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(scale):
         assert max(float(sums(free, record[None]).norm()) for record in every) > 0.7
 
 
-def test_a_record_adds_the_same_whoever_else_is_there():
+def test_a_record_adds_the_same_beside_any_others():
     features, weights = public_numbers()
     codes = some_codes(60)
     for statistic in (Gradient(LAYOUT, features, weights, 1.0), Agreement(LAYOUT, features, weights)):
@@ -96,7 +96,7 @@ def schema(choices=3):
 
 
 def some_records(n, choices=3, seed=0):
-    """Columns that go together, and a label that follows their logits."""
+    """Draw columns that go together, and a label that follows their logits."""
     random = np.random.default_rng(seed)
     first = random.integers(0, 4, n)
     others = [np.where(random.random(n) < 0.4, first, random.integers(0, 4, n)) for _ in range(3)]
@@ -122,7 +122,7 @@ def measured(records, epsilon, **settings):
 
 
 def given(mixture, records):
-    """(B, labels) what the classifier says of records, without components."""
+    """Return the shares (B, labels) that the classifier gives to labels, without components."""
     network = mixture.network
     logits = added_up(records.encoded, records.schema.layout, network.label_weights.double())
     return torch.softmax(logits + (mixture.weights[:, None] * network.label_offsets).sum(dim=0), dim=1).numpy()
@@ -197,11 +197,11 @@ def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(short_fits)
     records, _ = some_records(1000)
     own, mixture, kept = measured(records, 3.0)
     assert [len(state.get(LABELS, ())) for state in kept] == [0, 1, 2, 3, 4]
-    # Of a finished state no record is read.
+    # A finished state needs no record.
     again = recipe(records).measure(None, None, None, state=kept[-1])
     for name, tensor in mixture.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name])
-    # What is measured next follows from what has been.
+    # The next statistics follow from the past measurements.
     one, other = (recipe(records).statistics(LABELS, kept[2])["gradient"] for _ in range(2))
     codes = records.encoded.codes
     assert torch.equal(sums(one, codes), sums(other, codes))

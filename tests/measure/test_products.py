@@ -26,7 +26,7 @@ def schema(label=None):
 
 
 def some_records(n, label=None, seed=0):
-    """A mixture of three kinds of rows."""
+    """Draw a mixture of three kinds of rows."""
     random = np.random.default_rng(seed)
     kind = random.choice(3, n, p=[0.5, 0.3, 0.2])
     columns = []
@@ -68,7 +68,7 @@ def test_without_noise_the_tables_come_back(label):
     for pair in itertools.combinations(range(4), 2):
         assert distance(mixture, records, pair) < 0.01
     if label is not None:
-        # What is measured by label is three-way.
+        # Tables by label are three-way.
         assert distance(mixture, records, (0, 1, 2)) < 0.01
     drawn = Records(records.schema, mixture.sample(20_000, torch.Generator().manual_seed(0)))
     assert distance(mixture, drawn, (0, 3)) < 0.02

@@ -33,7 +33,7 @@ def a_row(random):
 
 
 def a_picture(random):
-    # Of any contrast, often at both ends of what there may be, and sometimes at one.
+    # Pictures of any contrast, often with both extreme values, and sometimes with one.
     kind = random.random()
     pixels = random.choice([0, 255], 24) if kind < 0.7 else random.integers(0, 256, 24) if kind < 0.95 else np.zeros(24)
     return Encoded(pixels[None].astype(np.uint8), random.integers(0, 3, (1, 1)).astype(np.uint8))
@@ -74,7 +74,7 @@ def component_of(record):
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_no_record_is_longer_than_the_bound_and_some_are_as_long(name):
-    """Of many records of all kinds, at the ends of what there may be and between, the longest is as long as the bound."""
+    """Among many records of all kinds, at their ends and between, the longest is as long as the bound."""
     statistic, draw = STATISTICS[name]
     random, longest = np.random.default_rng(0), 0.0
     for _ in range(400):
@@ -173,7 +173,7 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
         (lambda: Marginals(TABLE, []), "expected at least one"),
         (lambda: Marginals(TABLE, [(0, 3)]), "expected distinct groups from 0 to 2"),
         (lambda: Marginals(TABLE, [(1, 1)]), "expected distinct groups"),
-        (lambda: Marginals(TABLE, [(0, 1), (1, 0)]), "none twice, in whatever order"),
+        (lambda: Marginals(TABLE, [(0, 1), (1, 0)]), "none twice, even with its groups in another order"),
         (lambda: Means(SLOW, 3, float("inf")), r"radius=inf: expected a number from 1e-06 to 1e\+06"),
         (lambda: Means(SLOW, 3, 1e-162), r"radius=1e-162: expected a number from 1e-06 to 1e\+06"),
         (lambda: Means(SLOW, 2.5, 1.0), r"k=2\.5: expected a whole number"),
@@ -183,7 +183,7 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
         (lambda: Squares(SLOW, CENTRES[:, :9], 1.0), "expected \\(k, 10\\) finite numbers"),
         (lambda: Squares(SLOW, CENTRES * torch.nan, 1.0), "finite numbers"),
         (lambda: ItemsBySize(TABLE, [0]), "records without sizes"),
-        (lambda: ItemsBySize(BASKETS.layout, [0]), "expected for each of 7 bins"),
+        (lambda: ItemsBySize(BASKETS.layout, [0]), "of each of 7 bins"),
         (lambda: PairsBySize(BASKETS.layout, [0] * 7, [1, 1]), "2 or more different ones, from 0 to 6"),
     ],
 )

@@ -16,7 +16,7 @@ def layouts(draw):
 
 
 def drawn(layout: Layout, n: int, seed: int, sparse: bool = False) -> Encoded:
-    """Records whose columns go together."""
+    """Draw records whose columns go together."""
     random = np.random.default_rng(seed)
     common = random.random((n, 1))
     units = (common + random.random((n, layout.units))) / 2
@@ -33,7 +33,7 @@ def dense(encoded: Encoded) -> np.ndarray:
 
 
 def table(encoded: Encoded, layout: Layout) -> list[list[int]]:
-    """Each column's values, units in ten bins, by plain loops."""
+    """Count each column's values, units in ten bins, by plain loops."""
     found = []
     for column in dense(encoded).T:
         if layout.levels == 1:

@@ -113,7 +113,7 @@ def test_baskets_that_are_all_empty():
 
 @pytest.mark.slow
 def test_rows_of_the_protocol_on_bms_webview_1():
-    """Of empty baskets, and of independent items with the exact shares: what an independent program found."""
+    """Empty baskets, and independent items with the exact shares, score as in an independent program."""
     path = Path(os.environ.get("DPGEN_DATA", "data")) / "bms_webview1" / "BMS1.dat.gz"
     if not path.is_file():
         pytest.skip("BMS-WebView-1 is not there")

@@ -18,7 +18,7 @@ VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
 
 def account(epsilon=2.0, seed=None):
-    """Paid; not private for an infinite epsilon, or with a seed."""
+    """Make a paid account; not private for an infinite epsilon, or with a seed."""
     plan = make_plan(
         [StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)], epsilon=epsilon, delta=1e-5
     )
@@ -39,7 +39,7 @@ def released(folder, schema, *, rows=40, k=2, unit="one record of the data set",
 
 
 class Page(html.parser.HTMLParser):
-    """What a browser would make of a page: tags, texts and labels; tags must match."""
+    """A page as a browser reads it: tags, texts and labels; tags must match."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a release may hold is bounded, and what the program itself makes is always within the bounds."""
+"""The contents of a release are bounded, and the program's own releases are always within the bounds."""
 
 import json
 

@@ -23,7 +23,7 @@ SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\u
 
 
 def _texts():
-    """All short texts of a few letters, and some longer ones."""
+    """Make all short texts of a few letters, and some longer ones."""
     letters = ["'", "=", "-", "a", '"', ","]
     every = ["".join(word) for length in range(5) for word in itertools.product(letters, repeat=length)]
     random_ = random.Random(0)
@@ -74,7 +74,7 @@ def test_a_table_is_read_back_as_it_was_written(tmp_path, escape):
     assert np.array_equal(read.codes, expected.codes) and np.array_equal(read.units, expected.units)
 
 
-def test_somebodys_own_apostrophes_stay(tmp_path):
+def test_apostrophes_of_the_data_stay(tmp_path):
     """In a frame nothing was escaped by us, and in a file only what the schema knows in no other way."""
     frame = pd.DataFrame({"=name": ["'=cmd|' /C calc'!A0"], "plain": ["a"], "number": [1]})
     with pytest.raises(ValueError, match="=name"):
@@ -88,7 +88,7 @@ _BARE = st.text(st.sampled_from(["=", "-", "@", "a", "'", '"', ",", "\uff1d"]), 
 
 
 def _with_escaped_forms(texts):
-    """Texts, and for each of them those that escape it once and twice."""
+    """Make texts, and for each of them those that escape it once and twice."""
     return [form for text in texts for form in (text, f"'{text}", f"''{text}")]
 
 

@@ -1,4 +1,4 @@
-"""What protects nobody says so wherever it goes: in the metadata of its files, and in its pictures."""
+"""A release that is not private says so wherever it goes: in the metadata of its files, and in its pictures."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ def _files(folder):
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_files_carry_the_mark_exactly_if_nobody_is_protected(tmp_path, kind):
+def test_files_carry_the_mark_exactly_if_the_release_is_not_private(tmp_path, kind):
     released(tmp_path / "private", SCHEMAS[kind])
     files = _files(tmp_path / "private")
     assert len(files) == 1 + (kind != "table") and not any(map(_marked, files))

@@ -93,7 +93,7 @@ def test_units_of_a_table_are_drawn_beside_its_groups(tmp_path):
 
 
 def _axes(monkeypatch, plot, *arguments, **keywords):
-    """The axes of a plot, laid out."""
+    """Draw a plot and return its axes, laid out."""
     figure = Figure(figsize=(4.6, 3.0), layout="constrained")
     axes = figure.add_subplot()
     monkeypatch.setattr(private_plots, "drawn", lambda draw, *_: draw(axes))

@@ -48,7 +48,7 @@ def test_it_is_read_back_and_verified(measured, tmp_path):
         ({"declared": {"n": 7}}, r"declared: holds \['n'\]"),
         ({"declared": {"max_rows": 1}}, r"declared: holds \['max_rows'\]"),
         ({"declared": {"by": object()}}, "declared: Object of type object is not JSON"),
-        ({"declared": {"by": float("nan")}}, "declared: .*expected what JSON holds"),
+        ({"declared": {"by": float("nan")}}, "declared: .*expected values that JSON can hold"),
         ({"unit": " "}, "unit=' ': expected words"),
         ({"data": ""}, "data='': expected words"),
         ({"declared": {"schema": {}, "rows": 9}}, r"declared: holds \['rows', 'schema'\]"),
@@ -66,7 +66,7 @@ def test_a_mixture_of_another_account_is_not_signed(measured, tmp_path):
     cheap = Account(make_plan(recipe.specs(1.0), epsilon=1.0, delta=1e-5))
     with pytest.raises(ValueError, match="learned on another account"):
         release_mixture(mixture, cheap, tmp_path / "release", data="digits", n=N, rows=5)
-    with pytest.raises(ValueError, match="or nobody says on which"):
+    with pytest.raises(ValueError, match="or on an unknown one"):
         release_mixture(Mixture(mixture.network, mixture.weights), account, tmp_path / "r", data="digits", n=N, rows=5)
     release_mixture(mixture, account, tmp_path / "release", data="digits", n=N, rows=5)
 

@@ -1,4 +1,4 @@
-"""What the statement says of persons, and of what was found instead of assumed; a function of the other fields alone."""
+"""The statement's words about persons, and about parts found instead of assumed; a function of the other fields alone."""
 
 import copy
 import math
@@ -47,7 +47,7 @@ def test_what_was_found_was_not_assumed(tmp_path):
     assert "but for what was found in the records" in said and "bounds of column 19 and 5 more)" in said
     assert verify(tmp_path / "r").problems == []
     page = Page((tmp_path / "r" / "report.html").read_text()).text
-    assert "this was not assumed but found" in page and "Nothing of this description" not in page
+    assert "were not assumed but found" in page and "Nothing of this description" not in page
     assert "but for what was found" in released(tmp_path / "s", SCHEMA, discovery_share=0.05)["statement"]
 
 

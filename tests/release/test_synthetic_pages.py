@@ -55,7 +55,7 @@ SCHEMAS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A release of a kind, with its certificate, made once."""
+    """Make a release of a kind once, with its certificate."""
 
     @functools.cache
     def make(kind):
@@ -75,7 +75,7 @@ def page_of(folder):
 
 
 def card_of(folder):
-    """The front matter and the rest."""
+    """Return the front matter and the rest."""
     _, front, rest = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     return yaml.safe_load(front), rest
 

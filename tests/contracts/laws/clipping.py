@@ -23,9 +23,9 @@ from lightning_dpgen.gradients.clipping import (
     Schedule,
     Smoothed,
 )
+from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.factors import Dense
-from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import LotNorms

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import numpy as np
 import torch
 from contracts.door import given_the_answers, overspent
+from table_selection import Distances, TableSelection
 
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.discovery import find_bounds, find_keys
@@ -15,7 +17,6 @@ from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Marginals
-from lightning_dpgen.measure.table_selection import Distances, TableSelection, pairs_of
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -74,7 +75,7 @@ def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
     """Check a choice among tables where one person's records bring some nearer to the expected ones and others farther."""
     columns = {f"a{i}": {"type": "category", "values": ["x", "y", "z"]} for i in range(4)}
     schema = schema_of({"columns": columns}).completed(5)
-    tables = Marginals(schema.layout, pairs_of(range(4), None))
+    tables = Marginals(schema.layout, list(itertools.combinations(range(4), 2)))
     expected = [torch.full(size, 100.0 * (place % 2), dtype=torch.float64) for place, size in enumerate(tables.sizes)]
     choice, codes = TableSelection("choice", {"distances": 1.0}, 20, 1.0, count=2), np.arange(20)[:, None] % (3, 2, 3, 1)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import torch
-from lightning_dpgen.runs.run_identity import fingerprint
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -18,6 +17,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.runs.run_identity import fingerprint
 
 
 def records_that_differ_in_a_byte_are_others(largest=3 << 20) -> None:

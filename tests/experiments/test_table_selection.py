@@ -10,9 +10,7 @@ from contracts.laws import discovery as laws
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.measure.statistics import Marginals
-from lightning_dpgen.measure.table_selection import Distances, independent, pairs_of
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("short_fits")
 
 
 def some_records(n, label=False, seed=0):
-    """Columns of three values, of which four pairs hang together."""
+    """Draw columns of three values, four pairs of which hang together."""
     random = np.random.default_rng(seed)
     codes = random.integers(0, 3, (n, COLUMNS + label))
     for first, second in TOGETHER:
@@ -38,7 +36,7 @@ def some_records(n, label=False, seed=0):
 
 
 def chosen(records, epsilon, **settings):
-    recipe = ProductRecipe(records.schema, **({"k": 10, "n": len(records), "pairs": 4} | settings))
+    recipe = SelectedProducts(records.schema, **({"k": 10, "n": len(records), "pairs": 4} | settings))
     account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=1e-6))
     kept = []
     recipe.measure(records, torch.zeros(len(records), dtype=torch.int64), account, save=kept.append)
@@ -50,7 +48,7 @@ def chosen(records, epsilon, **settings):
 
 def test_one_record_changes_each_distance_by_one_at_most_and_some_by_one():
     layout, random = Layout(0, groups=(2, 3, 4), label=0), np.random.default_rng(0)
-    tables = Marginals(layout, pairs_of([1, 2], 0))
+    tables = Marginals(layout, [(0, 1, 2)])
     singles = {group: torch.from_numpy(random.uniform(0, 20, (2, size))) for group, size in ((1, 3), (2, 4))}
     expected = independent(tables, singles, 0, 40.0)
     assert expected[0].shape == (2, 3, 4) and float(expected[0].sum()) == pytest.approx(40.0)
@@ -75,7 +73,7 @@ def test_the_tables_that_tell_are_chosen(label, epsilon):
 
 
 def test_distances_from_what_has_another_shape_are_refused():
-    tables = Marginals(Layout(0, groups=(2, 3, 4), label=0), pairs_of([1, 2], 0))
+    tables = Marginals(Layout(0, groups=(2, 3, 4), label=0), [(0, 1, 2)])
     for wrong in (torch.zeros(1000, 2, 3, 4), torch.full((2, 3, 4), torch.nan)):
         with pytest.raises(ValueError, match="expected finite numbers of the tables' "):
             Distances(tables, [wrong], [0.0], 1)
@@ -95,12 +93,11 @@ def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):
         told.append(sensitivity)
         return report_noisy_max(access, name, scores, sensitivity=sensitivity)
 
-    monkeypatch.setattr("lightning_dpgen.measure.table_selection.report_noisy_max", heard)
+    monkeypatch.setattr("table_selection.report_noisy_max", heard)
     chosen(some_records(500), 1.0)
     assert told == [1.0] * 4
 
 
-@pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.MostlyNoise")
 def test_noise_decides_where_it_is_all_there_is():
     tables, _, _ = chosen(some_records(400), 0.05)
     assert sorted(tables) != TOGETHER
@@ -117,7 +114,7 @@ def test_a_run_goes_on_after_the_choice():
     records = some_records(3000)
     _, account, kept = chosen(records, 2.0)
     assert [sorted(state) for state in kept] == [["columns"], ["choice", "columns"], ["choice", "columns", "tables"]]
-    recipe = ProductRecipe(records.schema, 10, 3000, pairs=4)
+    recipe = SelectedProducts(records.schema, 10, 3000, pairs=4)
     again = recipe.measure(None, None, account, state=kept[-1])
     assert torch.equal(again.network.means, recipe.fitted(kept[-1]).network.means)
     wrong = dict(kept[-1]) | {"choice": kept[-1]["columns"]}
@@ -126,4 +123,4 @@ def test_a_run_goes_on_after_the_choice():
 
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="pairs=0: expected a whole number, 1 or more"):
-        ProductRecipe(some_records(3).schema, 2, 3, pairs=0)
+        SelectedProducts(some_records(3).schema, 2, 3, pairs=0)
