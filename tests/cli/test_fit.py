@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 import lightning_dpgen
-from lightning_dpgen import BadRecords, BudgetTooSmall, Fitted, evaluate, fit, load_release, verify
+from lightning_dpgen import BadRecords, Fitted, evaluate, fit, load_release, verify
 from lightning_dpgen.cli import train as training
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.privacy import BudgetTooSmall
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,10 +13,11 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
-from lightning_dpgen import Account, AccountEngine, PoissonLots, PrivateOptimizer, PrivateStream
+from lightning_dpgen import Account, AccountEngine, PoissonLots, PrivateOptimizer
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy import PrivateStream
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan, Stage
