@@ -56,7 +56,8 @@ def first_plan(conf: Conf) -> Plan:
     if conf.privacy.noise == "off":
         return Plan((Stage(spec.access(0.0), 1, spec.share),), math.inf, delta, max_rows=max_rows)
     if follows_from_settings(conf):
-        return settings.plan()
+        # A number of records that was only assumed is not promised.
+        return replace(settings.plan(), n=conf.data.n)
     steps = MOST_STEPS if conf.model.steps is None else conf.model.steps
     if conf.model.noise is not None:
         steps = None

@@ -46,5 +46,5 @@ def training_stage(
     if left <= 0.0:
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
     return StageSpec(
-        stage, extra | {"gradient": left}, steps, max_noise=sample_rate * n, sample_rate=sample_rate, noise=noise
+        stage, extra | {"gradient": left}, steps, max_noise=sample_rate * n, sample_rate=sample_rate, noise=noise, n=n
     )

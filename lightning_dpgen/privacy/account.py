@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -252,15 +253,16 @@ class Account:
                 not all of them were made.
         """
         ours = self.plan
-        if plan != ours:
-            if left := [stage.name for stage in ours.stages if self.remaining(stage.name)]:
-                raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
-            plan = plan.begun_by(ours)
-            if plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
-                raise PlanMismatch(
-                    "a plan that follows from what was released is extended below a reference that was promised before "
-                    "(make_first_plan, make_rest)"
-                )
+        # The first accesses may have bought n alone.
+        extended = plan != replace(ours, n=plan.n)
+        if extended and (left := [stage.name for stage in ours.stages if self.remaining(stage.name)]):
+            raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
+        plan = plan.begun_by(ours)
+        if extended and plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
+            raise PlanMismatch(
+                "a plan that follows from what was released is extended below a reference that was promised before "
+                "(make_first_plan, make_rest)"
+            )
         self.plan = plan
         self.ledger.extend(plan.as_json(), about or {})
 

@@ -52,6 +52,8 @@ class StageSpec:
         kinds: of the noises that are not Gaussian; see `Access`.
         deltas: of the noises that stand before a threshold, for one access; see `Access`. They are taken off the plan's
             delta before anything is shared out.
+        n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
+            on it.
     """
 
     stage: str
@@ -63,6 +65,7 @@ class StageSpec:
     noise: float | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
+    n: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
@@ -103,8 +106,8 @@ def make_plan(
         max_rows: how many records the unit of privacy has at most: 1, or as many as a person has; see `Plan`.
 
     Raises:
-        ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, or
-            deltas of the stages that leave nothing of the plan's.
+        ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, stages
+            for different numbers of records, or deltas of the stages that leave nothing of the plan's.
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; says what would fit.
 
     Example:
@@ -123,8 +126,8 @@ def make_plan(
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # Noise is that of so many records, which are fewer against it.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
-    rest = next((spec.stage for spec in specs if spec.share is None), None)
-    return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest)
+    rest, n = next((spec.stage for spec in specs if spec.share is None), None), _records(specs)
+    return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest, n=n)
 
 
 def make_first_plan(
@@ -171,7 +174,7 @@ def make_first_plan(
     replaceable = not pure and sampled is not None and failure >= _REPLACEABLE * sampled
     # The last digits of a root finder.
     reference = Reference((1.0 + 1e-9) / math.sqrt(squared), failure, after=1, replaceable=replaceable)
-    return Plan((stage,), float(epsilon), delta, max_rows=max_rows, reference=reference)
+    return Plan((stage,), float(epsilon), delta, max_rows=max_rows, reference=reference, n=spec.n)
 
 
 def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
@@ -191,7 +194,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
     made = len(promise.stages)
     if not promise.private:
         plan = make_plan(specs, epsilon=math.inf, delta=promise.delta, max_rows=promise.max_rows)
-        return replace(plan, stages=promise.stages + plan.stages[made:])
+        return replace(plan, stages=promise.stages + plan.stages[made:], n=_records(specs, promise))
     specs = [replace(spec, max_noise=spec.max_noise / promise.max_rows) for spec in specs]
     # A reference leaves open how many stages follow.
     counted = len(specs) == made if promise.reference is None else len(specs) > made
@@ -203,7 +206,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
         )
     if promise.reference is None:
         _check_kept(promise, specs)
-        return promise
+        return replace(promise, n=_records(specs, promise))
     shares, rest = _shares(specs), specs[made:]
     _check(specs, promise.target_epsilon)
     if any(spec.deltas for spec in rest):
@@ -212,7 +215,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
     limit = ReferenceLimit(promise.reference)
     stages = _within(rest, shares[made:], promise.target_epsilon, left, limit)
     flexible = next((spec.stage for spec in rest if spec.share is None), None)
-    return replace(promise, stages=promise.stages + stages, flexible=flexible)
+    return replace(promise, stages=promise.stages + stages, flexible=flexible, n=_records(specs, promise))
 
 
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
@@ -316,6 +319,21 @@ def _replacing(plan: Plan) -> Plan:
     return replace(plan, stages=stages, relation=REPLACE_ONE)
 
 
+def _records(specs: Sequence[StageSpec], promise: Plan | None = None) -> int | None:
+    """Return the number of records that a plan of these stages is for, None if none of them says.
+
+    Raises:
+        ValueError: if two of them, or one of them and the promise, say different numbers.
+    """
+    said = [(f"stage {spec.stage!r}", spec.n) for spec in specs if spec.n is not None]
+    if promise is not None and promise.n is not None:
+        said.append(("the plan that was promised", promise.n))
+    for who, n in said[1:]:
+        if n != said[0][1]:
+            raise ValueError(f"{said[0][0]} is for n={said[0][1]} records and {who} for n={n}: expected the same number")
+    return said[0][1] if said else None
+
+
 def _check(specs: Sequence[StageSpec], epsilon: float | None) -> None:
     if epsilon not in (None, math.inf):
         check_epsilon(epsilon)
@@ -325,6 +343,8 @@ def _check(specs: Sequence[StageSpec], epsilon: float | None) -> None:
     for spec in specs:
         if spec.count is not None and (type(spec.count) is not int or spec.count < 1):
             raise ValueError(f"stage {spec.stage!r}: count={spec.count!r}, expected a whole number (int), 1 or more")
+        if spec.n is not None and (type(spec.n) is not int or spec.n < 1):
+            raise ValueError(f"stage {spec.stage!r}: n={spec.n!r}, expected a whole number (int) of records, 1 or more")
         if not spec.noise_shares or not all(0.0 < weight < math.inf for weight in spec.noise_shares.values()):
             raise ValueError(f"stage {spec.stage!r}: weights={dict(spec.noise_shares)}, expected positive numbers")
         if spec.noise is not None and not (spec.noise > 0.0 and math.isfinite(spec.noise)):

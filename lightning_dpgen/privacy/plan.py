@@ -49,6 +49,7 @@ _SHAPE = shape(
         "required": ["multiplier", "failure", "after", "replaceable"],
         "additionalProperties": False,
     },
+    n_={"type": "integer", "minimum": 1},
 )
 
 # Of a certificate, which lists them one by one.
@@ -94,6 +95,9 @@ class Plan:
     a person with all of theirs, `max_rows` at most. Lots draw units whole, and every mechanism multiplies the sensitivity
     of a record by `max_rows`, since a unit is that many records added one after the other.
 
+    `n` is the number of records that the plan was made for: declared, or bought by its first stages; None where no stage
+    depends on it.
+
     `flexible` names the stage that gives up accesses if others have to be made again (`rewritten`); None the last one.
 
     Of a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
@@ -107,10 +111,13 @@ class Plan:
     max_rows: int = 1
     flexible: str | None = None
     reference: Reference | None = None
+    n: int | None = None
 
     def __post_init__(self) -> None:
         if type(self.max_rows) is not int or self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
+        if self.n is not None and (type(self.n) is not int or self.n < 1):
+            raise ValueError(f"n={self.n!r}: expected a whole number (int) of records, 1 or more, or None")
         if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
         if len(self.stages) > MOST_STAGES:
@@ -174,8 +181,8 @@ class Plan:
         raise KeyError(f"the plan has no stage {name!r}; it has {[stage.name for stage in self.stages]}")
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as it stands in a ledger; a target that is infinite is null."""
-        return {
+        """Return the plan as it stands in a ledger; a target that is infinite is null, and an `n` of None is left out."""
+        fields = {
             "stages": [stage.access.as_json() | {"count": stage.count, "share": stage.share} for stage in self.stages],
             "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
             "delta": self.delta,
@@ -184,6 +191,7 @@ class Plan:
             "flexible": self.flexible,
             "reference": None if self.reference is None else self.reference.as_json(),
         }
+        return fields if self.n is None else fields | {"n": self.n}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Plan:
@@ -199,8 +207,8 @@ class Plan:
             raise ValueError(f"stages {str(names)[:160]}: expected no name twice, and the flexible one among them")
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
         reference = None if fields["reference"] is None else Reference(**fields["reference"])
-        rows = int(fields["max_rows"])
-        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference)
+        rows, n = int(fields["max_rows"]), int(fields["n"]) if "n" in fields else None
+        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n)
 
     def covers(self, accesses: Iterable[tuple[Access, int]]) -> bool:
         """Whether accesses cost no more than the plan: by their reference, where there is one, else by the budget.
@@ -222,14 +230,19 @@ class Plan:
         """This plan, with the stages of a plan that was carried out before it as they were drawn.
 
         Raises:
-            PlanMismatch: if it does not begin with these stages, or has another relation, unit or reference.
+            PlanMismatch: if it does not begin with these stages, or has another relation, unit or reference, or another n.
         """
+        n = first.n if self.n is None else self.n
+        if first.n not in (None, n):
+            raise PlanMismatch(
+                f"the plan is for n={n} records, and the stages that were drawn were planned for n={first.n}"
+            )
         begun = self.stages[: len(first.stages)]
         alike = len(begun) == len(first.stages) and all(map(Stage.draws_as, begun, first.stages))
         same = (self.relation, self.max_rows, self.reference) == (first.relation, first.max_rows, first.reference)
         if not alike or not same:
             raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
-        return replace(self, stages=(*first.stages, *self.stages[len(begun) :]))
+        return replace(self, stages=(*first.stages, *self.stages[len(begun) :]), n=n)
 
     def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
         """The plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
