@@ -22,6 +22,7 @@ from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -39,7 +40,7 @@ def _of_torch_optimizer(name: str) -> property:
 class PrivateOptimizer(DPOptimizer):
     """Makes any torch optimizer private: clip by a rule, add the plan's noise, divide by the expected lot, step.
 
-    Gradients arrive in one of two ways: handed over with `take` (an engine's factors, never materialised), or as
+    Gradients arrive in one of two ways: handed over with `set_gradients` (an engine's factors, never materialised), or as
     ``p.grad_sample``, as stock Opacus modules leave them. Each step opens one access of `stage` against the draw of its
     lot, which the account has issued for that stage (`PoissonLots`, `poisson_loader`) and no step has spent; the noise
     multiplier comes from the account's plan. Gradients from an engine carry their draw; what ``grad_sample`` is of is said
@@ -55,7 +56,8 @@ class PrivateOptimizer(DPOptimizer):
         optimizer: the torch optimizer of the parameters.
         account: plan, ledger and private stream.
         clipping: the rule that chooses the bounds of each lot; one for each term, where a lot has several.
-        expected_batch_size: the public divisor, sampling rate times declared N; never the size of what was drawn.
+        expected_batch_size: the public divisor, sampling rate times declared N, never the size of what was drawn; None
+            takes it from the plan.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
         embeddings: the noises that `EmbeddingGradients` gradients draw besides.
@@ -65,9 +67,9 @@ class PrivateOptimizer(DPOptimizer):
         last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:
-        ValueError: if the noises of the plan's stage are not those of the rules, for parameters that noise cannot be added
-            to, or for an optimizer that needs several evaluations a step.
-        KeyError: if the plan has no such stage.
+        ValueError: if the plan has no such stage, or one with other noises than those of the rules; for an
+            `expected_batch_size` that is not the plan's; for parameters that noise cannot be added to; or for an optimizer
+            that needs several evaluations a step.
         RuntimeError: from `step`, if there is no gradient, or not of exactly these parameters, or of more records than the
             lot has (of ``grad_sample``: of another number); nothing is charged then.
         LedgerError: from `step`, if the lot was used by an earlier step, or the account has not drawn it for this stage;
@@ -93,20 +95,18 @@ class PrivateOptimizer(DPOptimizer):
         *,
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
-        expected_batch_size: float,
+        expected_batch_size: float | None = None,
         stage: str = "training",
         data_free: Sequence[DataFree] = (),
         embeddings: Sequence[str] = (),
     ) -> None:
-        if not (expected_batch_size > 0 and math.isfinite(expected_batch_size)):
-            raise ValueError(f"expected_batch_size={expected_batch_size}: expected a positive number")
         access = account.plan.stage(stage).access
         self._account, self._stage = account, stage
         super().__init__(
             optimizer,
             noise_multiplier=access.multiplier,
             max_grad_norm=None,
-            expected_batch_size=expected_batch_size,
+            expected_batch_size=expected_lot_size(account.plan, stage, expected_batch_size),
         )
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
         drawn = ["gradient", *embeddings, *(name for rule in self._rules for name in rule.noise_shares)]
@@ -421,8 +421,8 @@ class PrivateOptimizer(DPOptimizer):
         missing = [i for i, gradient in enumerate(samples) if gradient is None]
         if missing:
             raise RuntimeError(
-                f"parameters {missing[:5]} (of {len(self.params)}) have no per-record gradient: call take(...) with an "
-                "engine's gradients, or let Opacus fill grad_sample, before step()"
+                f"parameters {missing[:5]} (of {len(self.params)}) have no per-record gradient: call set_gradients(...) "
+                "with an engine's gradients, or let Opacus fill grad_sample, before step()"
             )
         if any(isinstance(gradient, list) and len(gradient) > 1 for gradient in samples):
             raise RuntimeError(

@@ -30,14 +30,21 @@ def training_stage(
         stage: its name.
 
     Raises:
-        ValueError: if nothing is left for the gradient, or two noises have one name.
+        ValueError: for another clipping, n or sample_rate; if nothing is left for the gradient; if two noises have one
+            name.
 
     Example:
         >>> from lightning_dpgen import DPNorm
         >>> training_stage(DPNorm(c_max=10.0), n=60_000, sample_rate=0.004, steps=1000).max_noise
         240.0
     """
-    rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
+    rules = (clipping,) if isinstance(clipping, ClippingRule) else clipping
+    if not (isinstance(rules, Sequence) and rules and all(isinstance(rule, ClippingRule) for rule in rules)):
+        raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
+    if type(n) is not int or n < 1:
+        raise ValueError(f"n={n!r}: expected the declared number of records, a whole number (int), 1 or more")
+    if isinstance(sample_rate, bool) or not isinstance(sample_rate, int | float) or not 0.0 < sample_rate <= 1.0:
+        raise ValueError(f"sample_rate={sample_rate!r}: expected a number above 0, up to 1")
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
     extra = dict(pairs)
     if len(extra) < len(pairs):

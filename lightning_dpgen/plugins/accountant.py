@@ -45,9 +45,11 @@ class MomentsAccountant(pl.Callback):
 
     Args:
         account: the account of the run, shared with module and datamodule.
+        stage: the plan's stage that the steps belong to, as for the optimizer and the loader.
         engine: of the gradients of an adopted module; ``func`` takes any network, a record at a time.
 
     Raises:
+        ValueError: if the plan has no such stage.
         MisconfigurationException: at setup, naming the setting and what to do.
         PlanMismatch: at the end of a complete fit, if what was drawn is not what was promised.
 
@@ -57,8 +59,8 @@ class MomentsAccountant(pl.Callback):
 
     settles = True
 
-    def __init__(self, account: Account, engine: str = "ghost") -> None:
-        self.account, self._engine = account, engine
+    def __init__(self, account: Account, engine: str = "ghost", *, stage: str = "training") -> None:
+        self.account, self._engine, self.stage = account, engine, account.plan.stage(stage).name
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
@@ -66,7 +68,7 @@ class MomentsAccountant(pl.Callback):
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        validate_trainer(trainer, self.account)
+        validate_trainer(trainer, self.account, self.stage)
         try:
             self.account.join(Ranks.joined())
         except (LedgerError, RanksDiffer) as error:
@@ -92,7 +94,7 @@ class MomentsAccountant(pl.Callback):
         if isinstance(trainer.model, DistributedDataParallel):
             # Its reducer would average gradients that are neither clipped nor noised.
             trainer.model.require_backward_grad_sync = trainer.model.require_forward_param_sync = False
-        check_optimizers(module, trainer.optimizers, self.account, adopted=self._adopted is not None)
+        check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module, trainer)
         for optimizer in trainer.optimizers:
@@ -117,7 +119,7 @@ class MomentsAccountant(pl.Callback):
     @cached_property
     def _curve(self) -> Curve:
         # A second or more, so for those who look at it alone.
-        return self.account.plan.curve("training")
+        return self.account.plan.curve(self.stage)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
         if self.account.ranks.size > 1 and not self._alike:
@@ -128,14 +130,14 @@ class MomentsAccountant(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
         check_ranks_agree(module, self.account.ranks)
         self._log_epsilon(trainer)
-        if self.account.plan.private and not self.account.remaining("training"):
+        if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True
             trainer.should_stop = True
 
     def _log_epsilon(self, trainer: pl.Trainer) -> None:
         # Its curve takes half a second, which a fit of some length does not feel.
         if trainer.loggers and self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
-            step = self.account.plan.stage("training").count - self.account.remaining("training")
+            step = self.account.plan.stage(self.stage).count - self.account.remaining(self.stage)
             for logger in trainer.loggers:
                 logger.log_metrics({f"{PUBLIC}epsilon": self.epsilon_at(step)}, step=step)
 

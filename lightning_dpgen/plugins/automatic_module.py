@@ -149,7 +149,7 @@ class AutomaticModule:
         return terms
 
 
-def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, *, adopted: bool) -> None:
+def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, stage: str, *, adopted: bool) -> None:
     """Refuse a fit whose steps would not be private.
 
     Raises:
@@ -160,12 +160,16 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
         names = ", ".join(type(o).__name__ for o in optimizers) or "no optimizer"
         raise MisconfigurationException(
             f"configure_optimizers gave {names}, whose steps are not private: wrap the optimizer of what is trained on "
-            "records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=..., "
-            "expected_batch_size=sample_rate * n)"
+            "records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=...)"
         )
     if any(o.account is not account for o in private):
         raise MisconfigurationException(
             "the PrivateOptimizer has another account than the MomentsAccountant: hand one Account to both"
+        )
+    if other := [o.stage for o in private if o.stage != stage]:
+        raise MisconfigurationException(
+            f"the PrivateOptimizer steps for stage={other[0]!r}, and the MomentsAccountant watches stage={stage!r}: say "
+            "the same stage to optimizer, loader and callback"
         )
     trainable = [p for p in module.parameters() if p.requires_grad]
     if adopted and len(optimizers) == 1 and {id(p) for p in trainable} != {id(p) for p in optimizers[0].params}:
@@ -176,7 +180,7 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
     if adopted and len(optimizers) > 1:
         raise MisconfigurationException(
             f"{len(optimizers)} optimizers: a module with several steps them itself (automatic_optimization=False; "
-            "term_gradients, take and step)"
+            "term_gradients, set_gradients and step)"
         )
 
 
@@ -190,7 +194,7 @@ def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
     if ignored:
         raise MisconfigurationException(
             f"{ignored[0]} is overridden, and is not called (or is handed a block of lots) where a step is private: leave "
-            "it out, or step the module yourself (automatic_optimization=False; term_gradients, take and step)"
+            "it out, or step the module yourself (automatic_optimization=False; term_gradients, set_gradients and step)"
         )
     for config in trainer.lr_scheduler_configs:
         if config.interval != "step" or config.frequency != 1 or config.reduce_on_plateau:

@@ -19,6 +19,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 # How the parameters of a component may begin (model.bias).
@@ -36,7 +37,7 @@ class PrivateMixture(pl.LightningModule):
         network: what is released.
         account: plan, ledger and private stream.
         clipping: chooses the bounds of each lot, one rule for each term.
-        n: the declared number of records; rate times n is the divisor of every sum.
+        n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         lr: learning rate of Adam.
         bias: how components begin: ``zero``, or at the split's noisy cluster means.
         log_every: steps between two lines of the log.
@@ -49,7 +50,7 @@ class PrivateMixture(pl.LightningModule):
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
         *,
-        n: int,
+        n: int | None = None,
         lr: float,
         bias: str,
         log_every: int,
@@ -59,7 +60,7 @@ class PrivateMixture(pl.LightningModule):
         if bias not in STARTS:
             raise ValueError(f"model.bias={bias}: expected {', '.join(STARTS)}")
         self.automatic_optimization = False
-        self.account, self.clipping, self.n, self.lr = account, clipping, n, lr
+        self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k = network, network.k
         self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
         self.register_buffer("weights", torch.zeros(network.k))

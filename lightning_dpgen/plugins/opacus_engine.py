@@ -41,7 +41,7 @@ class AccountEngine(PrivacyEngine):
         stage: the plan's stage that the steps belong to.
 
     Raises:
-        KeyError: if the plan has no such stage.
+        ValueError: if the plan has no such stage.
 
     Attributes:
         accountant: an Opacus accountant that answers from plan and ledger.
@@ -102,7 +102,8 @@ class AccountEngine(PrivacyEngine):
                 one.
             data_loader: of the records; see `AccountDataLoader` for what is taken from it.
             max_grad_norm: the bound of a record's gradient, for a torch optimizer; a `PrivateOptimizer` has clipping rules.
-            expected_batch_size: the public divisor, rate times the declared number of records, for a torch optimizer.
+            expected_batch_size: the public divisor, rate times the declared number of records, for a torch optimizer; None
+                takes it from the plan.
             persons: (N,) whose each record is, where one person has several.
             noise_multiplier: nothing, or what the plan says.
             batch_first: whether records are counted by the first dimension of inputs, or by the second.
@@ -188,12 +189,8 @@ class AccountEngine(PrivacyEngine):
                 f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
                 "optimizer, or a PrivateOptimizer"
             )
-        if max_grad_norm is None or expected_batch_size is None:
-            raise ValueError(
-                f"max_grad_norm={max_grad_norm}, expected_batch_size={expected_batch_size}: expected "
-                "the bound of a record's gradient, and the sampling rate times the declared number of records (never the "
-                "length of the data set)"
-            )
+        if max_grad_norm is None:
+            raise ValueError("max_grad_norm=None: expected the bound of a record's gradient")
         return PrivateOptimizer(
             optimizer,
             account=self.account,
@@ -210,7 +207,7 @@ class AccountEngine(PrivacyEngine):
                 raise ValueError(
                     f"{name}={value!r}: {expected}. Rate, noise and steps of stage {self.stage!r} are in the account's "
                     "plan, and noise comes from its private stream; gradients that are never materialised come from "
-                    "term_gradients and PrivateOptimizer.take"
+                    "term_gradients and PrivateOptimizer.set_gradients"
                 )
 
 

@@ -18,12 +18,13 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import launched_as
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, block_of
+from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, block_of, persons_of
 from lightning_dpgen.sampling.stores import check_finite, store_of
 
 
@@ -87,6 +88,7 @@ class PrivateTraining:
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
+        persons_of(store, persons, max_rows)
         self._account = _opened(plan, ledger, stream)
         self._lots = PoissonLots(store, self._account, persons=persons)
         self._callback = _Accountant(self._account, clipping, engine)
@@ -109,7 +111,7 @@ class PrivateTraining:
     def __repr__(self) -> str:
         stage, plan = self._stage, self.plan
         return (
-            f"PrivateTraining(n={stage.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
+            f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
             f"sample_rate={stage.access.sample_rate:g}, "
             f"{stage.count - self._account.remaining('training')} of {stage.count} steps made)"
         )
@@ -162,9 +164,7 @@ class PrivateTraining:
             )
         if model is not self._callback.fitted:
             raise ValueError("model: expected the module that was fitted with this training's callback")
-        certificate = release_weights(
-            model, self._account, folder, data=data, unit=unit, declared=declared, public=public
-        )
+        certificate = release_weights(model, self._account, folder, data=data, unit=unit, declared=declared, public=public)
         self._released = Path(folder)
         return certificate
 
@@ -173,18 +173,26 @@ def _opened(plan: Plan, ledger: str | Path | None, stream: PrivateStream | None)
     """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is."""
     if ledger is None or launched_as() or not Path(ledger).exists():
         return Account(plan, ledger, stream)
-    account = Account.resume(ledger, stream)
-    begun = account.plan
-    same = (plan.delta, plan.relation, plan.max_rows) == (begun.delta, begun.relation, begun.max_rows)
-    if not (same and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])):
-        account.ledger.close()
+    # Read first, since opening a ledger writes to it.
+    if not _promises(Ledger.read(ledger), plan):
         raise LedgerError(
             f"ledger={str(ledger)!r}: holds a run with other settings: give the settings of that run to go on with it, or "
             "another file for a new one"
         )
+    account = Account.resume(ledger, stream)
     if not account.ledger.accesses:
         account.go_on({})
     return account
+
+
+def _promises(ledger: Ledger, plan: Plan) -> bool:
+    """Return whether a ledger is of a run that promised what `plan` does."""
+    try:
+        begun = Plan.from_json(ledger.promise)
+    except ValueError:
+        return False
+    same = (plan.delta, plan.relation, plan.max_rows, plan.n) == (begun.delta, begun.relation, begun.max_rows, begun.n)
+    return same and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
 
 
 class _Lots(LotBlocks):
@@ -210,15 +218,15 @@ class _Accountant(MomentsAccountant):
         super().__init__(account, engine)
         self._clipping = clipping
         self.fitted: pl.LightningModule | None = None
-        self.fitting = False
+        self.fitting = self._under_way = False
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._check(trainer, module)
+            self._check(module)
         super().setup(trainer, module, stage)
         self.fitting = stage == "fit"
 
-    def _check(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def _check(self, module: pl.LightningModule) -> None:
         if self.fitted not in (None, module):
             raise MisconfigurationException(
                 "this training has begun with another module: fit that one, or begin with a new PrivateTraining"
@@ -228,21 +236,24 @@ class _Accountant(MomentsAccountant):
                 "automatic_optimization=False: a PrivateTraining steps the module itself; a module with steps of its own "
                 "takes the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
-        account = self.account
-        if account.resumed and account.ledger.accesses and not account.done and trainer.ckpt_path is None:
+
+    def _go_on(self, checkpoint: dict[str, Any]) -> None:
+        super()._go_on(checkpoint)
+        self._under_way = True
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not self._under_way and self.account.resumed and self.account.ledger.accesses:
             raise MisconfigurationException(
                 "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, ckpt_path=...)"
             )
-
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         trainer.optimizers = [self._private(optimizer, len(trainer.optimizers)) for optimizer in trainer.optimizers]
         super().on_fit_start(trainer, module)
 
     def _private(self, optimizer: Optimizer, count: int) -> PrivateOptimizer:
         if count > 1:
             raise MisconfigurationException(
-                f"configure_optimizers gave {count} optimizers: expected one; a module with several steps them itself, with "
-                "the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+                f"configure_optimizers gave {count} optimizers: expected one; a module with several steps them itself, "
+                "with the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
         if isinstance(optimizer, PrivateOptimizer):
             raise MisconfigurationException(
@@ -261,7 +272,11 @@ class _Accountant(MomentsAccountant):
                 "callback this Trainer has"
             )
         super().on_train_start(trainer, module)
-        self.fitted = module
+        self.fitted, self._under_way = module, True
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self.fitting = False
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        # Lightning calls no teardown then.
         self.fitting = False

@@ -32,11 +32,12 @@ class PrivateProgress(pl.callbacks.ProgressBar):
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         super().on_train_start(trainer, module)
         account = self._accountant.account
-        total = account.plan.stage("training").count
+        stage = self._accountant.stage
+        total = account.plan.stage(stage).count
         self._bar = tqdm(
             total=total,
-            initial=total - account.remaining("training"),
-            desc="training" if account.private else "training (NOT PRIVATE)",
+            initial=total - account.remaining(stage),
+            desc=stage if account.private else f"{stage} (NOT PRIVATE)",
             unit="step",
             file=sys.stderr,
             disable=not self._enabled,

@@ -27,7 +27,7 @@ class RBM(PrivateMixture):
         account: Account,
         clipping: ClippingRule,
         *,
-        n: int,
+        n: int | None = None,
         k: int = 10,
         hidden: int = 100,
         chains: int = 20,

@@ -18,6 +18,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
 
@@ -32,7 +33,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         records: the private records.
         settings: public settings of the split.
         account: its plan holds ``settings.specs(n)`` and a stage ``training``.
-        n: the declared number of records, public; a denominator, never compared with the data.
+        n: the declared number of records, public; None takes it from the plan. A denominator, never compared with the data.
         centres: (k, width) public records where the centres start, if ``settings.start`` is ``public``.
         room: GiB of memory for the features of the split; less takes longer.
         seed: drives features and starting directions; public.
@@ -52,7 +53,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         settings: SplitSettings,
         account: Account,
         *,
-        n: int,
+        n: int | None = None,
         centres: torch.Tensor | None = None,
         room: float = ROOM,
         seed: int = 0,
@@ -69,6 +70,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.state: SplitState | None = None
         self._records, self.account = records, account
         self.settings = settings.fitted(records.schema.layout)
+        n = declared_records(account.plan, n)
         check_split(self.settings, n, account)
         self._centres, self._room = centres, room
         self.n, self.seed, self.block = n, seed, block

@@ -13,12 +13,13 @@ from lightning_dpgen.privacy.account import Account
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 
-def validate_trainer(trainer: pl.Trainer, account: Account) -> None:
+def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "training") -> None:
     """Turn down a fit that would not be what the account's plan promises.
 
     Args:
         trainer: a Trainer that is about to fit.
         account: the account of the part that asks.
+        stage: the plan's stage that the steps belong to.
 
     Raises:
         MisconfigurationException: naming the setting and what to do.
@@ -34,7 +35,7 @@ def validate_trainer(trainer: pl.Trainer, account: Account) -> None:
             "a private fit needs Trainer(callbacks=[MomentsAccountant(account), ...]): it stops at the last planned step "
             "and compares ledger and plan"
         )
-    if not account.remaining("training"):
+    if not account.remaining(stage):
         raise MisconfigurationException(
             "all training steps of this account's plan have been made: make a new plan and account (what was spent adds up)"
         )

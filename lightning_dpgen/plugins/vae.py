@@ -49,7 +49,7 @@ class VAE(PrivateMixture):
         schema: the public description of a record.
         account: plan, ledger and private stream.
         clipping: chooses the bound of each lot; two rules, where a divergence is of groups.
-        n: the declared number of records; rate times n is the divisor of every sum.
+        n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         k: number of components, as in the split.
         network: ``dense`` or ``conv``.
         hidden, layers, trunk: of a dense network, see `StackedVAE`.
@@ -68,7 +68,7 @@ class VAE(PrivateMixture):
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
         *,
-        n: int,
+        n: int | None = None,
         k: int = 10,
         network: str = "dense",
         hidden: int = 200,

@@ -34,7 +34,7 @@ class WGAN(PrivateMixture):
         account: Account,
         clipping: ClippingRule,
         *,
-        n: int,
+        n: int | None = None,
         k: int = 10,
         network: str = "dense",
         hidden: int = 128,

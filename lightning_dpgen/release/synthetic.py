@@ -13,6 +13,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
@@ -94,7 +95,7 @@ def release_mixture(
     folder: str | Path,
     *,
     data: str,
-    n: int,
+    n: int | None = None,
     rows: int | None = None,
     seed: int = 0,
     unit: str | None = None,
@@ -109,7 +110,7 @@ def release_mixture(
         account: that all of it was paid from; nothing else that saw the records may have touched the mixture.
         folder: must not exist; it appears complete, or not at all.
         data: what the records are, in words.
-        n: their declared number.
+        n: their declared number; None takes it from the plan.
         rows: of synthetic records; as many as n if None.
         seed: of the synthetic records; public.
         unit: whose presence is protected; None says a person where the plan is about persons with several records, else
@@ -122,9 +123,10 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n or rows below 1, a mixture of another account, `declared` that says what is said already, or a
-            mixture that is not finite.
+        ValueError: for n or rows below 1, an n that is not the plan's, a mixture of another account, `declared` that says
+            what is said already, or a mixture that is not finite.
     """
+    n = declared_records(account.plan, n)
     rows = n if rows is None else rows
     check_sizes(n=n, rows=rows)
     check_seed(seed)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
@@ -54,7 +55,7 @@ def release_weights(
     folder: str | Path,
     *,
     data: str,
-    n: int,
+    n: int | None = None,
     unit: str | None = None,
     declared: dict[str, Any] | None = None,
     public: Sequence[str] = (),
@@ -68,7 +69,7 @@ def release_weights(
         account: that all of its training was paid from; nothing else that saw the records may have touched the network.
         folder: must not exist; it appears complete, or not at all.
         data: what the records are, in words.
-        n: their declared number.
+        n: their declared number; None takes it from the plan.
         unit: whose presence is protected; None says a person where the plan is about persons with several records, else
             one record.
         declared: what else the certificate assumes to be public.
@@ -80,8 +81,8 @@ def release_weights(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n below 1; if a parameter is not finite, or the network has a buffer or frozen parameter that is not
-            named: whoever keeps statistics of records keeps them there.
+        ValueError: for n below 1 or not the plan's; if a parameter is not finite; or if the network has a buffer or frozen
+            parameter that is not named, where a layer would keep statistics of records.
     """
     trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
     unknown = sorted(set(network.state_dict()) - trained - set(public))
@@ -98,5 +99,6 @@ def release_weights(
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not torch.isfinite(tensor).all()]
     if bad:
         raise ValueError(f"parameters {bad[:5]} are not finite: the training has diverged, and there is nothing to release")
+    n = declared_records(account.plan, n)
     content = WeightsContent(tensors, f"{type(network).__module__}.{type(network).__qualname__}")
     return release_from(content, account, folder, data=data, n=n, unit=unit, declared=declared or {})

@@ -77,7 +77,7 @@ def test_a_step_without_gradients_is_refused_and_not_charged(account_of):
     weights = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
     weights[0].grad_sample = torch.zeros(1, 2)
     account = account_of({"gradient": 1.0})
-    with pytest.raises(RuntimeError, match=r"parameters \[1\] \(of 2\) have no per-record gradient: call take"):
+    with pytest.raises(RuntimeError, match=r"parameters \[1\] \(of 2\) have no per-record gradient: call set_gradients"):
         _sgd(weights, account).step()
     assert account.ledger.count("training") == 0
 
@@ -430,7 +430,7 @@ def test_an_impossible_divisor_is_refused(account_of, expected_batch_size):
 
 
 def test_a_stage_that_the_plan_lacks_is_named(account_of):
-    with pytest.raises(KeyError, match="no stage 'pretraining'"):
+    with pytest.raises(ValueError, match="stage='pretraining': the plan has the stages"):
         _sgd([nn.Parameter(torch.zeros(1))], account_of({"gradient": 1.0}), stage="pretraining")
 
 

@@ -314,7 +314,7 @@ def test_what_contradicts_the_plan_is_refused_and_changes_nothing(words):
 def test_an_epsilon_of_ones_own_is_refused():
     with pytest.raises(ValueError, match="make_plan"):
         AccountEngine(_account()).make_private_with_epsilon(target_epsilon=1.0)
-    with pytest.raises(KeyError, match="no stage 'tuning'"):
+    with pytest.raises(ValueError, match="stage='tuning': the plan has the stages"):
         AccountEngine(_account(), stage="tuning")
 
 
