@@ -1,4 +1,4 @@
-"""What training promises in a plan, from its clipping rules and public numbers."""
+"""The promise of training in a plan, from its clipping rules and public numbers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def training_stage(
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
 ) -> StageSpec:
-    """The spec of a stage of private steps, for `make_plan`.
+    """Return the spec of a stage of private steps, for `make_plan`.
 
     Args:
         clipping: the rule, or one for each term; their extra noises have a share of each lot.
         n: the declared number of records.
-        sample_rate: of the lots.
-        steps: how many; None leaves it to be solved for.
+        sample_rate: the probability with which each record takes part in a lot.
+        steps: the number of lots; None leaves it to be solved for.
         noise: the noise multiplier of a lot; None leaves it to be solved for.
-        embeddings: noises that deferred gradients draw besides, and their shares.
+        embeddings: the further noises of `EmbeddingGradients`, and their shares.
         stage: its name.
 
     Raises:
@@ -48,7 +48,9 @@ def training_stage(
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
     extra = dict(pairs)
     if len(extra) < len(pairs):
-        raise ValueError(f"two noises of a lot have one name among {[name for name, _ in pairs]}: name them by noise=...")
+        raise ValueError(
+            f"two noises of a lot have the same name among {[name for name, _ in pairs]}: name them by noise=..."
+        )
     left = 1.0 - sum(extra.values())
     if left <= 0.0:
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")

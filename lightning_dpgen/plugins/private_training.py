@@ -57,6 +57,7 @@ class PrivateTraining:
 
     Example:
         >>> import torch
+        >>> from lightning_dpgen import Fixed
         >>> private = PrivateTraining(torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40,
         ...                           clipping=Fixed(1.0))
         >>> private
