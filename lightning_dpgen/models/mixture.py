@@ -26,7 +26,9 @@ class GenerativeNetwork(Protocol):
     kind: str
     schema: Schema
     k: int
-    settings: dict[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """(n, width) means of units and shares of choices, for records sorted by component."""

@@ -319,9 +319,9 @@ class PrivateOptimizer(DPOptimizer):
             if expected is None:
                 raise LedgerError(
                     "grad_sample does not say which records it belongs to, and no lot was drawn for it since the last "
-                    "step: take the loader of AccountEngine(account).make_private(...), which draws one for each step, or a "
-                    "lot of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. Nothing "
-                    "was charged"
+                    "step: take the loader of AccountEngine(account).make_private(...), which draws one for each step, or "
+                    "a lot of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. "
+                    "Nothing was charged"
                 )
         self._check(gradients)
         if self._flat is not None:

@@ -189,7 +189,7 @@ def _opened(plan: Plan, ledger: str | Path | None, stream: PrivateStream | None)
 def _promises(ledger: Ledger, plan: Plan) -> bool:
     """Return whether a ledger is of a run that promised what `plan` does."""
     try:
-        begun = Plan.from_json(ledger.promise)
+        begun = Plan.from_json(ledger.promise or {})
     except ValueError:
         return False
     same = (plan.delta, plan.relation, plan.max_rows, plan.n) == (begun.delta, begun.relation, begun.max_rows, begun.n)
