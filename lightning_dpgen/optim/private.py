@@ -33,9 +33,14 @@ _FALSE_ALARM = 1e-11
 
 def _of_torch_optimizer(name: str) -> property:
     """Return a property that reads and writes an attribute of the torch optimizer."""
-    return property(
-        lambda self: getattr(self._torch_optimizer, name), lambda self, value: setattr(self._torch_optimizer, name, value)
-    )
+
+    def read(self: PrivateOptimizer) -> Any:
+        return getattr(self._torch_optimizer, name)
+
+    def write(self: PrivateOptimizer, value: Any) -> None:
+        setattr(self._torch_optimizer, name, value)
+
+    return property(read, write)
 
 
 class PrivateOptimizer(DPOptimizer):
