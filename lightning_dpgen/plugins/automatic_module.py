@@ -170,8 +170,8 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
         )
     if other := [o.stage for o in private if o.stage != stage]:
         raise MisconfigurationException(
-            f"the PrivateOptimizer steps for stage={other[0]!r}, and the MomentsAccountant watches stage={stage!r}: say "
-            "the same stage to optimizer, loader and callback"
+            f"the PrivateOptimizer steps for stage={other[0]!r}, and the MomentsAccountant watches stage={stage!r}: "
+            "give optimizer, loader and callback the same stage"
         )
     trainable = [p for p in module.parameters() if p.requires_grad]
     if adopted and len(optimizers) == 1 and {id(p) for p in trainable} != {id(p) for p in optimizers[0].params}:

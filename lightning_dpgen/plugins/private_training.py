@@ -163,7 +163,8 @@ class PrivateTraining:
                 f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
                 "release_weights(model, account, ...), which charges all of the plan"
             )
-        if model is not self._callback.fitted:
+        # None where spawned processes have fitted it, or an earlier program.
+        if self._callback.fitted not in (None, model):
             raise ValueError("model: expected the module that was fitted with this training's callback")
         certificate = release_weights(model, self._account, folder, data=data, unit=unit, declared=declared, public=public)
         self._released = Path(folder)

@@ -464,7 +464,7 @@ class Partly(Stranger):
 
 
 def test_an_optimizer_of_some_parameters_is_refused():
-    """The rest would get gradients that nobody clips, from whoever steps them."""
+    """The other parameters would get gradients without a bound, from any optimizer that steps them."""
     account = _account()
     with pytest.raises(MisconfigurationException, match="2 of the module's 4 trainable parameters"):
         _trainer(account).fit(Partly(account), poisson_loader(_records(), account))

@@ -36,7 +36,7 @@ def _account(noise=1.0, *, steps=STEPS, rate=RATE, seed=5, ledger=None, max_rows
 
 
 def _made(account, data=ROWS, *, loader=None, **more):
-    """Module, optimizer and loader of a small network."""
+    """Return module, optimizer and loader of a small network."""
     network = network_of_two_layers()
     loader = loader or DataLoader(TensorDataset(data), batch_size=7, shuffle=True)
     inner = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -55,7 +55,7 @@ def _flat(network):
 
 
 def _by_hand(account, bound=1.0):
-    """The same steps, with lots of `PoissonLots` and the ghost engine."""
+    """Take the same steps, with lots of `PoissonLots` and the ghost engine."""
     network, lots = network_of_two_layers(), PoissonLots(ROWS, account)
     optimizer = PrivateOptimizer(
         torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(bound), expected_batch_size=10.0
@@ -85,7 +85,7 @@ def test_a_loop_of_opacus_is_the_loop_of_the_account(size, loss_reduction, bound
     assert loader.sample_rate == RATE and len(loader) == 4
     reduce = torch.mean if loss_reduction == "mean" else torch.sum
     taken = 0
-    for _ in range(5):  # of four batches each, where the plan has steps for two and a half
+    for _ in range(5):  # passes of four batches each, where the plan has steps for two and a half
         if size is None:
             batches = loader
         else:
@@ -129,7 +129,7 @@ def test_the_optimizer_is_kept_and_its_rules_count():
 
 
 def test_lots_are_the_accounts_and_nobody_elses():
-    """What torch is seeded with changes nothing; the size of all lots together is within 5.5 standard deviations."""
+    """The seed of torch changes nothing; the size of all lots together is within 5.5 standard deviations."""
     batches = []
     for public in (0, 1):
         torch.manual_seed(public)
@@ -192,7 +192,7 @@ def test_workers_fetch_ahead_and_each_batch_has_its_draw():
     assert torch.equal(*ends)
 
 
-# What must not be believed
+# Batches that must not be believed
 
 
 def test_a_batch_that_is_left_without_a_step_ends_the_pass():
@@ -303,7 +303,7 @@ def test_what_contradicts_the_plan_is_refused_and_changes_nothing(words):
     with pytest.raises(ValueError, match=words):
         AccountEngine(account).make_private(module=network, **given)
     assert not account.ledger.accesses and not any(m._forward_hooks for m in network.modules())
-    # What is kept agrees, and the network can still be made private.
+    # The arguments that stay agree, and the network can still be made private.
     again = torch.optim.SGD(network.parameters(), lr=0.1)
     AccountEngine(account).make_private(
         module=network, optimizer=again, data_loader=DataLoader(TensorDataset(ROWS)), noise_multiplier=1.0,
@@ -318,7 +318,7 @@ def test_an_epsilon_of_ones_own_is_refused():
         AccountEngine(_account(), stage="tuning")
 
 
-# What it says
+# Epsilon
 
 
 def test_epsilon_is_that_of_the_plan_also_where_the_loop_stops_early():
