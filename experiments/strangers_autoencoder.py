@@ -75,9 +75,7 @@ def ours(train: Tensor) -> nn.Module:
     n = len(train)
     spec = training_stage(ADAPTIVE, n=n, sample_rate=RATE, steps=STEPS)
     account = Account(make_plan([spec], epsilon=EPSILON, delta=DELTA))
-    module = Autoencoder(
-        lambda inner: PrivateOptimizer(inner, account=account, clipping=ADAPTIVE, expected_batch_size=RATE * n)
-    )
+    module = Autoencoder(lambda inner: PrivateOptimizer(inner, account=account, clipping=ADAPTIVE))
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[MomentsAccountant(account)], **quiet)
     trainer.fit(module, poisson_loader(train, account))

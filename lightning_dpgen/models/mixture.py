@@ -26,7 +26,9 @@ class GenerativeNetwork(Protocol):
     kind: str
     schema: Schema
     k: int
-    settings: dict[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate means of units and shares of choices (n, width), for records sorted by component."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn, optim
 
 from lightning_dpgen.gradients.privatize import GradientBuffer
 
-# Each number of theirs moves by its own gradient and state alone: one long tensor moves as many short ones do.
+# They move each number by its own gradient and state alone, so one long tensor moves as many short ones do.
 _ELEMENTWISE = {
     optim.SGD,
     optim.Adam,
@@ -26,17 +26,19 @@ _ELEMENTWISE = {
 class FlatGroups:
     """The trainable parameters of each group of an optimizer, as views of one tensor, which takes their place in a step.
 
-    To everybody else the groups hold the parameters themselves. The optimizer's state, and so its `state_dict`, is that of
-    one parameter a group. A network of 120 small tensors takes a fifth of the time that fused Adam takes for one after the
-    other; for a few large ones it makes no difference.
+    Outside of a step the groups hold the parameters themselves. The optimizer's state, and so its `state_dict`, is that of
+    one parameter a group. With 120 small tensors a step takes a fifth of the time that fused Adam takes for one after the
+    other; with a few large ones it makes no difference.
 
     Args:
-        optimizer: one that moves each number by itself and has no state yet (`possible`).
-        gradients: of all its parameters; in the same order.
+        optimizer: an optimizer that moves each number by itself and has no state yet (`possible`).
+        gradients: the buffer of all its parameters, in the same order.
     """
 
     def __init__(self, optimizer: optim.Optimizer, gradients: GradientBuffer) -> None:
-        self._optimizer, self._members, self._flats = optimizer, [], []
+        self._optimizer = optimizer
+        self._members: list[list[nn.Parameter]] = []
+        self._flats: list[nn.Parameter] = []
         start = 0
         for group in optimizer.param_groups:
             members = [p for p in group["params"] if p.requires_grad]
@@ -50,14 +52,14 @@ class FlatGroups:
 
     @staticmethod
     def possible(optimizer: optim.Optimizer) -> bool:
-        """Whether nothing but the time of a step would change."""
+        """Return whether nothing but the time of a step would change."""
         groups = [[p for p in group["params"] if p.requires_grad] for group in optimizer.param_groups]
         kinds = {(p.dtype, p.device, p.layout) for group in groups for p in group}
         return type(optimizer) in _ELEMENTWISE and all(groups) and len(kinds) == 1 and not optimizer.state
 
     @torch.no_grad()
     def attach(self) -> None:
-        """See that parameters are views of the flat tensors; one that was given others (``p.data = ...``) keeps them.
+        """Make all parameters views of the flat tensors; one that was given other numbers (``p.data = ...``) keeps them.
 
         Raises:
             RuntimeError: if a parameter was moved to another device or type.
@@ -71,7 +73,7 @@ class FlatGroups:
 
     @contextmanager
     def in_their_place(self) -> Iterator[None]:
-        """Within it, the optimizer's groups hold the flat tensors."""
+        """Put the flat tensors into the optimizer's groups, within a ``with`` block."""
         kept = [group["params"] for group in self._optimizer.param_groups]
         try:
             for group, flat in zip(self._optimizer.param_groups, self._flats, strict=True):
@@ -83,6 +85,7 @@ class FlatGroups:
 
 
 def _adopt(p: Tensor, flat: Tensor, place: int) -> None:
+    """Make a parameter a view of a flat tensor that begins at `place`, with the numbers that it has."""
     if p.dtype != flat.dtype or p.device != flat.device:
         raise RuntimeError(
             f"a parameter is {p.dtype} on {p.device} and was {flat.dtype} on {flat.device} when this optimizer was made: "

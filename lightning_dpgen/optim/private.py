@@ -22,31 +22,38 @@ from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.plan import Plan, Stage
 
-# Of the rehearsal, on either side and for each parameter.
+# The probability that a rehearsal refuses sound noise, on either side and for each parameter.
 _FALSE_ALARM = 1e-11
 
 
 def _of_torch_optimizer(name: str) -> property:
-    return property(
-        lambda self: getattr(self._torch_optimizer, name), lambda self, value: setattr(self._torch_optimizer, name, value)
-    )
+    """Return a property that reads and writes an attribute of the torch optimizer."""
+
+    def read(self: PrivateOptimizer) -> Any:
+        return getattr(self._torch_optimizer, name)
+
+    def write(self: PrivateOptimizer, value: Any) -> None:
+        setattr(self._torch_optimizer, name, value)
+
+    return property(read, write)
 
 
 class PrivateOptimizer(DPOptimizer):
-    """Makes any torch optimizer private: clip by a rule, add the plan's noise, divide by the expected lot, step.
+    """A private form of any torch optimizer: it clips by a rule, adds the plan's noise, divides by the expected lot.
 
-    Gradients arrive in one of two ways: handed over with `take` (an engine's factors, never materialised), or as
-    ``p.grad_sample``, as stock Opacus modules leave them. Each step opens one access of `stage` against the draw of its
-    lot, which the account has issued for that stage (`PoissonLots`, `poisson_loader`) and no step has spent; the noise
-    multiplier comes from the account's plan. Gradients from an engine carry their draw; what ``grad_sample`` is of is said
-    by `expect`, which the loader of `AccountEngine.make_private` calls for each batch. Works with a bare training loop,
-    and inside Lightning (call `set_gradients` on the real optimizer: ``self.optimizers().optimizer``). A lot that is
-    larger than memory is handed over as `MicroBatches`; where Opacus' BatchMemoryManager cuts it, the bound must be
-    one that does not depend on the lot, and the loader has no workers.
+    Gradients arrive in one of two ways: through `set_gradients` (an engine's factors, never materialised), or as
+    ``p.grad_sample``, where stock Opacus modules leave them. Each step opens one access of `stage` against the draw of its
+    lot. The account must have issued that draw for the stage (`PoissonLots`, `poisson_loader`), and no step may have spent
+    it. The noise multiplier comes from the account's plan. Gradients from an engine carry their draw; `expect` names the
+    draw of ``grad_sample``, and the loader of `AccountEngine.make_private` calls it for each batch. The optimizer works in
+    a bare training loop and inside Lightning (call `set_gradients` on the real one: ``self.optimizers().optimizer``). A lot
+    that is larger than memory is handed over as `MicroBatches`. Where Opacus' BatchMemoryManager cuts a lot, the bound must
+    not depend on the lot, and the loader must have no workers.
 
     The torch optimizer itself is out of reach (`original_optimizer`): a stock ``PrivacyEngine.make_private`` would take it
     from there, and train with noise that stands in no ledger.
@@ -55,23 +62,24 @@ class PrivateOptimizer(DPOptimizer):
         optimizer: the torch optimizer of the parameters.
         account: plan, ledger and private stream.
         clipping: the rule that chooses the bounds of each lot; one for each term, where a lot has several.
-        expected_batch_size: the public divisor, sampling rate times declared N; never the size of what was drawn.
+        expected_batch_size: the public divisor, sampling rate times declared N, never the size of what was drawn; None
+            takes it from the plan.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
-        embeddings: the noises that `EmbeddingGradients` gradients draw besides.
+        embeddings: names of the further noises that `EmbeddingGradients` draw.
 
     Attributes:
-        noise_multiplier: the merged multiplier of a step, which a stock Opacus accountant may charge; fixed by the plan.
+        noise_multiplier: the merged multiplier of a step, fixed by the plan; a stock Opacus accountant may charge it.
         last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:
-        ValueError: if the noises of the plan's stage are not those of the rules, for parameters that noise cannot be added
-            to, or for an optimizer that needs several evaluations a step.
-        KeyError: if the plan has no such stage.
-        RuntimeError: from `step`, if there is no gradient, or not of exactly these parameters, or of more records than the
-            lot has (of ``grad_sample``: of another number); nothing is charged then.
-        LedgerError: from `step`, if the lot was used by an earlier step, or the account has not drawn it for this stage;
-            nothing is charged then.
+        ValueError: if the plan has no such stage, or one with other noises than those of the rules; for an
+            `expected_batch_size` that is not the plan's; for parameters that noise cannot be added to; or for an optimizer
+            that needs several evaluations a step.
+        RuntimeError: from `step`, if there is no gradient, or it is not of exactly these parameters, or of more records
+            than the lot has (for ``grad_sample``: of another number); nothing is charged then.
+        LedgerError: from `step`, if an earlier step used the lot, or the account has not drawn it for this stage; nothing
+            is charged then.
 
     Example:
         >>> from lightning_dpgen import Account, StageSpec, Fixed, PerRecord, PoissonLots, make_plan, term_gradients
@@ -93,20 +101,18 @@ class PrivateOptimizer(DPOptimizer):
         *,
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
-        expected_batch_size: float,
+        expected_batch_size: float | None = None,
         stage: str = "training",
         data_free: Sequence[DataFree] = (),
         embeddings: Sequence[str] = (),
     ) -> None:
-        if not (expected_batch_size > 0 and math.isfinite(expected_batch_size)):
-            raise ValueError(f"expected_batch_size={expected_batch_size}: expected a positive number")
         access = account.plan.stage(stage).access
         self._account, self._stage = account, stage
         super().__init__(
             optimizer,
             noise_multiplier=access.multiplier,
             max_grad_norm=None,
-            expected_batch_size=expected_batch_size,
+            expected_batch_size=expected_lot_size(account.plan, stage, expected_batch_size),
         )
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
         drawn = ["gradient", *embeddings, *(name for rule in self._rules for name in rule.noise_shares)]
@@ -131,12 +137,12 @@ class PrivateOptimizer(DPOptimizer):
             raise ValueError("LBFGS evaluates the loss several times a step, and each would be an access: use Adam or SGD")
         self._buffer = GradientBuffer(self.params)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
-        # Lightning's wrapper keeps what is assigned on itself, so whatever changes lives in this one object.
+        # Lightning's wrapper keeps assigned attributes on itself, so all that changes lives in this one object.
         self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None, "expected": None}
 
     @property
     def account(self) -> Account:
-        """Plan, ledger and private stream."""
+        """The plan, ledger and private stream."""
         return self._account
 
     @property
@@ -146,14 +152,14 @@ class PrivateOptimizer(DPOptimizer):
 
     @property
     def original_optimizer(self) -> torch.optim.Optimizer:
-        """Out of reach, whoever asks: its steps are not private.
+        """The torch optimizer, which is out of reach: its steps are not private.
 
         Raises:
             AttributeError: always.
         """
         raise AttributeError(
-            "the torch optimizer of a PrivateOptimizer is not handed out, since its steps would leave neither plan nor "
-            "ledger a say (PrivacyEngine.make_private would wrap it in noise of its own): use "
+            "the torch optimizer of a PrivateOptimizer is not handed out, since its steps would bypass plan and ledger "
+            "(PrivacyEngine.make_private would wrap it in noise of its own): use "
             "AccountEngine(account).make_private(module=..., optimizer=..., data_loader=...), on a module that no other "
             "engine has wrapped; rates and state are in param_groups and state_dict() of this optimizer"
         )
@@ -163,14 +169,16 @@ class PrivateOptimizer(DPOptimizer):
         self._torch_optimizer = optimizer
 
     # The base class reads them from `original_optimizer`.
-    param_groups, state, defaults = map(_of_torch_optimizer, ("param_groups", "state", "defaults"))
+    param_groups = _of_torch_optimizer("param_groups")
+    state = _of_torch_optimizer("state")
+    defaults = _of_torch_optimizer("defaults")
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self._torch_optimizer!r})"
 
     @property
     def noise_multiplier(self) -> float:
-        """The merged multiplier of a step, by the plan."""
+        """The merged multiplier of a step, from the plan."""
         return self._account.plan.stage(self._stage).access.multiplier
 
     @noise_multiplier.setter
@@ -182,10 +190,10 @@ class PrivateOptimizer(DPOptimizer):
             )
 
     def rehearse(self) -> None:
-        """Draw the noise of one step on an account that is thrown away, and see that each parameter gets its share.
+        """Draw the noise of one step on a throw-away account, and check that each parameter gets its share.
 
         Raises:
-            NoiseMissing: if the noise of a parameter is not of the planned size, with a false alarm of 2e-11 for each.
+            NoiseMissing: if the noise of a parameter is not of the planned size; a false alarm has probability 2e-11.
         """
         stage = self._account.plan.stage(self._stage)
         if not stage.access.private:
@@ -210,19 +218,20 @@ class PrivateOptimizer(DPOptimizer):
 
     @property
     def last_bound(self) -> float | tuple | None:
-        """C, or one for each column of norms, or a tuple of these, one for each term."""
+        """The bound C of the last step, or one for each column of norms, or a tuple of these with one for each term."""
         bounds = self._state_of_step["bounds"]
         if bounds is None:
             return None
         each = tuple(b[0] if len(b) == 1 else b for b in bounds)
         return each[0] if len(each) == 1 else each
 
-    def state_dict(self) -> dict:
-        """That of the torch optimizer, and the last bounds, which rules may go on from."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the torch optimizer, and the last bounds, from which rules may go on."""
         with self._stepping():
             return self._torch_optimizer.state_dict() | {"last_bounds": self._state_of_step["bounds"]}
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
         self._state_of_step["bounds"] = state_dict.get("last_bounds")
         with self._stepping():
             self._torch_optimizer.load_state_dict(
@@ -230,11 +239,11 @@ class PrivateOptimizer(DPOptimizer):
             )
 
     def _stepping(self) -> AbstractContextManager:
-        """Within it, the torch optimizer is as it steps and keeps its state."""
+        """Return a context in which the torch optimizer holds the parameters that it steps and keeps state for."""
         return nullcontext() if self._flat is None else self._flat.in_their_place()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make the gradient of the lot private, and step. As in Opacus, a closure is called and its value dropped."""
+        """Make the gradient of the lot private, and step; as in Opacus, a closure is called and its value dropped."""
         if closure is not None:
             with torch.enable_grad():
                 closure()
@@ -244,16 +253,16 @@ class PrivateOptimizer(DPOptimizer):
             return self._torch_optimizer.step()
 
     def expect(self, draw: LotId, source: object | None = None) -> None:
-        """Say which lot the gradients are of that Opacus leaves in ``grad_sample`` for the next step.
+        """Name the lot whose gradients Opacus will leave in ``grad_sample`` for the next step.
 
-        Parts of a lot that was begun, and not finished, are dropped.
+        Parts of a lot that was begun and not finished are dropped.
 
         Args:
-            draw: of the lot (`Lot.draw`).
+            draw: the identity of the lot (`Lot.draw`).
             source: the pass over a loader that hands out the lot; None for a single lot.
 
         Raises:
-            RuntimeError: if the same pass has handed out a lot before and no step was taken with it.
+            RuntimeError: if the same pass handed out a lot before, and no step was taken with it.
 
         Example:
             >>> optimizer.expect(lot.draw)                           # doctest: +SKIP
@@ -265,24 +274,24 @@ class PrivateOptimizer(DPOptimizer):
         self._step_skip_queue.clear()
         if before is not None and source is not None and before[1] is source:
             raise RuntimeError(
-                "the batch before this one was left without a step. Every batch takes one, also an empty one: which lots "
-                "are left out would follow from the records. Begin the loop over the loader anew; nothing was charged"
+                "the batch before this one was left without a step. Every batch takes one, also an empty one: otherwise "
+                "the records would decide which lots are left out. Begin the loop over the loader anew; nothing was charged"
             )
         self._state_of_step["expected"] = (draw, source)
 
     def set_gradients(
         self, *gradients: RecordGradients | MicroBatches | EmbeddingGradients, data_free: Sequence[DataFree] = ()
     ) -> None:
-        """Hand over the gradients of the lot that the next `step` is for: of each term, in the order of the rules.
+        """Take the gradients of the lot for the next `step`, one for each term, in the order of the rules.
 
         Args:
-            gradients: of the terms that see records.
-            data_free: further terms of this step that do not.
+            gradients: the gradients of the terms that see records.
+            data_free: further terms of this step, which see none.
         """
         self._state_of_step["gradients"], self._state_of_step["data_free"] = gradients, tuple(data_free)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Drop what was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""
+        """Drop all that was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""
         self._state_of_step.pop("gradients", None)
         self._state_of_step.pop("data_free", None)
         # The begun lot stays: BatchMemoryManager's loop comes here between two of its parts.
@@ -292,21 +301,21 @@ class PrivateOptimizer(DPOptimizer):
 
     @property
     def accumulated_iterations(self) -> int:
-        """Always 1: a lot is one access, however its gradients were computed."""
+        """The number 1, always: a lot is one access, however its gradients were computed."""
         return 1
 
-    def pre_step(self, closure=None) -> bool:
-        """Turn the lot's gradients into ``p.grad``; called by `step`. False where more parts of the lot are to come."""
-        # Taken away first: whatever goes wrong from here on, the next step needs a lot of its own.
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Turn the lot's gradients into ``p.grad``, for `step`; return False if more parts of the lot are to come."""
+        # Taken away first: if anything fails from here on, the next step needs a lot of its own.
         gradients = self._state_of_step.pop("gradients", None)
         data_free = self._data_free + self._state_of_step.pop("data_free", ())
         begun, self._state_of_step["begun"] = self._state_of_step["begun"], None
         expected, self._state_of_step["expected"] = self._state_of_step["expected"], None
-        # BatchMemoryManager says before each part of a lot whether more of them are to come.
+        # BatchMemoryManager announces before each part of a lot whether more of them are to come.
         announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
         more = bool(announced) and announced[-1]
         samples = [getattr(p, "grad_sample", None) for p in self.params]
-        # p.grad of the step before is the buffer, to which a backward pass for a later part would add what is not clipped.
+        # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped gradients.
         for p in self.params:
             p.grad = p.grad_sample = None
         taken = gradients is not None
@@ -314,10 +323,10 @@ class PrivateOptimizer(DPOptimizer):
             gradients = (self._from_grad_sample(samples, expected and expected[0]),)
             if expected is None:
                 raise LedgerError(
-                    "grad_sample does not say which records it is of, and no lot was drawn for it since the last step: "
-                    "take the loader of AccountEngine(account).make_private(...), which draws one for each step, or a lot "
-                    "of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. Nothing "
-                    "was charged"
+                    "grad_sample does not say which records it belongs to, and no lot was drawn for it since the last "
+                    "step: take the loader of AccountEngine(account).make_private(...), which draws one for each step, or "
+                    "a lot of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. "
+                    "Nothing was charged"
                 )
         self._check(gradients)
         if self._flat is not None:
@@ -354,7 +363,7 @@ class PrivateOptimizer(DPOptimizer):
                     add=begun is not None,
                 )
         except BaseException:
-            # What is there has no noise.
+            # The buffer holds sums without noise.
             self._buffer.flat.zero_()
             raise
         self._state_of_step["bounds"] = bounds
@@ -364,8 +373,8 @@ class PrivateOptimizer(DPOptimizer):
         if self.step_hook:
             self.step_hook(self)
             for p, view in self._buffer.views.items():
-                # Of what the hook has put in its place, the optimizer's flat tensor knows nothing.
-                if p.grad is not view:
+                # A gradient that the hook has put in its place is not in the optimizer's flat tensor.
+                if p.grad is not None and p.grad is not view:
                     view.copy_(p.grad)
         self._is_last_step_skipped = False
         return True
@@ -378,19 +387,20 @@ class PrivateOptimizer(DPOptimizer):
         *,
         all_of_it: bool,
     ) -> list[int]:
-        """How many records each term has seen of a lot, with the parts before: no more than were drawn.
+        """Count the records that each term has seen of a lot, with the parts before; refuse more than were drawn.
 
         Args:
-            gradients: of the terms; `MicroBatches` count their own records, and groups are no records.
-            draw: of the lot.
-            before: of each term, in earlier parts of the lot.
-            all_of_it: whether it has to be all that were drawn, which is all that is known of ``grad_sample``.
+            gradients: the gradients of the terms; `MicroBatches` count their own records, and groups are no records.
+            draw: the identity of the lot.
+            before: the counts of earlier parts of the lot, one for each term.
+            all_of_it: True to refuse fewer, too; for ``grad_sample`` nothing else is known.
         """
+        assert draw.size is not None, "check_draw takes no draw without a size"
         rows = list(before or [0] * len(gradients))
         for i, own in enumerate(gradients):
             if own.groups is None and not isinstance(own, MicroBatches):
                 rows[i] += len(own.rows if isinstance(own, EmbeddingGradients) else own)
-        # How many they are is private.
+        # Their number is private, so no message says it.
         if any(count > draw.size for count in rows):
             raise RuntimeError(
                 "these gradients are of more records than their lot has: each record counts once. Nothing was charged"
@@ -404,6 +414,7 @@ class PrivateOptimizer(DPOptimizer):
         return rows
 
     def _add_part(self, gradients: Sequence[RecordGradients], begun: bool) -> None:
+        """Add the clipped gradients of one part of a lot to the buffer."""
         number = self._account.done.get(self._stage, 0)
         for own, rule in zip(gradients, self._rules, strict=True):
             norms = rule.scope.norms(own)
@@ -418,22 +429,23 @@ class PrivateOptimizer(DPOptimizer):
             begun = True
 
     def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None], draw: LotId | None) -> RecordGradients:
+        """Return the gradients that Opacus has left in ``grad_sample``."""
         missing = [i for i, gradient in enumerate(samples) if gradient is None]
         if missing:
             raise RuntimeError(
-                f"parameters {missing[:5]} (of {len(self.params)}) have no per-record gradient: call take(...) with an "
-                "engine's gradients, or let Opacus fill grad_sample, before step()"
+                f"parameters {missing[:5]} (of {len(self.params)}) have no per-record gradient: call set_gradients(...) "
+                "with an engine's gradients, or let Opacus fill grad_sample, before step()"
             )
         if any(isinstance(gradient, list) and len(gradient) > 1 for gradient in samples):
             raise RuntimeError(
                 "grad_sample holds several backward passes; each would be clipped by itself, as if its records were "
                 "others. Call backward once a step, on the sum of the losses"
             )
-        held = {p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True)}
+        held = {p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True) if g is not None}
         return materialised(held, draw)
 
     def _check(self, gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients]) -> None:
-        """What is not written would keep an old gradient, or one that was never clipped."""
+        """Refuse gradients that are not of all parameters; any other would keep an old gradient, or one never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(
                 f"gradients of {len(gradients)} terms were handed over, for {len(self._rules)} clipping rules: expected "
@@ -448,7 +460,7 @@ class PrivateOptimizer(DPOptimizer):
                 "same account"
             )
         for own, rule in zip(gradients, self._rules, strict=True):
-            # Of a lot in parts the first, which is made for it.
+            # A lot in parts makes its first one for this check.
             own = next(own.parts()) if isinstance(own, MicroBatches) else own
             theirs = {id(p) for p in own.parameters}
             if mine != theirs:
@@ -460,6 +472,7 @@ class PrivateOptimizer(DPOptimizer):
                 rule.scope.check(own)
 
     def _add_data_free(self, terms: Sequence[DataFree]) -> None:
+        """Add the plain gradients of terms that see no record."""
         for term in terms:
             gradients = torch.autograd.grad(term.loss(), self.params, allow_unused=True)
             for p, gradient in zip(self.params, gradients, strict=True):

@@ -1,4 +1,4 @@
-"""The moments accountant as a callback: holds the plan, refuses what would break it, compares it with the ledger."""
+"""The moments accountant as a callback: it holds the plan, refuses what would break it, compares it with the ledger."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ from lightning_dpgen.privacy.plan import Curve
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.lots import LotBlocks
 
-# Where a checkpoint says what was spent.
+# The key of a checkpoint under which the spending stands.
 LEDGER = "lightning_dpgen"
-# Seconds of a fit after which its logs say epsilon by the plan.
+# Seconds of a fit after which its logs show epsilon by the plan.
 _WORTH_A_CURVE = 30.0
 
 
 class MomentsAccountant(pl.Callback):
-    """Watches over a private fit.
+    """The callback that watches over a private fit.
 
-    At setup it refuses what would silently break privacy. A module with automatic optimization is adopted (`Adopted`): its
-    `training_step` gives one loss a record, its optimizer is a `PrivateOptimizer`, and lots come from `poisson_loader`.
-    Before the first step a rehearsal shows that noise of the planned size reaches each parameter. During the fit,
-    `epsilon_at` tells epsilon by the plan. When the last planned step is done it stops the Trainer and compares ledger and
-    plan. Every checkpoint of the Trainer, weights alone or not, says what was spent; a fit goes on from one only with the
-    ledger that it belongs to (`Account.resume`), so an older checkpoint hides nothing that was spent after it.
+    At setup it refuses what would silently break privacy. It adopts a module with automatic optimization
+    (`AutomaticModule`): its `training_step` gives one loss a record, its optimizer is a `PrivateOptimizer`, and lots come
+    from `poisson_loader`. Before the first step a rehearsal shows that noise of the planned size reaches each parameter.
+    During the fit, `epsilon_at` gives epsilon by the plan. After the last planned step it stops the Trainer and compares
+    ledger and plan. Every checkpoint of the Trainer, weights alone or not, records what was spent. A fit goes on from one
+    only with the ledger that it belongs to (`Account.resume`), so an older checkpoint hides no later spending.
 
-    On several devices (strategy ``ddp``), each of which runs the same script, rank 0 writes the ledger and makes the split,
-    each rank takes its part of every lot, and the sum of their noisy parts is the gradient (`Account.join`). DDP's own
-    reducer is off. Parameters and torch's generators begin alike, and after each block of lots parameters are compared.
+    On several devices (strategy ``ddp``) each runs the same script. Rank 0 writes the ledger and makes the split, each rank
+    takes its part of every lot, and the sum of their noisy parts is the gradient (`Account.join`). DDP's own reducer is
+    off. Parameters and torch's generators begin alike, and after each block of lots parameters are compared.
 
     Args:
         account: the account of the run, shared with module and datamodule.
-        engine: of the gradients of an adopted module; ``func`` takes any network, a record at a time.
+        engine: the gradients of an adopted module; ``func`` takes any network, a record at a time.
+        stage: the plan's stage that the steps belong to, as for the optimizer and the loader.
 
     Raises:
+        ValueError: if the plan has no such stage.
         MisconfigurationException: at setup, naming the setting and what to do.
-        PlanMismatch: at the end of a complete fit, if what was drawn is not what was promised.
+        PlanMismatch: at the end of a complete fit, if the accesses are not those that were promised.
 
     Attributes:
-        complete: whether every planned access was made.
+        complete: True once every planned access was made.
     """
 
     settles = True
 
-    def __init__(self, account: Account, engine: str = "ghost") -> None:
-        self.account, self._engine = account, engine
+    def __init__(self, account: Account, engine: str = "ghost", *, stage: str = "training") -> None:
+        self.account, self._engine, self.stage = account, engine, account.plan.stage(stage).name
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
@@ -66,7 +68,7 @@ class MomentsAccountant(pl.Callback):
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        validate_trainer(trainer, self.account)
+        validate_trainer(trainer, self.account, self.stage)
         try:
             self.account.join(Ranks.joined())
         except (LedgerError, RanksDiffer) as error:
@@ -92,7 +94,7 @@ class MomentsAccountant(pl.Callback):
         if isinstance(trainer.model, DistributedDataParallel):
             # Its reducer would average gradients that are neither clipped nor noised.
             trainer.model.require_backward_grad_sync = trainer.model.require_forward_param_sync = False
-        check_optimizers(module, trainer.optimizers, self.account, adopted=self._adopted is not None)
+        check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module, trainer)
         for optimizer in trainer.optimizers:
@@ -111,47 +113,47 @@ class MomentsAccountant(pl.Callback):
             self._adopted.rehearse(trainer.train_dataloader.empty)
 
     def epsilon_at(self, step: int) -> float | None:
-        """Epsilon by the plan after `step` training steps, rounded up to a knot; None without privacy."""
+        """Return epsilon by the plan after `step` training steps, rounded up to a knot; None without privacy."""
         return self._curve.at(step) if self.account.private else None
 
     @cached_property
     def _curve(self) -> Curve:
-        # A second or more, so for those who look at it alone.
-        return self.account.plan.curve("training")
+        # It takes a second or more, so it is computed when it is first shown.
+        return self.account.plan.curve(self.stage)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if self.account.ranks.size > 1 and not self._alike:
-            # What each has made for itself until here (pre-training, say) may differ in its last bits.
+            # Each rank's own work until here (such as pre-training) may differ in its last bits.
             broadcast_start(module, self.account.ranks)
             self._alike = True
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         check_ranks_agree(module, self.account.ranks)
         self._log_epsilon(trainer)
-        if self.account.plan.private and not self.account.remaining("training"):
+        if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True
             trainer.should_stop = True
 
     def _log_epsilon(self, trainer: pl.Trainer) -> None:
-        # Its curve takes half a second, which a fit of some length does not feel.
+        # The curve takes half a second, which makes no difference to a fit of some length.
         if trainer.loggers and self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
-            step = self.account.plan.stage("training").count - self.account.remaining("training")
+            step = self.account.plan.stage(self.stage).count - self.account.remaining(self.stage)
             for logger in trainer.loggers:
-                logger.log_metrics({f"{PUBLIC}epsilon": self.epsilon_at(step)}, step=step)
+                logger.log_metrics({f"{PUBLIC}epsilon": self._curve.at(step)}, step=step)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # One pass over the loader is the whole plan, with or without noise.
         trainer.should_stop = True
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        # What else the plan holds is made after the fit, by whoever planned it.
+        # Further accesses of the plan are made after the fit, by the program that planned them.
         if (self.complete and self.account.finished) or not self.account.plan.private:
             self.account.verify_complete()
         self.account.leave()
 
 
 def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:
-    """Let `module` call `more` after its own hook of that name (of its class: an earlier fit may have extended it)."""
+    """Make `module` call `more` after the hook of its class; an earlier fit may have extended that of the instance."""
     own = getattr(type(module), hook)
 
     def both(checkpoint: dict[str, Any]) -> None:

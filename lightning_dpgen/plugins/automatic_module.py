@@ -1,4 +1,4 @@
-"""Anybody's LightningModule under privacy: its `training_step` gives the loss of each record, the rest is done here."""
+"""Any LightningModule under privacy: its `training_step` gives the loss of each record, the rest is done here."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 
 class AutomaticModule:
-    """In place of a module's `training_step`: for each lot of a block, gradients, one access, one step of its optimizer.
+    """The private stand-in for a module's `training_step`: gradients, one access and one step for each lot of a block.
 
-    The module's own `training_step` is called once for each lot, with a batch of what looks like one record
-    (`gradients/isolation.py`), and gives one loss a record (a tensor (B,), what ``reduction='none'`` leaves, summed over
-    everything but the record), or a term, or a list of terms. What it logs goes to the Trainer's loggers as a private mean
-    over the lot, and not to `trainer.callback_metrics`, where code that trains would find it.
+    It calls the module's own `training_step` once for each lot, with a batch that looks like one record
+    (`gradients/isolation.py`). That gives one loss a record (a tensor (B,), as ``reduction='none'`` leaves it, summed over
+    everything but the record), or a term, or a list of terms. Its logs go to the Trainer's loggers as private means over
+    the lot, and not to `trainer.callback_metrics`, where code that trains would find them.
 
     Args:
-        module: with automatic optimization, which it is switched out of.
-        account: plan, ledger and private stream.
+        module: a module with automatic optimization, which is switched off.
+        account: the plan, ledger and private stream.
         engine: as for `term_gradients`.
     """
 
     def __init__(self, module: pl.LightningModule, account: Account, engine: str = "ghost") -> None:
         self._module, self._account, self._engine = module, account, engine
         self._own = type(module).training_step.__get__(module)
-        # Made-up records to ask for terms with, if it gives terms: a term that kept real ones would be neither clipped nor
-        # noised. None if it gives losses.
+        # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
+        # noised. None for one that gives losses.
         self._made_up: Any = None
         # The values that the training step has logged, by name.
         self._values: dict[str, Tensor | float] = {}
         module.automatic_optimization = False
-        module.log, module.log_dict = self._log, self._log_all
+        instance: Any = module
+        instance.log, instance.log_dict = self._log, self._log_all
         # A function, since Lightning compares its code with that of its own class.
-        module.training_step = lambda batch, batch_idx: self(batch, batch_idx)
+        instance.training_step = lambda batch, batch_idx: self(batch)
 
-    def __call__(self, block: LotBlock, index: int) -> None:
-        wrapped = self._module.optimizers()
-        # Lightning's wrapper loses what is written to it; the real optimizer is below.
+    def __call__(self, block: LotBlock) -> None:
+        module: Any = self._module
+        wrapped = module.optimizers()
+        # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
-            private, free = self._terms(lot.to(self._module.device, self._module.dtype), index)
+            private, free = self._terms(lot.to(module.device, module.dtype))
             optimizer.set_gradients(*private, data_free=free)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
-            for config in self._module.trainer.lr_scheduler_configs:
+            for config in module.trainer.lr_scheduler_configs:
                 config.scheduler.step()
             self._write_logs()
 
@@ -70,7 +72,8 @@ class AutomaticModule:
             self._log(name, value)
 
     def _write_logs(self) -> None:
-        trainer, step = self._module.trainer, sum(self._account.done.values())
+        trainer: Any = self._module.trainer
+        step = sum(self._account.done.values())
         if self._values and step % trainer.log_every_n_steps == 0:
             values = {f"{PRIVATE}{name.removeprefix(PRIVATE)}": float(value) for name, value in self._values.items()}
             for logger in trainer.loggers:
@@ -78,9 +81,9 @@ class AutomaticModule:
         self._values.clear()
 
     def rehearse(self, empty: Any) -> None:
-        """See on made-up records that the engine understands the training step; see `check_exact`.
+        """Check on made-up records that the engine understands the training step; see `check_exact`.
 
-        A module that made-up records do not suit is left to the check of its first lot, with a warning.
+        A module that takes no made-up record gets a warning, and the check of its first lot alone.
         """
         some = next(self._module.parameters())
         try:
@@ -107,11 +110,11 @@ class AutomaticModule:
                 stacklevel=2,
             )
         finally:
-            # These would be of nothing.
+            # They are of no real record.
             self._values.clear()
 
     def _asked(self, records: Any) -> list | None:
-        """The terms that the training step gives; None if it gives losses."""
+        """Return the terms that the training step gives; None if it gives losses."""
         given = self._own(records, 0)
         return None if isinstance(given, Tensor) else self._checked(given)
 
@@ -120,23 +123,22 @@ class AutomaticModule:
         if isinstance(given, Tensor):
             return given
         raise ValueError(
-            "training_step gives terms, which are asked for with made-up records so that none of them keeps real ones; it "
-            "could not be tried on these: let it give one loss a record, or make terms without looking at the batch"
+            "training_step gives terms, so it is called with made-up records, of which none is private, and it could not "
+            "be tried on these: let it give one loss a record, or make terms without looking at the batch"
         )
 
-    def _terms(self, lot: Lot, index: int) -> tuple[list, list[DataFree]]:
+    def _terms(self, lot: Lot) -> tuple[list, list[DataFree]]:
+        """Return the per-record gradients of a lot, one for each term, and the terms that see no record."""
         module, stream = self._module, self._account.stream
         if self._made_up is None:
             return [term_gradients(module, PerRecord(self._losses), lot, stream, engine=self._engine)], []
-        return self._of(self._asked(self._made_up), lot)
-
-    def _of(self, given: Any, lot: Lot) -> tuple[list, list[DataFree]]:
-        terms, module, stream = given, self._module, self._account.stream
+        terms = self._checked(self._own(self._made_up, 0))
         seeing = [t for t in terms if not isinstance(t, DataFree)]
         private = [term_gradients(module, t, lot, stream, engine=self._engine) for t in seeing]
         return private, [t for t in terms if isinstance(t, DataFree)]
 
     def _checked(self, given: Any) -> list:
+        """Return the terms that a training step gave as a list; refuse anything else."""
         terms = list(given) if isinstance(given, list | tuple) else [given]
         wrong = [t for t in terms if not isinstance(t, PerRecord | PerGroup | DataFree)]
         if wrong or not terms:
@@ -149,7 +151,7 @@ class AutomaticModule:
         return terms
 
 
-def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, *, adopted: bool) -> None:
+def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, stage: str, *, adopted: bool) -> None:
     """Refuse a fit whose steps would not be private.
 
     Raises:
@@ -160,12 +162,16 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
         names = ", ".join(type(o).__name__ for o in optimizers) or "no optimizer"
         raise MisconfigurationException(
             f"configure_optimizers gave {names}, whose steps are not private: wrap the optimizer of what is trained on "
-            "records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=..., "
-            "expected_batch_size=sample_rate * n)"
+            "records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=...)"
         )
     if any(o.account is not account for o in private):
         raise MisconfigurationException(
             "the PrivateOptimizer has another account than the MomentsAccountant: hand one Account to both"
+        )
+    if other := [o.stage for o in private if o.stage != stage]:
+        raise MisconfigurationException(
+            f"the PrivateOptimizer steps for stage={other[0]!r}, and the MomentsAccountant watches stage={stage!r}: "
+            "give optimizer, loader and callback the same stage"
         )
     trainable = [p for p in module.parameters() if p.requires_grad]
     if adopted and len(optimizers) == 1 and {id(p) for p in trainable} != {id(p) for p in optimizers[0].params}:
@@ -176,7 +182,7 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
     if adopted and len(optimizers) > 1:
         raise MisconfigurationException(
             f"{len(optimizers)} optimizers: a module with several steps them itself (automatic_optimization=False; "
-            "term_gradients, take and step)"
+            "term_gradients, set_gradients and step)"
         )
 
 
@@ -190,7 +196,7 @@ def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
     if ignored:
         raise MisconfigurationException(
             f"{ignored[0]} is overridden, and is not called (or is handed a block of lots) where a step is private: leave "
-            "it out, or step the module yourself (automatic_optimization=False; term_gradients, take and step)"
+            "it out, or step the module yourself (automatic_optimization=False; term_gradients, set_gradients and step)"
         )
     for config in trainer.lr_scheduler_configs:
         if config.interval != "step" or config.frequency != 1 or config.reduce_on_plateau:

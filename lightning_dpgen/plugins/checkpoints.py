@@ -13,19 +13,19 @@ from lightning_dpgen.privacy import durable
 
 
 class DurableCheckpointIO(CheckpointIO):
-    """Writes a Trainer's checkpoints beside their place and replaces them in one move, also should the machine crash.
+    """Checkpoints that are written beside their place and replaced in one move, so a crash leaves a whole one.
 
-    Lightning's own writes them to the system's temporary folder first. For ``Trainer(plugins=[DurableCheckpointIO()])``.
+    Lightning's own are written to the system's temporary folder first. For ``Trainer(plugins=[DurableCheckpointIO()])``.
 
     Raises:
-        DamagedState: on loading what is no checkpoint, or a part of one.
+        DamagedState: on loading a file that is no checkpoint, or a part of one.
         OSError: on saving, if the disk is full; the checkpoint before stays.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         durable.save(Path(path), checkpoint)
 
-    def load_checkpoint(self, path: str | Path, *_, **__) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         return durable.load(Path(path))
 
     def remove_checkpoint(self, path: str | Path) -> None:
@@ -33,35 +33,36 @@ class DurableCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(pl.Callback):
-    """Saves the Trainer's state every so many steps and at the end, always under one name.
+    """The callback that saves the Trainer's state every so many steps and at the end, always under one name.
 
-    With it in place, what a crash loses is the steps since the last checkpoint: they are spent, and not made again.
+    A crash then loses the steps since the last checkpoint: they are spent, and not made again.
 
     Args:
         path: the file.
         every: steps between two checkpoints.
-        asked_to_stop: tells, after each block of lots, whether the fit is to be left; it is left with a fresh checkpoint,
-            by a KeyboardInterrupt.
+        asked_to_stop: called after each block of lots; if it returns True, the fit is left with a fresh checkpoint, by a
+            KeyboardInterrupt.
     """
 
     def __init__(self, path: str | Path, every: int, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._path, self._every, self._asked_to_stop = Path(path), every, asked_to_stop
         self._saved = 0
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    # Modules are a `PrivateMixture`, which counts its steps.
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         self._saved = module.steps_taken
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
-        # Whichever rank was asked, all leave together.
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+        # If any rank was asked, all leave together.
         stop = trainer.strategy.reduce_boolean_decision(self._asked_to_stop(), all=False)
         if stop or module.steps_taken >= self._saved + self._every:
             self._save(trainer, module)
         if stop:
             raise KeyboardInterrupt
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         self._save(trainer, module)
 
-    def _save(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def _save(self, trainer: pl.Trainer, module: Any) -> None:
         trainer.save_checkpoint(self._path)
         self._saved = module.steps_taken

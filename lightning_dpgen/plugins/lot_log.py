@@ -1,4 +1,4 @@
-"""What a step says of itself in the logs: numbers of its lot, which are private, and its bounds, which are not."""
+"""The log lines of a step: numbers of its lot, which are private, and its bounds, which are not."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.ranks import Ranks
 
-# A name says who may see the number: what begins with the second is covered by the ledger.
+# The beginning of a name says who may see the number: one under ``public/`` is covered by the ledger.
 PRIVATE, PUBLIC = "private/", "public/"
 
 
 def lot_numbers(
     gradients: Sequence[RecordGradients | EmbeddingGradients], bounds: float | tuple | None, size: int, ranks: Ranks
 ) -> dict[str, float]:
-    """Names and values: the lot's size; of each term the mean loss, the mean norm, the share above the bound; the bounds.
+    """Return the lot's size, the mean loss, mean norm and share above the bound of each term, and the bounds, by name.
 
     Args:
-        gradients: of each term, of this rank's part of the lot.
+        gradients: the gradients of each term, for this rank's part of the lot.
         bounds: `PrivateOptimizer.last_bound`.
-        size: of this rank's part.
-        ranks: over which sums are taken; all of them call this.
+        size: the size of this rank's part.
+        ranks: the processes over which sums are taken; all of them call this.
     """
     of_terms = bounds if isinstance(bounds, tuple) and len(gradients) > 1 else (bounds,) * len(gradients)
     sums: dict[str, tuple[float, int]] = {}

@@ -1,10 +1,11 @@
-"""What the LightningModules of all mixtures have in common: one Poisson lot a step for all components."""
+"""The common base of the LightningModules of all mixtures: one Poisson lot a step for all components."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -19,29 +20,36 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
-# How the parameters of a component may begin (model.bias).
+# The ways in which the parameters of a component may begin (`bias`).
 STARTS = ("means", "learned", "zero")
 
 
 class PrivateMixture(pl.LightningModule):
     """k networks trained together by DP-SGD.
 
-    Fits with a `PrivateSplitDataModule` and a `MomentsAccountant` on the same account. What it logs under
-    ``private/`` are exact functions of private lots, and times, and stay on the machine; what it logs under ``public/`` is
-    covered by the ledger.
+    It fits with a `PrivateSplitDataModule` and a `MomentsAccountant` on the same account. Its logs under ``private/`` are
+    exact functions of private lots, and times, and stay on the machine; those under ``public/`` are covered by the ledger.
 
     Args:
-        network: what is released.
-        account: plan, ledger and private stream.
-        clipping: chooses the bounds of each lot, one rule for each term.
-        n: the declared number of records; rate times n is the divisor of every sum.
+        network: the network that is released.
+        account: the plan, ledger and private stream.
+        clipping: the rule that chooses the bounds of each lot, one for each term.
+        n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         lr: learning rate of Adam.
-        bias: how components begin: ``zero``, or at the split's noisy cluster means.
+        bias: the start of the components: ``zero``, or the split's noisy cluster means (``means``, ``learned``).
         log_every: steps between two lines of the log.
-        embeddings: noises that the terms draw besides.
+        embeddings: names of the further noises of the terms.
     """
+
+    # For type checkers, to which each attribute of a module is a tensor or a module. The network is a `GenerativeNetwork`
+    # that is a module, too, with methods of its family.
+    network: Any
+    weights: torch.Tensor
+    means: torch.Tensor
+    noise: torch.Tensor
 
     def __init__(
         self,
@@ -49,7 +57,7 @@ class PrivateMixture(pl.LightningModule):
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
         *,
-        n: int,
+        n: int | None = None,
         lr: float,
         bias: str,
         log_every: int,
@@ -57,63 +65,64 @@ class PrivateMixture(pl.LightningModule):
     ) -> None:
         super().__init__()
         if bias not in STARTS:
-            raise ValueError(f"model.bias={bias}: expected {', '.join(STARTS)}")
+            raise ValueError(f"bias={bias!r}: expected {', '.join(STARTS)}")
         self.automatic_optimization = False
-        self.account, self.clipping, self.n, self.lr = account, clipping, n, lr
+        self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k = network, network.k
         self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
         self.register_buffer("weights", torch.zeros(network.k))
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
         self._restored = False
-        # When the last line of the log was written, and after how many steps.
+        # The time and the step of the last line of the log.
         self._logged: tuple[float, int] | None = None
         self._made: SyntheticBatches | None = None
         self._made_steps, self._made_weight = 0, 0.0
 
     def learn_from(self, made: SyntheticBatches, *, steps: int, weight: float) -> None:
-        """Learn from what a released model makes, too: first from it alone, then beside private records.
+        """Learn from the records of a released model, too: first from these alone, then beside private ones.
 
         Args:
-            made: of the same schema and number of components.
-            steps: before the first private one, at the same learning rate.
-            weight: of its loss in each private step, beside that of the records; 0 for none.
+            made: records of the same schema and number of components.
+            steps: the number of steps before the first private one, at the same learning rate.
+            weight: the weight of their loss in each private step, beside that of private records; 0 for none.
 
         Raises:
-            ValueError: where another account has paid for what that model knows.
+            ValueError: if another account has paid for that model.
         """
         if made.run not in ("", self.account.ledger.run):
             raise ValueError(
-                "made: of a mixture that another account has paid for, of which this one's certificate would not speak; "
+                "made: another account has paid for this mixture, and the certificate of this one would not say so; "
                 "measure it on this one, or release it first and hand over what load_release reads"
             )
         self._made, self._made_steps, self._made_weight = made, steps, weight
 
     @property
-    def trained(self) -> torch.nn.Module:
-        """What the private optimizer trains: the network itself, unless another one sees the records."""
+    def trained(self) -> Any:
+        """The module that the private optimizer trains: the network itself, unless another one sees the records."""
         return self.network
 
     @property
     def takes_multi_hot(self) -> bool:
-        """Whether lots may hold wide records as the places of their ones."""
+        """True if lots may hold wide records as the places of their ones."""
         return False
 
     @property
     def steps_taken(self) -> int:
-        """Steps that have left their mark on the network."""
+        """The number of steps that have changed the network."""
         return self.account.done.get("training", 0)
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self._restored = True
 
     def on_train_start(self) -> None:
-        split = self.trainer.datamodule.split
+        trainer: Any = self.trainer
+        split = trainer.datamodule.split
         self.weights.copy_(split.weights)
         if self.bias != "zero":
             self.means.copy_(split.means)
             self.noise.copy_(split.noise)
-        # In a fit that goes on the network has been trained already.
+        # A fit that goes on has a trained network.
         if self._restored:
             return
         if self.bias != "zero":
@@ -125,7 +134,7 @@ class PrivateMixture(pl.LightningModule):
         parameters = list(self.trained.parameters())
         optimizer = torch.optim.Adam(parameters, lr=self.lr)
         for step in range(1, self._made_steps + 1):
-            # Into these alone: of what a loss uses besides, others take care.
+            # Written to these alone: other parameters of the loss belong to other optimizers.
             gradients = torch.autograd.grad(made.loss(self.trained.term, parameters[0]), parameters, allow_unused=True)
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.grad = gradient
@@ -136,11 +145,11 @@ class PrivateMixture(pl.LightningModule):
 
     @property
     def expected_batch_size(self) -> float:
-        """The rate of lots times the declared number of records."""
+        """The rate of the lots times the declared number of records."""
         return self.account.plan.stage("training").access.sample_rate * self.n
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
-        """The optimizer of `trained`, made private."""
+        """Return the private form of an optimizer of `trained`."""
         return PrivateOptimizer(
             inner,
             account=self.account,
@@ -149,23 +158,24 @@ class PrivateMixture(pl.LightningModule):
             embeddings=self._embeddings,
         )
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         return self.private_optimizer(torch.optim.Adam(self.trained.parameters(), lr=self.lr, fused=True))
 
     def gradients(self, lot: Lot) -> tuple[RecordGradients | EmbeddingGradients, ...]:
-        """Of each term, in the order of the clipping rules."""
+        """Return the per-record gradients of each term, in the order of the clipping rules."""
         return (term_gradients(self.trained, self.trained.term, lot, self.account.stream),)
 
     def after_step(self, step: int) -> None:
-        """What follows the step of this number, from 1, and sees no record."""
+        """Do what follows the step of this number, from 1, and sees no record."""
 
-    def training_step(self, block: LotBlock, _) -> None:
-        wrapped = self.optimizers()
-        wrapped = wrapped[0] if isinstance(wrapped, list) else wrapped
-        # Lightning's wrapper loses what is written to it; the real optimizer is below.
+    def training_step(self, block: LotBlock, _: int) -> None:
+        given: Any = self.optimizers()
+        wrapped = given[0] if isinstance(given, list) else given
+        # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
+        dtype: Any = self.dtype
         for i, lot in enumerate(block, start=1):
-            gradients = self.gradients(lot.to(self.device, self.dtype))
+            gradients = self.gradients(lot.to(self.device, dtype))
             optimizer.set_gradients(*gradients, data_free=self._data_free())
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
@@ -178,7 +188,9 @@ class PrivateMixture(pl.LightningModule):
             return []
         return [self._made.data_free(self.trained.term, next(self.trained.parameters()), self._made_weight)]
 
-    def _log(self, optimizer: PrivateOptimizer, gradients, size: int) -> None:
+    def _log(
+        self, optimizer: PrivateOptimizer, gradients: Sequence[RecordGradients | EmbeddingGradients], size: int
+    ) -> None:
         if not self.loggers:
             return
         values = lot_numbers(gradients, optimizer.last_bound, size, self.account.ranks)
@@ -191,9 +203,9 @@ class PrivateMixture(pl.LightningModule):
             logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:
-        """The mixture as it is now, a copy on the CPU in 32 bits, ready to sample: only public parts.
+        """Return the mixture as it is now, ready to sample: a copy of its public parts, on the CPU in 32 bits.
 
-        With ``bias="means"`` a network that can (`hold_at`) generates its clusters' means on average, as far as known.
+        With ``bias="means"`` a network that has `hold_at` generates its clusters' means on average, within their noise.
         """
         network = copy.deepcopy(self.network).cpu().float().eval()
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))

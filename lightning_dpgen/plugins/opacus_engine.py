@@ -1,4 +1,4 @@
-"""Opacus' PrivacyEngine, whose every step is an access of an account."""
+"""A form of Opacus' PrivacyEngine in which every step is an access of an account."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import spent
 
-# Those that leave the gradient of each record in ``grad_sample``.
+# The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")
 
 
 class AccountEngine(PrivacyEngine):
-    """Takes the place of `opacus.PrivacyEngine` in a training loop that is written for Opacus.
+    """The replacement of `opacus.PrivacyEngine` in a training loop that is written for Opacus.
 
-    Noise, rate and number of steps are the plan's; lots come from the account's sampler and every step is written to its
-    ledger. The gradients are those of Opacus' `GradSampleModule`: that a row is the gradient of one record, and depends on
-    no other, is Opacus' claim about its layers, and needs a loss that is a mean (or sum, see `loss_reduction`) of one
-    number a record. `BatchMemoryManager` works on the loader (without workers), gradient accumulation does not.
+    Noise, rate and number of steps are the plan's. Lots come from the account's sampler, and every step is written to its
+    ledger. The gradients are those of Opacus' `GradSampleModule`. Opacus claims of its layers that a row is the gradient of
+    one record and depends on no other; this needs a loss that is a mean (or sum, see `loss_reduction`) of one number a
+    record. `BatchMemoryManager` works on the loader (without workers), gradient accumulation does not.
 
     Args:
-        account: plan, ledger and private stream.
+        account: the plan, ledger and private stream.
         stage: the plan's stage that the steps belong to.
 
     Raises:
-        KeyError: if the plan has no such stage.
+        ValueError: if the plan has no such stage.
 
     Attributes:
         accountant: an Opacus accountant that answers from plan and ledger.
@@ -69,7 +69,7 @@ class AccountEngine(PrivacyEngine):
     """
 
     def __init__(self, account: Account, *, stage: str = "training") -> None:
-        # PrivacyEngine's own makes an accountant, and warns of the generator of noise that is not used here.
+        # The __init__ of PrivacyEngine makes an accountant, and warns of a generator of noise that is not used here.
         self.account, self.stage = account, account.plan.stage(stage).name
         self.accountant = LedgerAccountant(account)
         self.secure_mode, self.secure_rng, self.dataset = account.stream.secure, None, None
@@ -94,27 +94,28 @@ class AccountEngine(PrivacyEngine):
         rand_on_empty: bool = False,
         **others: Any,
     ) -> tuple[nn.Module, PrivateOptimizer, DataLoader]:
-        """What a loop trains with: module, optimizer and loader, as from Opacus.
+        """Return what a loop trains with: module, optimizer and loader, as from Opacus.
 
         Args:
             module: the network; refused by Opacus' validator if a layer mixes records.
             optimizer: a `PrivateOptimizer` of this account and stage, which is kept; or a torch optimizer, which becomes
                 one.
-            data_loader: of the records; see `AccountDataLoader` for what is taken from it.
+            data_loader: a loader of the records; `AccountDataLoader` says which of its settings are used.
             max_grad_norm: the bound of a record's gradient, for a torch optimizer; a `PrivateOptimizer` has clipping rules.
-            expected_batch_size: the public divisor, rate times the declared number of records, for a torch optimizer.
-            persons: (N,) whose each record is, where one person has several.
-            noise_multiplier: nothing, or what the plan says.
-            batch_first: whether records are counted by the first dimension of inputs, or by the second.
-            loss_reduction: ``mean`` or ``sum``: how the loop's loss is made of those of the records. Where it is said
-                wrongly, a gradient depends on how many others there are. The sum of a lot is divided by
-                `expected_batch_size` in either case.
-            poisson_sampling, clipping, noise_generator, rand_on_empty: nothing else than their defaults.
+            expected_batch_size: the public divisor, rate times the declared number of records, for a torch optimizer; None
+                takes it from the plan.
+            persons: (N,) the person of each record, where one person has several.
+            noise_multiplier: None, or the plan's.
+            batch_first: True if records are counted by the first dimension of inputs, False if by the second.
+            loss_reduction: ``mean`` or ``sum``: the way in which the loop's loss is made of those of the records. If it is
+                wrong, a gradient depends on the number of others. The sum of a lot is divided by `expected_batch_size` in
+                either case.
+            poisson_sampling, clipping, noise_generator, rand_on_empty: their defaults, and nothing else.
             grad_sample_mode: ``hooks``, ``functorch`` or ``ew``.
             wrap_model: as for Opacus: False gives hooks in place of a module.
 
         Raises:
-            ValueError: for what contradicts the plan, saying what to do; nothing has been changed then.
+            ValueError: for an argument that contradicts the plan, saying what to do; nothing has been changed then.
             opacus.validators.errors.UnsupportedModuleError: for a module that Opacus refuses.
             NoiseMissing: if noise of the planned size does not reach each parameter.
         """
@@ -139,18 +140,18 @@ class AccountEngine(PrivacyEngine):
             raise ValueError(f"optimizer: {len(strangers)} of its parameters are not of the module")
         loader = AccountDataLoader(data_loader, optimizer, persons=persons, batch_first=batch_first)
         optimizer.rehearse()
-        module = self._prepare_model(
+        prepared = self._prepare_model(
             module,
             batch_first=batch_first,
             loss_reduction=loss_reduction,
             grad_sample_mode=grad_sample_mode,
             wrap_model=wrap_model,
         )
-        module.forbid_grad_accumulation()
-        return module, optimizer, loader
+        prepared.forbid_grad_accumulation()
+        return prepared, optimizer, loader
 
     def make_private_with_epsilon(self, **_: Any) -> None:
-        """Refused: the noise for an epsilon is in the plan.
+        """Raise a ValueError, since the noise for an epsilon is in the plan.
 
         Raises:
             ValueError: always.
@@ -161,7 +162,7 @@ class AccountEngine(PrivacyEngine):
         )
 
     def get_epsilon(self, delta: float) -> float:
-        """Epsilon of the whole plan at `delta`, or of the ledger if that is larger; infinite for a run that is not private.
+        """Return epsilon of the whole plan at `delta`, or of the ledger if that is larger; infinite without privacy.
 
         An epsilon of the steps so far would be smaller, and does not hold for a loop that looks at it, or at anything
         else, and stops.
@@ -171,6 +172,7 @@ class AccountEngine(PrivacyEngine):
     def _private(
         self, optimizer: torch.optim.Optimizer, max_grad_norm: float | None, expected_batch_size: float | None
     ) -> PrivateOptimizer:
+        """Return the private form of an optimizer, or the optimizer itself if it is one of this account and stage."""
         if isinstance(optimizer, PrivateOptimizer):
             if optimizer.account is not self.account or optimizer.stage != self.stage:
                 raise ValueError(
@@ -188,12 +190,8 @@ class AccountEngine(PrivacyEngine):
                 f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
                 "optimizer, or a PrivateOptimizer"
             )
-        if max_grad_norm is None or expected_batch_size is None:
-            raise ValueError(
-                f"max_grad_norm={max_grad_norm}, expected_batch_size={expected_batch_size}: expected "
-                "the bound of a record's gradient, and the sampling rate times the declared number of records (never the "
-                "length of the data set)"
-            )
+        if max_grad_norm is None:
+            raise ValueError("max_grad_norm=None: expected the bound of a record's gradient")
         return PrivateOptimizer(
             optimizer,
             account=self.account,
@@ -203,14 +201,14 @@ class AccountEngine(PrivacyEngine):
         )
 
     def _refuse(self, **given: tuple) -> None:
-        """Refuse what contradicts the plan: of each argument its value, and what it may be."""
+        """Refuse arguments that contradict the plan; each is given with its value and all values that it may have."""
         for name, (value, *allowed) in given.items():
             if not any(value is one or value == one for one in allowed):
                 expected = f"expected {' or '.join(map(str, allowed))}" if allowed else "no argument of AccountEngine"
                 raise ValueError(
                     f"{name}={value!r}: {expected}. Rate, noise and steps of stage {self.stage!r} are in the account's "
                     "plan, and noise comes from its private stream; gradients that are never materialised come from "
-                    "term_gradients and PrivateOptimizer.take"
+                    "term_gradients and PrivateOptimizer.set_gradients"
                 )
 
 
@@ -218,7 +216,7 @@ class LedgerAccountant(IAccountant):
     """An accountant of Opacus that adds nothing up: it answers from the account's plan and ledger.
 
     Args:
-        account: of the run.
+        account: the account of the run.
     """
 
     def __init__(self, account: Account) -> None:
@@ -226,14 +224,14 @@ class LedgerAccountant(IAccountant):
 
     @property
     def history(self) -> list[tuple[float, float, int]]:
-        """Noise multiplier, rate and count of what was drawn, as the ledger has it."""
+        """The noise multiplier, rate and count of all accesses in the ledger."""
         return [(access.multiplier, access.sample_rate, count) for access, count in self._account.accesses]
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Nothing: a step stands in the ledger before its noise is drawn."""
+        """Do nothing: a step stands in the ledger before its noise is drawn."""
 
     def get_epsilon(self, delta: float, **_: Any) -> float:
-        """As `AccountEngine.get_epsilon`."""
+        """Return epsilon as `AccountEngine.get_epsilon` does."""
         account, plan = self._account, self._account.plan
         if not account.private:
             return math.inf
@@ -248,7 +246,7 @@ class LedgerAccountant(IAccountant):
         return "ledger"
 
     def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What a checkpoint says of the ledger (`record_of`)."""
+        """Return the record of the ledger for a checkpoint (`record_of`)."""
         destination = {} if destination is None else destination
         destination.update(record_of(self._account) | {"mechanism": self.mechanism()})
         return destination

@@ -19,19 +19,18 @@ from lightning_dpgen.sampling.lots import PoissonLots
 class AccountDataLoader(DPDataLoader):
     """Poisson lots of a data set at the plan's rate, each for one step of one optimizer.
 
-    A batch is what `collate_fn` makes of the records of a lot; a lot of none gives a batch of the same form with no
-    records. Before the optimizer's step it is told which draw the batch is (`PrivateOptimizer.expect`), and a batch that
-    is left without a step ends the pass. A pass has as many batches as Opacus' loader, ``int(1 / rate)``, and no more than
-    the plan has steps left.
+    `collate_fn` makes a batch of the records of a lot; an empty lot gives a batch of the same form with no records. The
+    optimizer is told the draw of each batch before its step (`PrivateOptimizer.expect`), and a batch without a step ends
+    the pass. A pass has as many batches as Opacus' loader, ``int(1 / rate)``, and no more than the plan has steps left.
 
     Args:
-        loader: of which data set, `collate_fn` and workers are taken; its batch size and order are not.
-        optimizer: whose account draws the lots, for the optimizer's stage.
-        persons: (N,) whose each record is, as for `PoissonLots`.
-        batch_first: whether records are counted by the first dimension of a batch, or by the second.
+        loader: the source of data set, `collate_fn` and workers; its batch size and order are not used.
+        optimizer: the optimizer whose account draws the lots, for its stage.
+        persons: (N,) the person of each record, as for `PoissonLots`.
+        batch_first: True if records are counted by the first dimension of a batch, False if by the second.
 
     Raises:
-        ValueError: for a loader whose records cannot be drawn at the plan's rate, or without a record.
+        ValueError: for a loader whose records cannot be drawn at the plan's rate, or that has none.
     """
 
     def __init__(
@@ -43,15 +42,14 @@ class AccountDataLoader(DPDataLoader):
         batch_first: bool = True,
     ) -> None:
         rate = optimizer.account.plan.stage(optimizer.stage).access.sample_rate
-        dataset = loader.dataset
-        _check(loader, rate)
-        # Records are told by their positions; the loader fetches them.
+        dataset = _checked(loader, rate)
+        # A lot holds positions; the loader fetches the records.
         lots = PoissonLots(torch.arange(len(dataset)), optimizer.account, stage=optimizer.stage, persons=persons)
         collate = wrap_collate_with_empty(collate_fn=loader.collate_fn, batch_first=batch_first)
-        # The form of a batch, for lots of no record that come before any other.
+        # The form of a batch, for an empty lot that comes before any other.
         collate.first_batch = loader.collate_fn([dataset[0]])
         self.sample_rate, self.distributed = rate, False
-        # That of DPDataLoader makes a sampler of its own.
+        # The __init__ of DPDataLoader makes a sampler of its own.
         DataLoader.__init__(
             self,
             dataset,
@@ -72,7 +70,7 @@ class AccountDataLoader(DPDataLoader):
 
 
 class _Lots(UniformWithReplacementSampler):
-    """The positions of lots; where workers do not fetch ahead, each is announced when it is drawn."""
+    """The positions of lots; each is announced when it is drawn, unless workers fetch ahead."""
 
     def __init__(self, lots: PoissonLots, optimizer: PrivateOptimizer, records: int, rate: float, *, ahead: bool) -> None:
         super().__init__(num_samples=records, sample_rate=rate)
@@ -105,18 +103,20 @@ class _Pass:
         return lot.records.tolist()
 
     def announce(self) -> None:
-        """Tell the optimizer that its next step is of the first lot that is not announced yet."""
+        """Tell the optimizer that its next step is for the first lot that is not announced yet."""
         self._optimizer.expect(self._drawn.popleft(), self)
 
 
 def _announced(batches: Iterator[Any], of: _Pass) -> Iterator[Any]:
+    """Yield batches, each announced just before."""
     for batch in batches:
         of.announce()
         yield batch
 
 
-def _check(loader: DataLoader, rate: float) -> None:
-    dataset = loader.dataset
+def _checked(loader: DataLoader, rate: float) -> Any:
+    """Return the data set of a loader; refuse one from which lots cannot be drawn at that rate."""
+    dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset) or not len(dataset):
         raise ValueError(
             "data_loader: expected a map-style data set (__getitem__ and __len__) of one record or more, from which "
@@ -128,10 +128,11 @@ def _check(loader: DataLoader, rate: float) -> None:
                 f"data_loader: a DPDataLoader of sample_rate={loader.sample_rate:g}, and the plan says {rate:g}: hand over "
                 "an ordinary DataLoader of the data set, or make the plan with that rate"
             )
-        return
+        return dataset
     plain = loader.batch_size is not None and type(loader.sampler) in (RandomSampler, SequentialSampler)
     if not plain or getattr(loader.sampler, "replacement", False):
         raise ValueError(
             "data_loader: it chooses its records by a sampler of its own, and the plan says that each takes part with "
             f"probability {rate:g}: hand over DataLoader(dataset), whose batches are drawn here"
         )
+    return dataset

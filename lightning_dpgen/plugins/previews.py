@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import TensorBoardLogger
 
@@ -13,7 +15,7 @@ from lightning_dpgen.release.sampler import Release
 
 
 class Previews(pl.Callback):
-    """Writes a sheet of samples to TensorBoard every so many steps.
+    """The callback that writes a sheet of samples to TensorBoard every so many steps.
 
     The samples are functions of released parameters, so they cost nothing and are public.
 
@@ -24,7 +26,8 @@ class Previews(pl.Callback):
     def __init__(self, every: int) -> None:
         self._every, self._shown = every, 0
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_) -> None:
+    # Modules are a `PrivateMixture`.
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         pictured = trainer.is_global_zero and isinstance(module.network.schema, ImageSchema)
         if not pictured or not trainer.loggers or module.steps_taken < self._shown + self._every:
             return

@@ -1,4 +1,4 @@
-"""TensorBoard for the curator: an event file of exact functions of records, which its owner alone may read."""
+"""TensorBoard for the curator: an event file of exact functions of records, which only its owner may read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_dpgen.privacy.folders import restrict
 
 
 class PrivateEvents(TensorBoardLogger):
-    """As Lightning's logger; folder and files have no rights for others, whatever the umask is."""
+    """Lightning's logger, with a folder and files that give no rights to others, under any umask."""
 
     @property
     def experiment(self) -> SummaryWriter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytorch_lightning as pl
 from tqdm import tqdm
@@ -11,7 +12,7 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 
 
 class PrivateProgress(pl.callbacks.ProgressBar):
-    """Steps done, time left, and epsilon by the plan against the budget.
+    """A bar with the steps done, the time left, and epsilon by the plan against the budget.
 
     Args:
         accountant: the run's `MomentsAccountant`.
@@ -32,11 +33,12 @@ class PrivateProgress(pl.callbacks.ProgressBar):
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         super().on_train_start(trainer, module)
         account = self._accountant.account
-        total = account.plan.stage("training").count
+        stage = self._accountant.stage
+        total = account.plan.stage(stage).count
         self._bar = tqdm(
             total=total,
-            initial=total - account.remaining("training"),
-            desc="training" if account.private else "training (NOT PRIVATE)",
+            initial=total - account.remaining(stage),
+            desc=stage if account.private else f"{stage} (NOT PRIVATE)",
             unit="step",
             file=sys.stderr,
             disable=not self._enabled,
@@ -44,7 +46,11 @@ class PrivateProgress(pl.callbacks.ProgressBar):
             bar_format="{desc} {percentage:3.0f}% |{bar}| {n}/{total} steps, {remaining} left{postfix}",
         )
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, *_) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        if self._bar is None:
+            return
         epsilon = self._accountant.epsilon_at(self._bar.n + len(batch)) if self._enabled else None
         if epsilon is not None:
             target = self._accountant.account.plan.target_epsilon
@@ -52,8 +58,11 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         self._bar.update(len(batch))
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._bar.close()
+        self._close()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()

@@ -1,11 +1,11 @@
-"""TensorBoard for everybody: an event file that holds nothing but what the run's ledger covers."""
+"""TensorBoard for the public: an event file that holds nothing but numbers and pictures that the ledger covers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from pytorch_lightning.loggers.logger import Logger
@@ -17,20 +17,20 @@ from torch.utils.tensorboard import summary
 
 from lightning_dpgen.plugins.lot_log import PUBLIC
 
-# What TensorBoard looks for in the name of a file; a writer of its own adds time, host and process.
+# TensorBoard looks for this in the name of a file; its own writer adds time, host and process.
 NAME, _VERSION = "events.out.tfevents", "brain.Event:2"
 
 
 class PublicEvents(Logger):
-    """Writes what is logged under ``public/`` (bounds, epsilon by the plan, samples), and drops everything else.
+    """The logger that writes values under ``public/`` (bounds, epsilon by the plan, samples), and drops all others.
 
-    All of it follows from released parameters and noisy numbers, so whoever sees it learns no more than the epsilon of the
-    whole run allows. How long steps take does depend on the records, so the time of an event is the number of its step,
-    and no clock, host or process stands in the file or its name: the same events make the same bytes. A run that goes on
-    writes beside what is there, in a file with the next number.
+    All of it follows from released parameters and noisy numbers, so it tells no more than the epsilon of the whole run
+    allows. The time that steps take does depend on the records. So the time of an event is the number of its step, and no
+    clock, host or process stands in the file or its name: the same events make the same bytes. A run that goes on writes
+    beside the earlier files, in one with the next number.
 
     Args:
-        folder: of the event file.
+        folder: the folder of the event file.
 
     Example:
         >>> import tempfile
@@ -44,12 +44,14 @@ class PublicEvents(Logger):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        self._folder, self._file, self._records = Path(folder), None, None
+        self._folder = Path(folder)
+        self._file: BinaryIO | None = None
+        self._records: RecordWriter | None = None
 
     name, version = "public", ""
 
     def _write(self, event: Event) -> None:
-        if self._records is None:
+        if self._file is None or self._records is None:
             self._file = _new_file(self._folder)
             self._records = RecordWriter(self._file)
             self._records.write(Event(wall_time=0.0, file_version=_VERSION).SerializeToString(deterministic=True))
@@ -60,18 +62,18 @@ class PublicEvents(Logger):
         self._write(Event(wall_time=float(step), step=step, summary=what))
 
     @rank_zero_only
-    def log_hyperparams(self, *_, **__) -> None:
-        """Nothing: settings stand in the certificate."""
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: settings stand in the certificate."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         for name, value in metrics.items():
             if name.startswith(PUBLIC):
-                self._write_summary(summary.scalar(name, value), step)
+                self._write_summary(summary.scalar(name, value), step or 0)
 
     @rank_zero_only
     def log_picture(self, name: str, picture: np.ndarray, step: int) -> None:
-        """A picture (H, W) or (H, W, 3) that follows from released parameters."""
+        """Write a picture (H, W) or (H, W, 3) that follows from released parameters."""
         form = "HW" if picture.ndim == 2 else "HWC"
         self._write_summary(summary.image(f"{PUBLIC}{name}", picture, dataformats=form), step)
 
@@ -89,3 +91,4 @@ def _new_file(folder: Path) -> BinaryIO:
             return open(folder / f"{NAME}.{number}", "xb")
         except FileExistsError:
             continue
+    raise AssertionError("numbers do not end")

@@ -1,4 +1,4 @@
-"""That a module is the same in all processes of a fit: nothing else keeps it so once DDP's reducer is off."""
+"""Checks that a module is the same in all processes of a fit; nothing else keeps it so once DDP's reducer is off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def broadcast_start(module: nn.Module, ranks: Ranks) -> None:
-    """Put the parameters and buffers of rank 0, and the state of torch's generators there, in the place of everybody's.
+    """Give all ranks the parameters and buffers of rank 0, and the state of its torch generators.
 
     torch's own generators are public here; private draws come from the account's stream.
     """
@@ -23,9 +23,7 @@ def broadcast_start(module: nn.Module, ranks: Ranks) -> None:
 
 
 def check_ranks_agree(module: nn.Module, ranks: Ranks) -> None:
-    """Compare the sizes of all noise; and parameters and buffers, bit for bit but for chance.
-
-    That is by sums of their bits and of the squares of these.
+    """Compare the sizes of all noise, and parameters and buffers, by the sums of their bits and of the squares of these.
 
     Raises:
         RanksDiffer: naming a rank that differs from rank 0.

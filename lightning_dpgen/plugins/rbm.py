@@ -15,8 +15,8 @@ class RBM(PrivateMixture):
     """k machines trained together by private persistent contrastive divergence; see `PrivateMixture` and `StackedRBM`.
 
     Args:
-        schema, account, clipping, n, k, lr, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are one here,
-            since visible biases are always trained.
+        schema, account, clipping, n, k, lr, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are the same
+            here, since visible biases are always trained.
         hidden: hidden units.
         chains: persistent chains of each component, swept once a step.
     """
@@ -27,7 +27,7 @@ class RBM(PrivateMixture):
         account: Account,
         clipping: ClippingRule,
         *,
-        n: int,
+        n: int | None = None,
         k: int = 10,
         hidden: int = 100,
         chains: int = 20,

@@ -18,31 +18,31 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
 
 
 class PrivateSplitDataModule(pl.LightningDataModule):
-    """Splits records by private kernel k-means when training starts, then yields blocks of Poisson lots.
+    """The data of a mixture: records that private kernel k-means splits when training starts, in blocks of Poisson lots.
 
-    The rate of the lots and their number are the plan's. Each batch that a Trainer sees is a block of lots, drawn as
+    The rate of the lots and their number are the plan's. Each batch that a Trainer sees is a block of lots, drawn when
     they are asked for: ``for lot in batch: ...``.
 
     Args:
         records: the private records.
-        settings: public settings of the split.
-        account: its plan holds ``settings.specs(n)`` and a stage ``training``.
-        n: the declared number of records, public; a denominator, never compared with the data.
+        settings: the public settings of the split.
+        account: an account whose plan holds ``settings.specs(n)`` and a stage ``training``.
+        n: the declared number of records, public; None takes it from the plan. A denominator, never compared with the data.
         centres: (k, width) public records where the centres start, if ``settings.start`` is ``public``.
         room: GiB of memory for the features of the split; less takes longer.
-        seed: drives features and starting directions; public.
-        block: lots a batch; None takes `block_of` the steps.
-        keep: a file for what the split has released so far, from which an interrupted one goes on; None keeps it in
-            memory.
+        seed: the public seed of features and starting directions.
+        block: lots in a batch; None takes `block_of` the steps.
+        keep: a file for the released parts of the split, from which an interrupted one goes on; None keeps them in memory.
         after_access: called when an access of the split is done and kept: a place to stop.
 
     Raises:
-        ValueError: for n or block below 1, or a folder of `keep` that is not there.
+        ValueError: for n or block below 1, an n that is not the plan's, or a folder of `keep` that is not there.
         LedgerError: if the plan does not hold the accesses of these settings.
     """
 
@@ -52,7 +52,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         settings: SplitSettings,
         account: Account,
         *,
-        n: int,
+        n: int | None = None,
         centres: torch.Tensor | None = None,
         room: float = ROOM,
         seed: int = 0,
@@ -69,13 +69,14 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.state: SplitState | None = None
         self._records, self.account = records, account
         self.settings = settings.fitted(records.schema.layout)
+        n = declared_records(account.plan, n)
         check_split(self.settings, n, account)
         self._centres, self._room = centres, room
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
 
     def setup(self, stage: str) -> None:
-        """Refuse a fit that would break the plan's promise, before the split is made.
+        """Refuse a fit that would break the promise of the plan, before the split is made.
 
         Raises:
             MisconfigurationException: naming the setting and what to do; nothing has been spent.
@@ -91,10 +92,10 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 warnings.warn(doubt, stacklevel=2)
 
     def make_split(self) -> Split:
-        """The private split, made at the first call; under a Trainer, when training starts, and by rank 0 alone."""
+        """Return the private split; rank 0 alone makes it, at the first call (under a Trainer, when training starts)."""
         if self.split is None or self.account.ranks.size > 1:
             self.state = self.account.on_rank_zero(self._led)
-            # Others follow from what was released, which costs nothing.
+            # The other ranks compute theirs from the released state, which costs nothing.
             self.split = self.split or self._private_split()
         return self.split
 
@@ -123,7 +124,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self._after_access()
 
     def load(self) -> dict[str, int]:
-        """Take up the state that `keep` holds, if there is one; gives its `done`, for `Account.go_on`.
+        """Take up the state that `keep` holds, if there is one, and return its `done`, for `Account.go_on`.
 
         Raises:
             LedgerError: if the ledger lacks lines that were there when the state was saved.
@@ -132,26 +133,30 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         if self._keep is not None and self._keep.is_file():
             kept = durable.load(self._keep, "head", "state")
             if not self.account.ledger.knows(kept["head"]):
-                raise LedgerError(f"{self._keep}: knows of lines that the ledger does not hold; some of it is missing")
+                raise LedgerError(
+                    f"{self._keep}: refers to lines that the ledger does not hold: some of the ledger is missing"
+                )
             self.load_state_dict(kept["state"])
         return dict(self.state.done) if self.state else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the split has released: it goes into every checkpoint of the Trainer."""
+        """Return the released parts of the split, which go into every checkpoint of the Trainer."""
         return {} if self.state is None else {f.name: getattr(self.state, f.name) for f in fields(SplitState)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.state, self.split = (SplitState(**state_dict) if state_dict else None), None
 
     def _kernel_scale(self) -> torch.Tensor:
-        """Weight of each column: 1, but two different labels multiply the kernel by exp(-label_weight).
+        """Return the weight of each column: 1, but two different labels multiply the kernel by exp(-label_weight).
 
         Without a kernel they add label_weight to the squared distance.
         """
         layout, settings = self._records.schema.layout, self.settings
         scale = torch.ones(layout.width)
+        gamma = 1.0 if settings.kernel == "identity" else settings.gamma
+        assert gamma is not None, "fitted settings have one"
         # One-hot labels of two classes are at distance 2, or its root.
-        weight = settings.label_weight / (2.0 * (1.0 if settings.kernel == "identity" else settings.gamma))
+        weight = settings.label_weight / (2.0 * gamma)
         scale[layout.labels] = weight if settings.kernel == "laplacian" else weight**0.5
         return scale
 

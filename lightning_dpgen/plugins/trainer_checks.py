@@ -1,6 +1,8 @@
-"""What would silently break a private fit, refused before anything is spent."""
+"""Refusals of settings that would silently break a private fit, before anything is spent."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
@@ -9,32 +11,36 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.privacy.account import Account
 
-# Of a Trainer: those in which parameters, gradients and noise are whole.
+# The precisions of a Trainer in which parameters, gradients and noise are whole.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 
-def validate_trainer(trainer: pl.Trainer, account: Account) -> None:
-    """Turn down a fit that would not be what the account's plan promises.
+def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "training") -> None:
+    """Refuse a fit that would not keep the promise of the account's plan.
 
     Args:
         trainer: a Trainer that is about to fit.
-        account: the account of the part that asks.
+        account: the account of the part that calls this.
+        stage: the plan's stage that the steps belong to.
 
     Raises:
         MisconfigurationException: naming the setting and what to do.
     """
     module = trainer.lightning_module
-    parts = [module, trainer.datamodule, *trainer.callbacks]
+    # Lightning sets these outside of its class, where type checkers do not see them.
+    trainer_: Any = trainer
+    callbacks: list[pl.Callback] = trainer_.callbacks
+    parts = [module, trainer_.datamodule, *callbacks]
     if any(getattr(part, "account", account) is not account for part in parts):
         raise MisconfigurationException(
             "module, datamodule and MomentsAccountant have different accounts: hand one Account to all of them"
         )
-    if not any(getattr(callback, "settles", False) for callback in trainer.callbacks):
+    if not any(getattr(callback, "settles", False) for callback in callbacks):
         raise MisconfigurationException(
             "a private fit needs Trainer(callbacks=[MomentsAccountant(account), ...]): it stops at the last planned step "
             "and compares ledger and plan"
         )
-    if not account.remaining("training"):
+    if not account.remaining(stage):
         raise MisconfigurationException(
             "all training steps of this account's plan have been made: make a new plan and account (what was spent adds up)"
         )
@@ -59,25 +65,26 @@ def validate_trainer(trainer: pl.Trainer, account: Account) -> None:
     if (trainer.min_epochs or 0) > 1 or trainer.min_steps:
         raise MisconfigurationException(
             f"min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}: a fit ends with the last planned step; leave "
-            "them out"
+            "both out"
         )
-    for callback in trainer.callbacks:
+    for callback in callbacks:
         monitor = getattr(callback, "monitor", None)
         if monitor is not None and not str(monitor).startswith("public/"):
             raise MisconfigurationException(
-                f"{type(callback).__name__}(monitor={monitor!r}) selects by a number computed from records, which nobody "
-                "pays for: leave it out, or log what is computed from synthetic or public data under public/"
+                f"{type(callback).__name__}(monitor={monitor!r}) selects by a number computed from records, whose cost is "
+                "in no plan: leave it out, or log what is computed from synthetic or public data under public/"
             )
         if isinstance(callback, pl.callbacks.StochasticWeightAveraging):
             raise MisconfigurationException(
                 "StochasticWeightAveraging copies the module with its account: average released weights instead"
             )
-    if trainer.overfit_batches:
+    if trainer_.overfit_batches:
         raise MisconfigurationException("overfit_batches replaces Poisson sampling, which the accounting rests on")
     _check_strategy(trainer.strategy)
 
 
 def _check_strategy(strategy: Strategy) -> None:
+    """Refuse a strategy in which no device sees whole gradients and parameters."""
     name = type(strategy).__name__
     if type(strategy) is SingleDeviceStrategy:
         return
@@ -90,8 +97,8 @@ def _check_strategy(strategy: Strategy) -> None:
         )
     if strategy._start_method not in ("popen", "spawn"):
         raise MisconfigurationException(
-            f"strategy with start_method={strategy._start_method!r} (ddp_fork, ddp_notebook): forked processes share what "
-            "this one holds of ledger and threads: expected 'ddp' or 'ddp_spawn'"
+            f"strategy with start_method={strategy._start_method!r} (ddp_fork, ddp_notebook): forked processes share the "
+            "ledger and threads of this one: expected 'ddp' or 'ddp_spawn'"
         )
     if strategy._ddp_comm_hook is not None or strategy._model_averaging_period is not None:
         raise MisconfigurationException(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -12,6 +13,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.models.vae import StackedVAE
@@ -25,11 +27,11 @@ class Divergence:
     """A divergence of the codes of many records from the prior, beside the loss of each record (PriVAE).
 
     Args:
-        kind: ``group``, of each of `groups` random groups of a lot, clipped by a rule of its own; or ``embedding``, of the
-            lot's noisy mean embedding, from which each record's part is clipped with the rest of its gradient.
-        weight: of the divergence.
-        groups: into how many groups a lot is divided.
-        features: numbers of an embedding.
+        kind: ``group`` for each of `groups` random groups of a lot, clipped by a rule of its own; or ``embedding`` for the
+            lot's noisy mean embedding, where each record's part is clipped with the rest of its gradient.
+        weight: the weight of the divergence.
+        groups: the number of groups of a lot.
+        features: the length of an embedding.
     """
 
     kind: str
@@ -39,7 +41,7 @@ class Divergence:
 
     def __post_init__(self) -> None:
         if self.kind not in ("group", "embedding"):
-            raise ValueError(f"divergence={self.kind!r}: expected group or embedding")
+            raise ValueError(f"kind={self.kind!r}: expected group or embedding")
 
 
 class VAE(PrivateMixture):
@@ -47,18 +49,18 @@ class VAE(PrivateMixture):
 
     Args:
         schema: the public description of a record.
-        account: plan, ledger and private stream.
-        clipping: chooses the bound of each lot; two rules, where a divergence is of groups.
-        n: the declared number of records; rate times n is the divisor of every sum.
+        account: the plan, ledger and private stream.
+        clipping: the rule that chooses the bound of each lot; two rules with a divergence of groups.
+        n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         k: number of components, as in the split.
         network: ``dense`` or ``conv``.
-        hidden, layers, trunk: of a dense network, see `StackedVAE`.
+        hidden, layers, trunk: the sizes of a dense network, see `StackedVAE`.
         latent: dimensions of a code.
         lr: learning rate of Adam.
         bias: ``means`` keeps the output bias at the split's noisy cluster means, ``learned`` starts there and trains it,
             ``zero`` starts at zero and trains it (the papers).
-        divergence: a batch-wise term besides; None for none.
-        seed: initial weights; public.
+        divergence: a further, batch-wise term; None for none.
+        seed: the public seed of the initial weights.
         log_every: steps between two private log lines.
     """
 
@@ -68,7 +70,7 @@ class VAE(PrivateMixture):
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
         *,
-        n: int,
+        n: int | None = None,
         k: int = 10,
         network: str = "dense",
         hidden: int = 200,
@@ -93,7 +95,7 @@ class VAE(PrivateMixture):
             fixed_bias=bias == "means",
             generator=generator,
         )
-        embedded = divergence is not None and divergence.kind == "embedding"
+        embedded = divergence if divergence is not None and divergence.kind == "embedding" else None
         super().__init__(
             stacked,
             account,
@@ -102,22 +104,21 @@ class VAE(PrivateMixture):
             lr=lr,
             bias=bias,
             log_every=log_every,
-            embeddings=["embedding"] if embedded else [],
+            embeddings=[] if embedded is None else ["embedding"],
         )
         self.divergence = divergence
-        self._embedding = CodeEmbedding(latent, divergence.features, generator) if embedded else None
+        self._embedding = None if embedded is None else CodeEmbedding(latent, embedded.features, generator)
 
     def setup(self, stage: str) -> None:
         """Refuse groups that the devices of a fit cannot share, before anything is spent.
 
         Raises:
-            MisconfigurationException: saying how many are expected.
+            MisconfigurationException: naming the numbers that would do.
         """
-        ranks = self.trainer.world_size
-        grouped = self.divergence is not None and self.divergence.kind == "group"
-        if stage == "fit" and grouped and self.divergence.groups % ranks:
+        ranks, divergence = self.trainer.world_size, self.divergence
+        if stage == "fit" and divergence is not None and divergence.kind == "group" and divergence.groups % ranks:
             raise MisconfigurationException(
-                f"groups={self.divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
+                f"groups={divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
             )
 
     @property
@@ -133,9 +134,10 @@ class VAE(PrivateMixture):
             terms = self.network.terms(lot, self.divergence.groups, weight, places)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
         embedding = self._embedding.to(self.device)
-        noise = stream.normal((len(lot), self.network.latent), dtype=self.dtype, device=self.device)
+        dtype: Any = self.dtype
+        noise = stream.normal((len(lot), self.network.latent), dtype=dtype, device=self.device)
 
-        def then(mean):
+        def then(mean: torch.Tensor) -> RecordGradients:
             term = self.network.embedded_term(embedding, weight, mean)
             return term_gradients(self.network, term, lot, stream, noise=noise)
 

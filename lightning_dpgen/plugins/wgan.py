@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from lightning_dpgen.data.schema import Schema
@@ -10,22 +12,22 @@ from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 
-# Made records of each component in a step of the generators.
+# Generated records of each component in a step of the generators.
 _MADE = 64
 
 
 class WGAN(PrivateMixture):
-    """k generators and critics (dp-GAN): critics take private steps, and every few of these the generators a public one.
+    """k generators and critics (dp-GAN): critics take private steps, and after every few of these generators a public one.
 
     Only the critics see records; the generators are trained against released critics, which costs nothing.
 
     Args:
         schema, account, clipping, n, k, network, latent, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are
-            one here, since output biases are always trained.
+            the same here, since output biases are always trained.
         hidden: units of the hidden layers of generators and critics.
         lr: learning rate of both Adams.
         penalty: weight of the gradient penalty.
-        critic_steps: private steps for one of the generators.
+        critic_steps: private steps for each step of the generators.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class WGAN(PrivateMixture):
         account: Account,
         clipping: ClippingRule,
         *,
-        n: int,
+        n: int | None = None,
         k: int = 10,
         network: str = "dense",
         hidden: int = 128,
@@ -56,7 +58,7 @@ class WGAN(PrivateMixture):
     def trained(self) -> StackedCritic:
         return self.critic
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         betas = (0.5, 0.9)
         critic = torch.optim.Adam(self.trained.parameters(), lr=self.lr, betas=betas, fused=True)
         return self.private_optimizer(critic), torch.optim.Adam(self.network.parameters(), lr=self.lr, betas=betas)
@@ -64,12 +66,13 @@ class WGAN(PrivateMixture):
     def after_step(self, step: int) -> None:
         if step % self.critic_steps:
             return
-        optimizer = self.optimizers()[1].optimizer
+        wrapped: Any = self.optimizers()
+        optimizer = wrapped[1].optimizer
         z = torch.randn(self.k * _MADE, self.network.latent, generator=self._public).to(self.device)
         offsets = tuple(_MADE * c for c in range(self.k + 1))
         loss = -self.trained(self.network(z, offsets), offsets).sum() / _MADE
         parameters = list(self.network.parameters())
-        # Into these alone: the critic's are the private optimizer's.
+        # Written to these alone: the gradients of the critic belong to the private optimizer.
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.grad = gradient
         optimizer.step()

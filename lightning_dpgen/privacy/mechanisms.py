@@ -175,7 +175,7 @@ def select_keys(
         ValueError: if `most`, keys or counts are not as described above.
 
     Example:
-        >>> from lightning_dpgen import Account, Plan, Stage
+        >>> from lightning_dpgen.privacy import Account, Plan, Stage
         >>> once = Stage(Access("keys", {"city": 2.0}, deltas={"city": 1e-7}), 1, 1.0)
         >>> with Account(Plan((once,), 3.0, 1e-5)).open("keys") as access:
         ...     found, _ = select_keys(access, "city", np.array(["Rome", "Paris", "Ur"]), np.array([900, 800, 1]))

@@ -168,12 +168,12 @@ class Plan:
         """Return the stage of a name.
 
         Raises:
-            KeyError: if the plan has none.
+            ValueError: if the plan has none.
         """
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        raise KeyError(f"the plan has no stage {name!r}; it has {[stage.name for stage in self.stages]}")
+        raise ValueError(f"stage={name!r}: the plan has the stages {[stage.name for stage in self.stages]}")
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as it stands in a ledger; a target that is infinite is null, and an `n` of None is left out."""

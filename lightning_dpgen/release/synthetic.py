@@ -13,6 +13,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
@@ -94,7 +95,7 @@ def release_mixture(
     folder: str | Path,
     *,
     data: str,
-    n: int,
+    n: int | None = None,
     rows: int | None = None,
     seed: int = 0,
     unit: str | None = None,
@@ -125,6 +126,7 @@ def release_mixture(
         ValueError: for n or rows below 1, a mixture of another account, `declared` that repeats an argument, or a mixture
             that is not finite.
     """
+    n = declared_records(account.plan, n)
     rows = n if rows is None else rows
     check_sizes(n=n, rows=rows)
     check_seed(seed)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
@@ -54,7 +55,7 @@ def release_weights(
     folder: str | Path,
     *,
     data: str,
-    n: int,
+    n: int | None = None,
     unit: str | None = None,
     declared: dict[str, Any] | None = None,
     public: Sequence[str] = (),
@@ -98,5 +99,6 @@ def release_weights(
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not torch.isfinite(tensor).all()]
     if bad:
         raise ValueError(f"parameters {bad[:5]} are not finite: the training has diverged, and there is nothing to release")
+    n = declared_records(account.plan, n)
     content = WeightsContent(tensors, f"{type(network).__module__}.{type(network).__qualname__}")
     return release_from(content, account, folder, data=data, n=n, unit=unit, declared=declared or {})

@@ -263,7 +263,7 @@ class LotBlocks:
         """The records of an empty lot: their shapes and types."""
         return self._lots.empty
 
-    def __iter__(self) -> Iterator[list]:
+    def __iter__(self) -> Iterator[LotBlock]:
         for start in range(0, self.steps, self.block):
             yield LotBlock(self._lots, min(self.block, self.steps - start))
 

@@ -10,8 +10,9 @@ import torch
 from example_package import Independent, Independents, encoded
 from torch import nn
 
-from lightning_dpgen import NotARelease, load_release
+from lightning_dpgen import load_release
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.release import NotARelease
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -24,6 +24,7 @@ def test_wheel_trains_elsewhere(tmp_path):
     site = tmp_path / "site"
     install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(site))
     _run(*install, str(wheel))
+    assert (site / "lightning_dpgen" / "py.typed").is_file()
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONWARNINGS": "ignore"}
     quick = ["run_dir=run", "model.steps=3", "split.iterations=1", "rows=10"]
     # Both run in one process, since imports take most of the time of each.

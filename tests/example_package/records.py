@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from lightning_dpgen import Encoded, Records, TableSchema
+from lightning_dpgen import Records, TableSchema
+from lightning_dpgen.data import Encoded
 from lightning_dpgen.data.tables.columns import column_of
 
 SCHEMA = TableSchema((

@@ -77,7 +77,7 @@ def test_a_step_without_gradients_is_refused_and_not_charged(account_of):
     weights = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
     weights[0].grad_sample = torch.zeros(1, 2)
     account = account_of({"gradient": 1.0})
-    with pytest.raises(RuntimeError, match=r"parameters \[1\] \(of 2\) have no per-record gradient: call take"):
+    with pytest.raises(RuntimeError, match=r"parameters \[1\] \(of 2\) have no per-record gradient: call set_gradients"):
         _sgd(weights, account).step()
     assert account.ledger.count("training") == 0
 
@@ -205,7 +205,7 @@ ROWS = 3 * torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
 
 
 def _hand_over(optimizer, weight, way, parts, draw, *, more=False):
-    """Gradients of each part of a lot, announced as Opacus does it."""
+    """Hand over gradients of each part of a lot, announced as Opacus does it."""
     if way == "grad_sample":
         optimizer.expect(draw)
     for i, rows in enumerate(parts, start=1):
@@ -239,7 +239,7 @@ def test_a_begun_lot_is_dropped_where_another_is_handed_over(account_of, first, 
 
 
 def _opacus_loop(optimizer, weight, at=None, how=None):
-    """Over a lot of five rows and one of four, in parts of 2, 2, 1 and 2, 2."""
+    """Run a loop over a lot of five rows and one of four, in parts of 2, 2, 1 and 2, 2."""
     lots = ChosenLots(optimizer.account, optimizer, [[0, 1, 2, 3, 4], [5, 6, 7, 8]])
     loader = DataLoader(TensorDataset(ROWS), batch_sampler=lots)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as parts:
@@ -336,7 +336,7 @@ WAYS = {
 
 
 def _by_component(account, net, term, way="whole"):
-    """One step on a lot of 2, 0 and 3 records, with a bound for each component."""
+    """Take one step on a lot of 2, 0 and 3 records, with a bound for each component."""
     embeddings = ["embedding"] if way == "deferred" else []
     optimizer = _sgd(net.parameters(), account, PerComponent(Fixed(1.0)), embeddings=embeddings)
     gradients = term_gradients(net, term, drawn(account, torch.rand(5, 3), (0, 2, 2, 5)), account.stream)
@@ -405,7 +405,7 @@ def test_the_schedule_of_a_learning_rate_reaches_the_inner_optimizer(account_of)
 
 
 def test_behind_the_wrapper_of_lightning_nothing_is_lost(account_of):
-    """What Lightning hands out copies attributes and keeps writes to itself: `take`, `step` and reads must still work."""
+    """Lightning's wrapper copies attributes and keeps writes to itself: `set_gradients`, `step` and reads must work."""
     weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1e-7}, count=2)
     optimizer = _sgd([weight], account)
     wrapped = LightningOptimizer(optimizer)
@@ -430,7 +430,7 @@ def test_an_impossible_divisor_is_refused(account_of, expected_batch_size):
 
 
 def test_a_stage_that_the_plan_lacks_is_named(account_of):
-    with pytest.raises(KeyError, match="no stage 'pretraining'"):
+    with pytest.raises(ValueError, match="stage='pretraining': the plan has the stages"):
         _sgd([nn.Parameter(torch.zeros(1))], account_of({"gradient": 1.0}), stage="pretraining")
 
 
@@ -506,7 +506,7 @@ def test_grad_sample_of_nothing_that_was_drawn_is_refused(account_of):
 
 
 def test_the_torch_optimizer_is_out_of_reach_and_its_noise_fixed(account_of):
-    """What goes round the account: the optimizer within, and a schedule of noise that no plan knows."""
+    """Two things would bypass the account: the optimizer within, and a schedule of noise that no plan knows."""
     optimizer = _sgd([nn.Parameter(torch.zeros(2))], account_of({"gradient": 1.0}))
     with pytest.raises(AttributeError, match=r"AccountEngine\(account\).make_private"):
         _ = optimizer.original_optimizer
@@ -588,7 +588,7 @@ def test_the_last_bound_is_part_of_the_state(account_of):
 
 
 def test_a_trunk_is_no_part_of_one_component(account_of):
-    """What the components share has no slice of each, so a bound for each component is refused."""
+    """Shared parameters have no slice for each component, so a bound for each component is refused."""
     schema = ImageSchema(3, 3, levels=1)
     account = account_of({"gradient": 1.0})
     for trunk in (False, True):

@@ -69,7 +69,7 @@ class Stranger(pl.LightningModule):
         inner = torch.optim.Adam(self.parameters(), lr=1e-2)
         if not wrap:
             return inner
-        return PrivateOptimizer(inner, account=account, clipping=rule, expected_batch_size=RATE * N)
+        return PrivateOptimizer(inner, account=account, clipping=rule)
 
 
 def _records():
@@ -460,11 +460,11 @@ class Partly(Stranger):
     def configure_optimizers(self):
         account, rule, _ = self.settings
         inner = torch.optim.SGD(self.net[4].parameters(), lr=1e-2)
-        return PrivateOptimizer(inner, account=account, clipping=rule, expected_batch_size=RATE * N)
+        return PrivateOptimizer(inner, account=account, clipping=rule)
 
 
 def test_an_optimizer_of_some_parameters_is_refused():
-    """The rest would get gradients that nobody clips, from whoever steps them."""
+    """The other parameters would get gradients without a bound, from any optimizer that steps them."""
     account = _account()
     with pytest.raises(MisconfigurationException, match="2 of the module's 4 trainable parameters"):
         _trainer(account).fit(Partly(account), poisson_loader(_records(), account))

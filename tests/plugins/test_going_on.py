@@ -63,7 +63,7 @@ def _parts(account, *callbacks):
 
 @pytest.fixture
 def crashed(tmp_path):
-    """A run that died after its fourth block of five; checkpoints after two blocks and, weights alone, after three."""
+    """Leave a run that died after its fourth block of five, with checkpoints after two blocks and, weights alone, three."""
     account = Account(_plan(), tmp_path / "ledger")
 
     class Save(pl.Callback):

@@ -13,10 +13,11 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
-from lightning_dpgen import Account, AccountEngine, PoissonLots, PrivateOptimizer, PrivateStream
+from lightning_dpgen import Account, AccountEngine, PoissonLots, PrivateOptimizer
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy import PrivateStream
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -35,7 +36,7 @@ def _account(noise=1.0, *, steps=STEPS, rate=RATE, seed=5, ledger=None, max_rows
 
 
 def _made(account, data=ROWS, *, loader=None, **more):
-    """Module, optimizer and loader of a small network."""
+    """Return module, optimizer and loader of a small network."""
     network = network_of_two_layers()
     loader = loader or DataLoader(TensorDataset(data), batch_size=7, shuffle=True)
     inner = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -54,7 +55,7 @@ def _flat(network):
 
 
 def _by_hand(account, bound=1.0):
-    """The same steps, with lots of `PoissonLots` and the ghost engine."""
+    """Take the same steps, with lots of `PoissonLots` and the ghost engine."""
     network, lots = network_of_two_layers(), PoissonLots(ROWS, account)
     optimizer = PrivateOptimizer(
         torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(bound), expected_batch_size=10.0
@@ -84,7 +85,7 @@ def test_a_loop_of_opacus_is_the_loop_of_the_account(size, loss_reduction, bound
     assert loader.sample_rate == RATE and len(loader) == 4
     reduce = torch.mean if loss_reduction == "mean" else torch.sum
     taken = 0
-    for _ in range(5):  # of four batches each, where the plan has steps for two and a half
+    for _ in range(5):  # passes of four batches each, where the plan has steps for two and a half
         if size is None:
             batches = loader
         else:
@@ -128,7 +129,7 @@ def test_the_optimizer_is_kept_and_its_rules_count():
 
 
 def test_lots_are_the_accounts_and_nobody_elses():
-    """What torch is seeded with changes nothing; the size of all lots together is within 5.5 standard deviations."""
+    """The seed of torch changes nothing; the size of all lots together is within 5.5 standard deviations."""
     batches = []
     for public in (0, 1):
         torch.manual_seed(public)
@@ -191,7 +192,7 @@ def test_workers_fetch_ahead_and_each_batch_has_its_draw():
     assert torch.equal(*ends)
 
 
-# What must not be believed
+# Batches that must not be believed
 
 
 def test_a_batch_that_is_left_without_a_step_ends_the_pass():
@@ -302,7 +303,7 @@ def test_what_contradicts_the_plan_is_refused_and_changes_nothing(words):
     with pytest.raises(ValueError, match=words):
         AccountEngine(account).make_private(module=network, **given)
     assert not account.ledger.accesses and not any(m._forward_hooks for m in network.modules())
-    # What is kept agrees, and the network can still be made private.
+    # The arguments that stay agree, and the network can still be made private.
     again = torch.optim.SGD(network.parameters(), lr=0.1)
     AccountEngine(account).make_private(
         module=network, optimizer=again, data_loader=DataLoader(TensorDataset(ROWS)), noise_multiplier=1.0,
@@ -313,11 +314,11 @@ def test_what_contradicts_the_plan_is_refused_and_changes_nothing(words):
 def test_an_epsilon_of_ones_own_is_refused():
     with pytest.raises(ValueError, match="make_plan"):
         AccountEngine(_account()).make_private_with_epsilon(target_epsilon=1.0)
-    with pytest.raises(KeyError, match="no stage 'tuning'"):
+    with pytest.raises(ValueError, match="stage='tuning': the plan has the stages"):
         AccountEngine(_account(), stage="tuning")
 
 
-# What it says
+# Epsilon
 
 
 def test_epsilon_is_that_of_the_plan_also_where_the_loop_stops_early():

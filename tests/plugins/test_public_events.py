@@ -1,4 +1,4 @@
-"""What a run tells TensorBoard: everything in private, and in public what the ledger covers."""
+"""The logs of a run for TensorBoard: everything in private, and in public all that the ledger covers."""
 
 import socket
 
@@ -49,7 +49,7 @@ def _records(path):
 
 
 def test_the_public_log_does_not_say_when_where_or_by_which_process(run):
-    """Of every record, the first too; TensorBoard's own writer puts all three into its name or its bytes."""
+    """This holds for every event, the first too; TensorBoard's own writer puts all three into its name or its bytes."""
     (path,) = (run / "public").iterdir()
     assert path.name == "events.out.tfevents.0"
     events, raw = _records(path), path.read_bytes()

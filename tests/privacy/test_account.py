@@ -65,7 +65,7 @@ def test_stages_keep_their_order():
     account = Account(_plan(("first", 1), ("second", 1)))
     with pytest.raises(PlanMismatch, match="before stage 'first'"):
         _draw(account, "second")
-    with pytest.raises(KeyError, match="no stage 'third'"):
+    with pytest.raises(ValueError, match="stage='third': the plan has the stages"):
         _draw(account, "third")
 
 

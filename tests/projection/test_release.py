@@ -8,11 +8,12 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.pipeline import make_pipeline
 
-from lightning_dpgen import Neighbourhood, PrivateProjection
+from lightning_dpgen import PrivateProjection
 from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.projection import Neighbourhood
 from lightning_dpgen.projection.choice import ladder, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
 from lightning_dpgen.projection.noises import NOISES

@@ -9,7 +9,6 @@ from sklearn.datasets import load_digits
 
 from lightning_dpgen import (
     Account,
-    GaussianRecipe,
     ImageSchema,
     encode_images,
     load_release,
@@ -17,6 +16,7 @@ from lightning_dpgen import (
     release_mixture,
     verify,
 )
+from lightning_dpgen.measure import GaussianRecipe
 from lightning_dpgen.models.mixture import Mixture
 
 N = 1797

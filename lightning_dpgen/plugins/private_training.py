@@ -1,0 +1,284 @@
+"""A private fit of a plain LightningModule in three lines: plan, account, lots, optimizer and release of one training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch.optim import Optimizer
+
+from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.ranks import launched_as
+from lightning_dpgen.release.weights import release_weights
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, block_of, persons_of
+from lightning_dpgen.sampling.stores import check_finite, store_of
+
+
+class PrivateTraining:
+    """One private training of a LightningModule with one plain optimizer, from the records to a release.
+
+    It joins the explicit parts, which stay available: `make_plan` with a `training_stage`, an `Account`, `poisson_loader`,
+    a `PrivateOptimizer` around the module's own optimizer, `MomentsAccountant` and `release_weights`. Nothing is spent
+    before the fit. The module's `training_step` gives one loss a record, or terms (`MomentsAccountant`).
+
+    Args:
+        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
+        n: the declared number of records (or persons), public; never ``len(records)``.
+        epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
+        delta: in (0, 1).
+        sample_rate: the probability with which each record takes part in a step.
+        steps: the number of steps.
+        clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several.
+        ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
+            ``ckpt_path=`` and a checkpoint of it. None keeps the ledger in memory.
+        persons: (N,) the person of each record, where one person has several.
+        max_rows: the largest number of records of a person.
+        engine: the per-record gradients; ``func`` takes any network, a record at a time.
+        stream: the private stream; None makes one keyed by the operating system.
+
+    Raises:
+        ValueError: for a setting that is out of range, naming it; `BadRecords` for records that no lot can be drawn from.
+        BudgetTooSmall: if the records cannot outweigh the noise.
+        LedgerError: if the ledger holds a run with other settings.
+
+    Example:
+        >>> import torch
+        >>> from lightning_dpgen import Fixed
+        >>> private = PrivateTraining(torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40,
+        ...                           clipping=Fixed(1.0))
+        >>> private
+        PrivateTraining(n=100, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 40 steps made)
+        >>> trainer = pl.Trainer(callbacks=[private.callback()])        # doctest: +SKIP
+        >>> trainer.fit(model, private.loader())                        # doctest: +SKIP
+        >>> private.release(model, "release/")                          # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        records: Any,
+        *,
+        n: int,
+        epsilon: float,
+        delta: float,
+        sample_rate: float,
+        steps: int,
+        clipping: ClippingRule | Sequence[ClippingRule],
+        ledger: str | Path | None = None,
+        persons: np.ndarray | None = None,
+        max_rows: int = 1,
+        engine: str = "ghost",
+        stream: PrivateStream | None = None,
+    ) -> None:
+        stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
+        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows)
+        store = store_of(records)
+        check_finite(store)
+        if not len(store):
+            raise BadRecords("records: there are none; expected one or more")
+        persons_of(store, persons, max_rows)
+        self._account = _opened(plan, ledger, stream)
+        self._lots = PoissonLots(store, self._account, persons=persons)
+        self._callback = _Accountant(self._account, clipping, engine)
+        self._released: Path | None = None
+
+    @property
+    def account(self) -> Account:
+        """The plan, ledger and private stream, for the explicit parts."""
+        return self._account
+
+    @property
+    def plan(self) -> Plan:
+        """The promise of the fit, with its noise and epsilon."""
+        return self._account.plan
+
+    @property
+    def _stage(self) -> Stage:
+        return self.plan.stage("training")
+
+    def __repr__(self) -> str:
+        stage, plan = self._stage, self.plan
+        return (
+            f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
+            f"sample_rate={stage.access.sample_rate:g}, "
+            f"{stage.count - self._account.remaining('training')} of {stage.count} steps made)"
+        )
+
+    def loader(self, block: int | None = None) -> LotBlocks:
+        """Return the lots of the fit, for `Trainer.fit`.
+
+        Args:
+            block: lots in a batch that the Trainer sees; None takes `block_of` of the steps.
+        """
+        steps = self._account.remaining("training")
+        return _Lots(self._lots, steps, block or block_of(steps), self._callback)
+
+    def callback(self) -> MomentsAccountant:
+        """Return the callback that makes the module's optimizer private, for the Trainer; always the same one."""
+        return self._callback
+
+    def release(
+        self,
+        model: pl.LightningModule,
+        folder: str | Path,
+        *,
+        data: str = "records",
+        unit: str | None = None,
+        declared: dict[str, Any] | None = None,
+        public: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Write the release of the fitted module, and return its certificate; see `release_weights`.
+
+        Args:
+            model: the module that was fitted.
+            folder: must not exist; it appears complete, or not at all.
+            data: a description of the records.
+            unit, declared, public: as for `release_weights`.
+
+        Raises:
+            PlanMismatch: if no fit has made all planned steps.
+            ValueError: for another model, or a training that was released before; and as `release_weights`.
+            FileExistsError: if the folder exists.
+        """
+        if self._released is not None:
+            raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
+        left, steps = self._account.remaining("training"), self._stage.count
+        if left == steps:
+            raise PlanMismatch("nothing was trained yet: fit(model, loader()) with the callback first, and release then")
+        if left:
+            raise PlanMismatch(
+                f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
+                "release_weights(model, account, ...), which charges all of the plan"
+            )
+        # None where spawned processes have fitted it, or an earlier program.
+        if self._callback.fitted not in (None, model):
+            raise ValueError("model: expected the module that was fitted with this training's callback")
+        certificate = release_weights(model, self._account, folder, data=data, unit=unit, declared=declared, public=public)
+        self._released = Path(folder)
+        return certificate
+
+
+def _opened(plan: Plan, ledger: str | Path | None, stream: PrivateStream | None) -> Account:
+    """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is."""
+    if ledger is None or launched_as() or not Path(ledger).exists():
+        return Account(plan, ledger, stream)
+    # Read first, since opening a ledger writes to it.
+    if not _promises(Ledger.read(ledger), plan):
+        raise LedgerError(
+            f"ledger={str(ledger)!r}: holds a run with other settings: give the settings of that run to go on with it, or "
+            "another file for a new one"
+        )
+    account = Account.resume(ledger, stream)
+    if not account.ledger.accesses:
+        account.go_on({})
+    return account
+
+
+def _promises(ledger: Ledger, plan: Plan) -> bool:
+    """Return whether a ledger is of a run that promised what `plan` does."""
+    try:
+        begun = Plan.from_json(ledger.promise or {})
+    except ValueError:
+        return False
+    same = (plan.delta, plan.relation, plan.max_rows, plan.n) == (begun.delta, begun.relation, begun.max_rows, begun.n)
+    return same and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
+
+
+class _Lots(LotBlocks):
+    """The lots of one training, for its own fit alone."""
+
+    def __init__(self, lots: PoissonLots, steps: int, block: int, accountant: _Accountant) -> None:
+        super().__init__(lots, steps, block)
+        self.accountant = accountant
+
+    def __iter__(self) -> Iterator[LotBlock]:
+        # Anything else that iterates, such as a Trainer without the callback, would train on bare records.
+        if not self.accountant.fitting:
+            raise MisconfigurationException(
+                "the lots of a PrivateTraining are for a fit with its callback: Trainer(callbacks=[private.callback()])"
+            )
+        yield from super().__iter__()
+
+
+class _Accountant(MomentsAccountant):
+    """The accountant of one training, which makes the optimizer of the module private when the fit starts."""
+
+    def __init__(self, account: Account, clipping: ClippingRule | Sequence[ClippingRule], engine: str) -> None:
+        super().__init__(account, engine)
+        self._clipping = clipping
+        self.fitted: pl.LightningModule | None = None
+        self.fitting = self._under_way = False
+
+    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._check(module)
+        super().setup(trainer, module, stage)
+        self.fitting = stage == "fit"
+
+    def _check(self, module: pl.LightningModule) -> None:
+        if self.fitted not in (None, module):
+            raise MisconfigurationException(
+                "this training has begun with another module: fit that one, or begin with a new PrivateTraining"
+            )
+        if self.fitted is None and not module.automatic_optimization:
+            raise MisconfigurationException(
+                "automatic_optimization=False: a PrivateTraining steps the module itself; a module with steps of its own "
+                "takes the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+            )
+
+    def _go_on(self, checkpoint: dict[str, Any]) -> None:
+        super()._go_on(checkpoint)
+        self._under_way = True
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not self._under_way and self.account.resumed and self.account.ledger.accesses:
+            raise MisconfigurationException(
+                "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, ckpt_path=...)"
+            )
+        trainer.optimizers = [self._private(optimizer, len(trainer.optimizers)) for optimizer in trainer.optimizers]
+        super().on_fit_start(trainer, module)
+
+    def _private(self, optimizer: Optimizer, count: int) -> PrivateOptimizer:
+        if count > 1:
+            raise MisconfigurationException(
+                f"configure_optimizers gave {count} optimizers: expected one; a module with several steps them itself, "
+                "with the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+            )
+        if isinstance(optimizer, PrivateOptimizer):
+            raise MisconfigurationException(
+                "configure_optimizers gave a PrivateOptimizer: give the torch optimizer, which a PrivateTraining wraps"
+            )
+        try:
+            return PrivateOptimizer(optimizer, account=self.account, clipping=self._clipping)
+        except ValueError as error:
+            raise MisconfigurationException(str(error)) from None
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        lots = trainer.train_dataloader
+        if getattr(lots, "accountant", None) is not self:
+            raise MisconfigurationException(
+                f"the training data are a {type(lots).__name__}: expected the loader() of the PrivateTraining whose "
+                "callback this Trainer has"
+            )
+        super().on_train_start(trainer, module)
+        self.fitted, self._under_way = module, True
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self.fitting = False
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        # Lightning calls no teardown then.
+        self.fitting = False

@@ -1,0 +1,304 @@
+"""A plain module becomes private in three lines, which spend, write and certify what the explicit parts do."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_dpgen import (
+    Account,
+    DPNorm,
+    Fixed,
+    MomentsAccountant,
+    PrivateOptimizer,
+    PrivateTraining,
+    make_plan,
+    poisson_loader,
+    release_weights,
+    training_stage,
+    verify,
+)
+from lightning_dpgen.privacy import BudgetTooSmall, LedgerError, PlanMismatch, PrivateStream
+from lightning_dpgen.sampling.lots import LotBlocks
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec"),
+    pytest.mark.filterwarnings("ignore:.*logging interval"),
+    pytest.mark.filterwarnings("ignore:.*max_epochs"),
+    pytest.mark.filterwarnings("ignore:GPU available"),
+]
+
+N, STEPS = 200, 12
+SETTINGS = {"n": N, "epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.2, "steps": STEPS, "clipping": DPNorm(c_max=8.0)}
+RECORDS = torch.rand(N, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Plain(pl.LightningModule):
+    """Knows nothing of privacy but that it gives one loss a record."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))
+
+    def training_step(self, batch, batch_idx):
+        return (self.net(batch) - batch).square().sum(dim=1)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def _private(records=RECORDS, **changes):
+    return PrivateTraining(records, **SETTINGS | changes)
+
+
+def _trainer(*callbacks, **options):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return pl.Trainer(callbacks=list(callbacks), accelerator="cpu", **quiet | options)
+
+
+def _fitted(private, model=None):
+    model = model or Plain()
+    _trainer(private.callback()).fit(model, private.loader())
+    return model
+
+
+class Wrapped(Plain):
+    """The explicit way."""
+
+    def __init__(self, account):
+        super().__init__()
+        self.account = account
+
+    def configure_optimizers(self):
+        return PrivateOptimizer(super().configure_optimizers(), account=self.account, clipping=SETTINGS["clipping"])
+
+
+def test_it_does_what_the_explicit_parts_do(tmp_path):
+    private = _private(stream=PrivateStream(seed=1))
+    model = _fitted(private)
+    certificate = private.release(model, tmp_path / "one", data="rows", declared={"rate": 0.2})
+
+    stage = training_stage(SETTINGS["clipping"], n=N, sample_rate=0.2, steps=STEPS)
+    account = Account(make_plan([stage], epsilon=8.0, delta=1e-5), stream=PrivateStream(seed=1))
+    explicit = Wrapped(account)
+    _trainer(MomentsAccountant(account)).fit(explicit, poisson_loader(RECORDS, account))
+    expected = release_weights(explicit, account, tmp_path / "two", data="rows", declared={"rate": 0.2})
+
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), explicit.parameters(), strict=True))
+    assert private.plan == account.plan and private.account.ledger.accesses == account.ledger.accesses
+    assert private.account.event == account.event
+    for own in (certificate, expected):
+        assert own["declared"] == {"data": "rows", "n": N, "rate": 0.2}
+    unequal = {name for name in certificate if certificate[name] != expected[name]}
+    assert unequal <= {"files", "digest"}, "model.json names the class of the module"
+
+
+def test_its_release_verifies_and_says_the_declared_number(tmp_path):
+    private = _private(RECORDS[:150])
+    private.release(_fitted(private), tmp_path / "release")
+    assert verify(tmp_path / "release").good
+    assert json.loads((tmp_path / "release" / "privacy.json").read_text())["declared"]["n"] == N
+
+
+def test_building_it_spends_nothing_and_shows_no_record():
+    private = _private()
+    private.loader()
+    assert not private.account.ledger.accesses
+    assert repr(private) == "PrivateTraining(n=200, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 12 steps made)"
+
+
+def test_without_privacy_it_fits_and_the_release_says_so(tmp_path):
+    private = _private(epsilon=math.inf)
+    assert not private.release(_fitted(private), tmp_path / "release")["private"]
+
+
+BAD = {
+    "clipping by name": ({"clipping": "flat"}, ValueError, "clipping='flat': expected a rule of lightning_dpgen.clipping"),
+    "no clipping": ({"clipping": []}, ValueError, "clipping="),
+    "number as a float": ({"n": 200.0}, ValueError, r"n=200\.0: expected the declared number of records"),
+    "number as text": ({"n": "200"}, ValueError, "n='200': expected"),
+    "no record declared": ({"n": 0}, ValueError, "n=0: expected"),
+    "rate above 1": ({"sample_rate": 1.5}, ValueError, "sample_rate=1.5: expected"),
+    "rate of 0": ({"sample_rate": 0.0}, ValueError, r"sample_rate=0\.0: expected"),
+    "rate as text": ({"sample_rate": "0.2"}, ValueError, "sample_rate='0.2': expected"),
+    "half a step": ({"steps": 1.5}, ValueError, "count=1.5"),
+    "delta": ({"delta": 2.0}, ValueError, "delta"),
+    "epsilon": ({"epsilon": -1.0}, ValueError, "epsilon"),
+    "tiny budget": ({"epsilon": 1e-4}, BudgetTooSmall, "too small"),
+    "a loader": ({"records": DataLoader(TensorDataset(RECORDS))}, ValueError, "sampling"),
+    "no records": ({"records": RECORDS[:0]}, ValueError, "records: there are none"),
+    "not finite": ({"records": torch.full((9, 4), float("nan"))}, ValueError, "NaN"),
+    "something else": ({"records": object()}, ValueError, "records"),
+    "persons": ({"max_rows": 2}, ValueError, "persons=None"),
+    "crowded": ({"max_rows": 2, "persons": np.zeros(N, int)}, ValueError, "more records than the plan's max_rows=2"),
+}
+
+
+@pytest.mark.parametrize(("changes", "kind", "words"), BAD.values(), ids=BAD.keys())
+def test_a_setting_that_makes_no_sense_leaves_no_ledger_behind(changes, kind, words, tmp_path):
+    with pytest.raises(kind, match=words) as found:
+        _private(**{"ledger": tmp_path / "ledger"} | changes)
+    assert "\n" not in str(found.value) and not (tmp_path / "ledger").exists()
+
+
+class Two(Plain):
+    def configure_optimizers(self):
+        return super().configure_optimizers(), torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Manual(Plain):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Mean(Plain):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx).mean()
+
+
+class Quasi(Plain):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters())
+
+
+MODULES = {
+    "two optimizers": (Two, "gave 2 optimizers: expected one"),
+    "its own steps": (Manual, "automatic_optimization=False"),
+    "one loss for all": (Mean, "one value a record"),
+    "several evaluations": (Quasi, "LBFGS"),
+}
+
+
+@pytest.mark.parametrize(("kind", "words"), MODULES.values(), ids=MODULES.keys())
+def test_a_module_that_cannot_be_fitted_costs_nothing_and_leaves_the_training_as_it_was(kind, words):
+    private = _private()
+    with pytest.raises((MisconfigurationException, ValueError), match=words):
+        _fitted(private, kind())
+    assert not private.account.ledger.accesses
+    with pytest.raises(MisconfigurationException, match="are for a fit with its callback"):
+        next(iter(private.loader()))
+    _fitted(private)
+    assert private.account.finished
+
+
+def test_an_optimizer_that_is_private_already_is_refused():
+    private = _private()
+    with pytest.raises(MisconfigurationException, match="give the torch optimizer"):
+        _fitted(private, Wrapped(private.account))
+    assert not private.account.ledger.accesses
+
+
+LOADERS = {
+    "plain": lambda _: DataLoader(TensorDataset(RECORDS)),
+    "of another training": lambda _: _private().loader(),
+    "of the account": lambda private: poisson_loader(RECORDS, private.account),
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS.keys())
+def test_another_loader_is_refused(loader):
+    private = _private()
+    with pytest.raises(MisconfigurationException, match=r"expected the loader\(\) of the PrivateTraining"):
+        _trainer(private.callback()).fit(Plain(), loader(private))
+    assert not private.account.ledger.accesses
+
+
+def test_its_lots_are_for_nobody_else():
+    private = _private()
+    with pytest.raises(MisconfigurationException, match="are for a fit with its callback"):
+        _trainer(max_epochs=1).fit(Plain(), private.loader())
+    with pytest.raises(MisconfigurationException, match="are for a fit with its callback"):
+        next(iter(private.loader()))
+    assert not private.account.ledger.accesses and isinstance(private.loader(), LotBlocks)
+
+
+def test_a_release_follows_one_complete_fit_of_one_module(tmp_path):
+    private = _private()
+    model = Plain()
+    with pytest.raises(PlanMismatch, match="nothing was trained yet"):
+        private.release(model, tmp_path / "release")
+    _trainer(private.callback(), limit_train_batches=1).fit(model, private.loader(block=5))
+    with pytest.raises(PlanMismatch, match="5 of 12 steps were made: go on"):
+        private.release(model, tmp_path / "release")
+    with pytest.raises(MisconfigurationException, match="begun with another module"):
+        _fitted(private)
+    _fitted(private, model)
+    with pytest.raises(MisconfigurationException, match="have been made"):
+        _fitted(private, model)
+    with pytest.raises(ValueError, match="expected the module that was fitted"):
+        private.release(Plain(), tmp_path / "release")
+    assert not (tmp_path / "release").exists()
+    private.release(model, tmp_path / "release")
+    with pytest.raises(ValueError, match="was released before"):
+        private.release(model, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def _interrupted(folder):
+    private = _private(ledger=folder / "ledger")
+    trainer = _trainer(private.callback(), limit_train_batches=2)
+    trainer.fit(Plain(), private.loader(block=2))
+    trainer.save_checkpoint(folder / "last.ckpt")
+    private.account.ledger.close()
+
+
+def test_it_goes_on_from_its_ledger(tmp_path):
+    _interrupted(tmp_path)
+    private = _private(ledger=tmp_path / "ledger")
+    assert repr(private).endswith("4 of 12 steps made)")
+    with pytest.raises(MisconfigurationException, match="ckpt_path="):
+        _fitted(private)
+    model = Plain()
+    _trainer(private.callback()).fit(model, private.loader(), ckpt_path=tmp_path / "last.ckpt", weights_only=False)
+    assert private.account.ledger.count("training") == STEPS
+    assert int(private.callback().fitted.trainer.optimizers[0].state_dict()["state"][0]["step"]) == STEPS, "Adam went on"
+    certificate = private.release(model, tmp_path / "release")
+    assert certificate["epsilon"] <= 8.0 and verify(tmp_path / "release").good
+
+
+def test_a_ledger_in_which_nothing_stands_yet_begins_the_run(tmp_path):
+    _private(ledger=tmp_path / "ledger").account.ledger.close()
+    private = _private(ledger=tmp_path / "ledger")
+    _fitted(private)
+    assert private.account.finished
+
+
+@pytest.mark.parametrize("changes", [{"epsilon": 4.0}, {"steps": 13}, {"delta": 1e-6}, {"clipping": Fixed(1.0)}], ids=str)
+def test_a_ledger_of_other_settings_is_refused_and_stays(tmp_path, changes):
+    _interrupted(tmp_path)
+    before = (tmp_path / "ledger").read_bytes()
+    with pytest.raises(LedgerError, match="holds a run with other settings"):
+        _private(ledger=tmp_path / "ledger", **changes)
+    assert (tmp_path / "ledger").read_bytes() == before
+    _private(ledger=tmp_path / "ledger").account.ledger.close()
+
+
+def test_one_of_several_launched_processes_leaves_the_ledger_alone(tmp_path, monkeypatch):
+    _interrupted(tmp_path)
+    before = (tmp_path / "ledger").read_bytes()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    private = _private(ledger=tmp_path / "ledger")
+    with pytest.raises(MisconfigurationException, match="started as rank 1"):
+        _fitted(private)
+    assert (tmp_path / "ledger").read_bytes() == before
+
+
+def test_a_schedule_of_the_plain_optimizer_is_followed():
+    class Scheduled(Plain):
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.1)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    private = _private()
+    model = _fitted(private, Scheduled())
+    assert model.trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-2 * 0.1**3)
