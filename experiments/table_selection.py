@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from kept import Kept
-from lightning_dpgen.cli.defaults import defaults
+from lightning_dpgen.specs.defaults import Defaults
 from tables_classifiers import DELTA, scores, tables
 from torch import Tensor
 
@@ -222,7 +222,7 @@ def compared(rows: int, epsilon: float, pairs: int, seed: int) -> list[float]:
     train, test = tables("adult", epsilon, seed)
     some = np.sort(np.random.default_rng(seed).permutation(len(train))[:rows])
     train = Records(train.schema, train.encoded[some])
-    components = defaults(rows, train.schema.layout, epsilon, DELTA).components
+    components = Defaults(rows, train.schema.layout, epsilon, DELTA).components
     recipe = SelectedProducts(train.schema, components, rows, seed=seed, pairs=pairs)
     account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=DELTA))
     mixture = recipe.measure(train, torch.zeros(rows, dtype=torch.int64), account)

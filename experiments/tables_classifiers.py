@@ -35,7 +35,7 @@ from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.specs.defaults import default_bins, defaults
+from lightning_dpgen.specs.defaults import Defaults, default_bins
 
 DELTA, LEVELS = 1e-5, ("RF", "HGB", "AUC of HGB", "distance of tables")
 
@@ -83,7 +83,7 @@ def distance(one: Encoded, other: Encoded, label: int) -> float:
 def released(train: Records, epsilon: float, label_share: float | None, seed: int) -> tuple[Mixture, float]:
     """Return a mixture with default settings, and the seconds that it took."""
     n, layout = len(train), train.schema.layout
-    chosen = defaults(n, layout, epsilon if math.isfinite(epsilon) else None, DELTA)
+    chosen = Defaults(n, layout, epsilon if math.isfinite(epsilon) else None, DELTA)
     share = chosen.label_share if label_share is None else label_share
     recipe = ProductRecipe(train.schema, chosen.components, n, seed=seed, label_share=share)
     began = time.perf_counter()

@@ -2,78 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-# Loaded when first used: `dpgen --help` and `dpgen verify` should not wait for Lightning.
-_EXPORTS = {
-    "api": ["Fitted", "fit"],
-    "clustering.kmeans": ["Split"],
-    "clustering.settings": ["SplitSettings"],
-    "sampling.lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],
-    "sampling.errors": ["BadRecords"],
-    "data.layout": ["Encoded", "Layout"],
-    "data.records": ["Records"],
-    "data.pictures.schema": ["ImageSchema", "encode_images"],
-    "sampling.contents": ["check_finite"],
-    "sampling.store_of": ["store_of"],
-    "sampling.stores": ["Store"],
-    "data.baskets.schema": ["BasketSchema"],
-    "data.series.schema": ["SeriesSchema"],
-    "data.tables.schema": ["TableSchema"],
-    "gradients.clipping": [
-        "Decay",
-        "DPNorm",
-        "Fixed",
-        "Normalised",
-        "PerComponent",
-        "PerLayer",
-        "Quantile",
-        "Schedule",
-        "Smoothed",
-    ],
-    "gradients.embedding_gradients": ["EmbeddingGradients"],
-    "gradients.engines": ["term_gradients"],
-    "gradients.micro_batches": ["MicroBatches"],
-    "gradients.terms": ["DataFree", "PerGroup", "PerRecord"],
-    "measure.basket_mixture": ["BasketRecipe"],
-    "measure.baskets": ["ItemsBySize", "PairsBySize"],
-    "measure.embeddings": ["MeanEmbeddings"],
-    "measure.gaussians": ["GaussianRecipe"],
-    "measure.products": ["ProductRecipe"],
-    "measure.recipe": ["Recipe"],
-    "measure.statistics": ["Counts", "Histogram", "Marginals", "Means", "Squares", "Statistic"],
-    "measure.workload": ["Measured", "Workload"],
-    "models.bases": ["Basis", "cosines"],
-    "models.symmetries": ["Symmetries"],
-    "optim.training_stage": ["training_stage"],
-    "optim.private": ["PrivateOptimizer"],
-    "plugins.accountant": ["MomentsAccountant"],
-    "plugins.mixture": ["PrivateMixture"],
-    "plugins.opacus_engine": ["AccountEngine"],
-    "plugins.progress": ["PrivateProgress"],
-    "plugins.split": ["PrivateSplitDataModule"],
-    "plugins.rbm": ["RBM"],
-    "plugins.vae": ["VAE", "Divergence"],
-    "plugins.wgan": ["WGAN"],
-    "privacy.account": ["Account"],
-    "privacy.errors": ["BudgetTooSmall", "DamagedState", "LedgerError", "PlanMismatch", "PrivacyError"],
-    "privacy.ledger": ["Ledger"],
-    "privacy.mechanisms": ["gaussian"],
-    "privacy.noise": ["PrivateStream"],
-    "privacy.calibration": ["make_first_plan", "make_plan", "make_rest"],
-    "privacy.stage_spec": ["StageSpec"],
-    "privacy.plan": ["Plan", "Stage"],
-    "privacy.study": ["Study"],
-    "projection.neighbourhood": ["Neighbourhood"],
-    "projection.recovery": ["Recovery"],
-    "projection.transformer": ["PrivateProjection"],
-    "release.against_real": ["evaluate"],
-    "release.projected": ["ProjectedRows"],
-    "release.sampler": ["Release", "load_release"],
-    "release.certificate": ["NotARelease"],
-    "release.verify": ["Verdict", "verify"],
-    "release.synthetic": ["release_mixture"],
-    "release.weights": ["release_weights"],
-}
-_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+from lightning_dpgen.lazy import lazy_names
 
 if TYPE_CHECKING:
     from lightning_dpgen import clipping as clipping
@@ -89,8 +18,8 @@ if TYPE_CHECKING:
     from lightning_dpgen import projection as projection
     from lightning_dpgen import release as release
     from lightning_dpgen import sampling as sampling
-    from lightning_dpgen.cli.fit import Fitted as Fitted
-    from lightning_dpgen.cli.fit import fit as fit
+    from lightning_dpgen.api import Fitted as Fitted
+    from lightning_dpgen.api import fit as fit
     from lightning_dpgen.clustering.settings import SplitSettings as SplitSettings
     from lightning_dpgen.data.baskets.schema import BasketSchema as BasketSchema
     from lightning_dpgen.data.pictures.schema import ImageSchema as ImageSchema
@@ -131,7 +60,7 @@ else:
     __all__, __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "cli.fit": ["Fitted", "fit"],
+            "api": ["Fitted", "fit"],
             "clustering.settings": ["SplitSettings"],
             "data.baskets.schema": ["BasketSchema"],
             "data.pictures.schema": ["ImageSchema", "encode_images"],
@@ -152,8 +81,9 @@ else:
             "plugins.vae": ["VAE"],
             "plugins.wgan": ["WGAN"],
             "privacy.account": ["Account"],
-            "privacy.calibration": ["StageSpec", "make_plan"],
+            "privacy.calibration": ["make_plan"],
             "privacy.errors": ["PrivacyError"],
+            "privacy.stage_spec": ["StageSpec"],
             "projection.transformer": ["PrivateProjection"],
             "release.against_real": ["evaluate"],
             "release.sampler": ["load_release"],

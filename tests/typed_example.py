@@ -22,8 +22,9 @@ from lightning_dpgen import (
     training_stage,
     verify,
 )
-from lightning_dpgen.release import ProjectedRows, Release
-from lightning_dpgen.sampling import LotBlocks
+from lightning_dpgen.release.projected import ProjectedRows
+from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.sampling.lots import LotBlocks
 
 
 def facade(images: torch.Tensor, model: pl.LightningModule) -> None:

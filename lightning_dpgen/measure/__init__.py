@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from lightning_dpgen.measure.statistics import Means as Means
     from lightning_dpgen.measure.statistics import Squares as Squares
     from lightning_dpgen.measure.statistics import Statistic as Statistic
-    from lightning_dpgen.measure.table_selection import Distances as Distances
-    from lightning_dpgen.measure.table_selection import TableSelection as TableSelection
     from lightning_dpgen.measure.workload import Measured as Measured
     from lightning_dpgen.measure.workload import Workload as Workload
 else:
@@ -34,7 +32,6 @@ else:
             "products": ["ProductRecipe"],
             "recipe": ["MostlyNoise", "Recipe"],
             "statistics": ["Counts", "Histogram", "Marginals", "Means", "Squares", "Statistic"],
-            "table_selection": ["Distances", "TableSelection"],
             "workload": ["Measured", "Workload"],
         },
     )

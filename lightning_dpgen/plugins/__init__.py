@@ -37,7 +37,7 @@ else:
             "public_events": ["PublicEvents"],
             "rbm": ["RBM"],
             "split": ["PrivateSplitDataModule"],
-            "vae": ["VAE", "Divergence"],
+            "vae": ["Divergence", "VAE"],
             "wgan": ["WGAN"],
         },
     )

@@ -15,6 +15,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs.compose import expanded

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_dpgen import Records, TableSchema
-from lightning_dpgen.data import Encoded
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.columns import column_of
 
 SCHEMA = TableSchema((

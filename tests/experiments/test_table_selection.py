@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from contracts.laws import discovery as laws
+from contracts import laws
+from table_selection import Distances, SelectedProducts, independent
 
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout

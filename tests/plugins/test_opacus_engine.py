@@ -17,9 +17,9 @@ from lightning_dpgen import Account, AccountEngine, PoissonLots, PrivateOptimize
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy import PrivateStream
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 # Opacus hooks modules that PyTorch warns about (full backward hooks on a layer whose inputs are records).

@@ -25,9 +25,9 @@ from lightning_dpgen import (
     release_weights,
     training_stage,
 )
-from lightning_dpgen.models import Mixture
+from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins import PrivateProgress
-from lightning_dpgen.privacy import LedgerError
+from lightning_dpgen.privacy.errors import LedgerError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -24,7 +24,8 @@ from lightning_dpgen import (
     training_stage,
     verify,
 )
-from lightning_dpgen.privacy import BudgetTooSmall, LedgerError, PlanMismatch, PrivateStream
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import LotBlocks
 
 pytestmark = [

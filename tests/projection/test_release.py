@@ -13,9 +13,9 @@ from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.projection import Neighbourhood
 from lightning_dpgen.projection.choice import ladder, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
