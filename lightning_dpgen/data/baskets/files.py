@@ -51,8 +51,8 @@ class BasketForm:
 
     Args:
         form: ``lines`` (one basket a line), ``rows`` (a basket id and an item in each) or ``matrix`` (CSR, as
-            scipy.sparse.save_npz writes it, one column an item); None for what goes with the ending: lines for .dat, .txt
-            and .baskets, rows for .csv, .tsv and .parquet, each of these but the last also with .gz, matrix for .npz.
+            scipy.sparse.save_npz writes it, a column for each item); None for what goes with the ending: lines for .dat,
+            .txt and .baskets, rows for .csv, .tsv and .parquet, each of these but the last also with .gz, matrix for .npz.
         separator: between items of a line, or fields of a row. None: blanks and commas between items, commas alone
             where names of items have blanks in them; for rows what goes with the ending.
         columns: names of the columns of basket ids and of items; None where these two are all there are, in this order.

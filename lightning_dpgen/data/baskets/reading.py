@@ -56,9 +56,9 @@ def read_baskets(
             one.
         schema: what is publicly known.
         outside: ``refuse``: an item that is not in the universe is an error; ``clamp``: it is left out and counted.
-        person: the column of persons, one for all rows of a basket; for lists and matrices one value a basket.
+        person: the column of persons, one for all rows of a basket; for lists and matrices one value for each.
         label: the column of labels (``label``), read where the schema has classes; on a line the label is the first
-            entry. For lists and matrices one value a basket.
+            entry. For lists and matrices one value for each.
         form, separator, columns: see `BasketForm`. Where names of items have blanks, items of a line are parted by
             commas alone, unless a separator is given.
 

@@ -26,9 +26,9 @@ _OWN, _WIDER = 10, 1.25
 class BasketSchema:
     """Sets of items; everything here is declared, nothing is read off the data.
 
-    A record is encoded as one unit an item, 1 where the basket holds it, the label as a group where there is one, and how
-    many items there are, in bins, as the last group: models learn the sizes of baskets apart from what is in them. A
-    synthetic record is the list of its items, in the order of the universe.
+    A record is encoded as one unit for each item, 1 where the basket holds it; the label as a group, where there is one;
+    and the number of items, in bins, as the last group: models learn the sizes of baskets apart from what is in them.
+    A synthetic record is the list of its items, in the order of the universe.
 
     Args:
         items: the universe, names or whole numbers; at most `MOST_ITEMS`.

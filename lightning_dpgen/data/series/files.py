@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.casts import first_misfit
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.names import plain, shown
@@ -189,19 +190,11 @@ def readings_of(block: Block, name: str) -> np.ndarray:
     try:
         return pc.fill_null(values.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
-        first = next(i for i in range(len(values)) if not _is_number(values.slice(i, 1)))
+        first = first_misfit(values, pa.float64())
         raise BadRecords(
             f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a number, "
             "with a point and without thousands separators"
         ) from None
-
-
-def _is_number(value: pa.Array) -> bool:
-    try:
-        value.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _besides(file: RowSource, *names: str | None) -> list[str]:
@@ -216,7 +209,7 @@ def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besid
         return list(schema.steps)
     columns = _columns(file, schema.columns, form.columns, besides, "readings")
     said = form.header is not None or form.columns is not None
-    if isinstance(file, DelimitedText) and not said and all(_is_number(pa.array([name])) for name in columns):
+    if isinstance(file, DelimitedText) and not said and first_misfit(pa.array(columns), pa.float64()) is None:
         raise BadRecords(
             f"{file.where}, line 1: found numbers, expected names of columns: give header=False if they are a series, "
             "header=True if they are names (data.header)"
@@ -251,16 +244,8 @@ def _seconds(block: Block, name: str) -> np.ndarray:
     try:
         return values.cast(pa.timestamp("s"), safe=pa.types.is_string(kind)).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
-        first = next(i for i in range(len(values)) if not _is_stamp(values.slice(i, 1)))
+        first = first_misfit(values, pa.timestamp("s"))
         raise BadRecords(
             f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a time stamp "
             "such as 2024-03-31 00:30, without a zone"
         ) from None
-
-
-def _is_stamp(value: pa.Array) -> bool:
-    try:
-        value.cast(pa.timestamp("s"))
-    except pa.ArrowInvalid:
-        return False
-    return True

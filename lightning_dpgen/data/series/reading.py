@@ -62,8 +62,8 @@ def read_series(
         outside: ``refuse``: a reading beyond its bounds, a missing one (also ``NA``, ``nan``, ``?``) and a series of
             another length are errors; ``clamp``: the first is moved to the bound, the series of the others are left out,
             and all are counted. No value is ever made up.
-        person: the column of persons; rows of two are of two series. For arrays one value a series.
-        label: the column of labels, read where the schema has classes; for arrays one value a series.
+        person: the column of persons; rows of two are of two series. For arrays one value for each series.
+        label: the column of labels, read where the schema has classes; for arrays one value for each series.
         form, header, separator, columns, by, day: see `SeriesForm`.
 
     Returns:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data import names
+from lightning_dpgen.data.casts import first_misfit
 
 
 class Misfit(Exception):
@@ -63,16 +64,8 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
-        good, bad = 0, len(values)
-    # The first `good` can be read, the first `bad` cannot.
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            values.slice(good, middle - good).cast(kind)
-            good = middle
-        except pa.ArrowInvalid:
-            bad = middle
-    raise Misfit(good, f"{shown(values, good)}: expected {expected}")
+        row = first_misfit(values, kind)
+    raise Misfit(row, f"{shown(values, row)}: expected {expected}")
 
 
 def shown(values: pa.Array, row: int) -> str:
