@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from kept import Kept
-from lightning_dpgen.specs.defaults import Defaults
 from tables_classifiers import DELTA, scores, tables
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.mechanisms import report_noisy_max
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.specs.defaults import Defaults
 
 COLUMNS, CHOSEN = "columns", "choice"
 # The part of what tables are measured with that chooses some of them.
