@@ -25,9 +25,9 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.lots import PoissonLots
-from lightning_dpgen.sampling.store_of import store_of
 
 # The size of a universe of places, and the mean number of them in a record.
 PLACES, VISITED = 1303, 11.6

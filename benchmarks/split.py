@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 
 ROWS, K, T, D, SIDE = 60_000, 10, 20, 200, 28
 COLUMNS = SIDE * SIDE

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from lightning_dpgen.plugins.vae import VAE as VAE
     from lightning_dpgen.plugins.wgan import WGAN as WGAN
     from lightning_dpgen.privacy.account import Account as Account
-    from lightning_dpgen.privacy.calibration import StageSpec as StageSpec
     from lightning_dpgen.privacy.calibration import make_plan as make_plan
     from lightning_dpgen.privacy.errors import PrivacyError as PrivacyError
+    from lightning_dpgen.privacy.stage_spec import StageSpec as StageSpec
     from lightning_dpgen.projection.transformer import PrivateProjection as PrivateProjection
     from lightning_dpgen.release.against_real import evaluate as evaluate
     from lightning_dpgen.release.sampler import load_release as load_release

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
 
+from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection
 from lightning_dpgen.specs.reference import listed
 from lightning_dpgen.specs.run import RunSpec, read_run
-from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
-
-if TYPE_CHECKING:
-    from lightning_dpgen.runs.folder import RunFolder
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
@@ -38,58 +36,17 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(f"{HELP}\n{listed(RunSpec)}")
         return 0
-    if asks_for_selection(argv) and not any(word in FLAGS for word in argv):
-        from lightning_dpgen.cli import select
-
-        return select.run(argv)
     if any(word in FLAGS for word in argv):
-        from lightning_dpgen.cli import sweep
-
-        return sweep.run(argv)
+        return _imported("sweep").run(argv)
+    if asks_for_selection(argv):
+        return _imported("select").run(argv)
     # A mistake in a setting is told before what a run needs is imported.
-    return _train(argv, read_run(argv))
+    with leaving_at_once():
+        spec = read_run(argv)
+    return _imported("training").run(argv, spec)
 
 
-def _train(argv: Sequence[str], spec: RunSpec) -> int:
-    from lightning_dpgen.cli import launch
-    from lightning_dpgen.cli.guarded import guarded
-    from lightning_dpgen.runs import folder as run_folder
-    from lightning_dpgen.runs.reporter import TerminalReporter
-    from lightning_dpgen.runs.run import settle, train
-    from lightning_dpgen.runs.worker import follow
-    from lightning_dpgen.specs.sources import source_of
-
-    several, source = launch.to_launch(spec.trainer), source_of(spec.data)
-    folder = run_folder.choose(spec.run_dir)
-    if several:
-        # Whatever is wrong with the settings is said before processes are started.
-        settle(spec, source)
-        return launch.launch(argv, folder, spec.trainer.devices)
-    with launch.together(spec.trainer) as ranks:
-        if not ranks.leads:
-            return follow(spec, source, folder, ranks)
-        try:
-            certificate = guarded(
-                "train", argv, folder, lambda asked: train(spec, source, folder, asked, TerminalReporter(), ranks)
-            )
-        except UsageError as mistake:
-            if mistake.status == RANK_LOST and launch.watched():
-                return RANK_LOST
-            raise
-    _tell(certificate, folder)
-    return OK
-
-
-def _tell(certificate: dict[str, Any], folder: RunFolder) -> None:
-    print()
-    if certificate["private"]:
-        unit = "one person" if "max_rows" in certificate["declared"] else "one record"
-        print(f"done: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, {unit} added or removed")
-    else:
-        print(f"done, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
-    print(f"  release (may be published{'' if certificate['private'] else ': NO'}):  {folder.release}")
-    print(f"  private (must not leave this machine):  {folder.private}")
-    print("next:")
-    print(f"  dpgen verify {folder.release}")
-    print(f"  dpgen sample {folder.release} -n 1000 -o more.parquet")
-    print(f"  open {folder.release / 'report.html'} in a browser; tensorboard --logdir {folder.private}")
+def _imported(name: str) -> ModuleType:
+    """Return a module of the program that imports torch, which takes a while."""
+    with leaving_at_once():
+        return importlib.import_module(f"lightning_dpgen.cli.{name}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.stores import Store
 
 # No feature vector is longer, as computed in float32.

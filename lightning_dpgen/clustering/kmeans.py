@@ -29,10 +29,10 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import persons_of
-from lightning_dpgen.sampling.store_of import store_of
 from lightning_dpgen.sampling.stores import Store
 
 _SPREAD = 0.1

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.csr import check_csr
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.multi_hot import MultiHotStore
-from lightning_dpgen.sampling.store_of import store_of
 from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store
 
 # The count of numbers that are written out at a time.

@@ -23,10 +23,10 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import launched_as
 from lightning_dpgen.release.weights import release_weights
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, block_of, persons_of
-from lightning_dpgen.sampling.store_of import store_of
 
 
 class PrivateTraining:

@@ -7,10 +7,8 @@ from lightning_dpgen.lazy import lazy_names
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.access import Access as Access
     from lightning_dpgen.privacy.account import Account as Account
-    from lightning_dpgen.privacy.account import OpenAccess as OpenAccess
     from lightning_dpgen.privacy.accountant import Spent as Spent
     from lightning_dpgen.privacy.accountant import spent as spent
-    from lightning_dpgen.privacy.calibration import StageSpec as StageSpec
     from lightning_dpgen.privacy.calibration import make_first_plan as make_first_plan
     from lightning_dpgen.privacy.calibration import make_plan as make_plan
     from lightning_dpgen.privacy.calibration import make_rest as make_rest
@@ -31,8 +29,10 @@ if TYPE_CHECKING:
     from lightning_dpgen.privacy.mechanisms import select_keys as select_keys
     from lightning_dpgen.privacy.mechanisms import spherical as spherical
     from lightning_dpgen.privacy.noise import PrivateStream as PrivateStream
+    from lightning_dpgen.privacy.open_access import OpenAccess as OpenAccess
     from lightning_dpgen.privacy.plan import Plan as Plan
     from lightning_dpgen.privacy.plan import Stage as Stage
+    from lightning_dpgen.privacy.stage_spec import StageSpec as StageSpec
     from lightning_dpgen.privacy.study import Study as Study
 else:
     __all__, __getattr__, __dir__ = lazy_names(

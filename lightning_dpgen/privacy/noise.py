@@ -173,7 +173,9 @@ class PrivateStream:
         count = math.prod(shape)
         return (geometric(self._octets, count, scale) - geometric(self._octets, count, scale)).reshape(shape)
 
-    def normal(self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device=None) -> Tensor:
+    def normal(
+        self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> Tensor:
         """Draw independent standard normals of a shape."""
         return self.normal_(torch.empty(shape, dtype=dtype, device=device))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import norm
 
 from lightning_dpgen.projection.noises import NOISES
@@ -48,7 +49,7 @@ class Recovery:
         difference = rows - others
         return np.einsum("ij,ij->i", difference, difference) - 2.0 * self.k * self.coordinate_variance
 
-    def variance(self, squared_distance):
+    def variance(self, squared_distance: npt.ArrayLike) -> np.ndarray | float:
         """Return the variance of the estimate for a true squared distance, over the draws of projection and noise.
 
         It is ``distortion |a|^4 + 8 v |a|^2 + Var |z - z'|^2``. For Gaussian projections and Laplace noise of variance s^2:
@@ -59,7 +60,7 @@ class Recovery:
         variance = self.distortion * squared**2 + 8.0 * self.coordinate_variance * squared + own
         return variance if variance.ndim else float(variance)
 
-    def interval(self, estimates, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, estimates: npt.ArrayLike, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of an interval that holds the true squared distance in a share `coverage` of all pairs.
 
         It holds all distances t from which the estimate is at most z standard deviations away, ``(D - t)^2 <= z^2 Var(t)``:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,8 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
     if not privacy.private:
         return Plan((Stage(stage.access(0.0), 1, stage.share),), math.inf, privacy.delta, max_rows=max_rows)
     if follows_from_settings(spec):
-        return settings.plan()
+        # A number of records that was only assumed is not promised.
+        return replace(settings.plan(), n=spec.data.n)
     steps = None
     if getattr(model, "noise", None) is None:
         steps = getattr(model, "steps", None) or MOST_STEPS

@@ -28,7 +28,7 @@ def load_state(path: Path, account: Account, *names: str) -> dict[str, Any]:
     """
     kept = durable.load(path, "head", *names)
     if not account.ledger.knows(kept["head"]):
-        raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
+        raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
     return kept
 
 
@@ -69,7 +69,7 @@ def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) 
         path = folder.checkpoint
         checkpoint = durable.load(path, LEDGER, "state_dict")
         if not account.ledger.knows(checkpoint[LEDGER]["head"]):
-            raise LedgerError(f"{path}: knows of lines that the ledger does not hold; some of it is missing")
+            raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
         done = checkpoint[LEDGER]["done"]
     account.go_on(paid_once(account) | done)
     if path is None and not account.remaining("training"):

@@ -28,7 +28,7 @@ def check_finite(store: Store) -> None:
         BadRecords: for NaN or infinite values. The message names no record, so it may be shown.
 
     Example:
-        >>> from lightning_dpgen import store_of
+        >>> from lightning_dpgen.sampling.as_store import store_of
         >>> check_finite(store_of(np.array([[0.0, np.nan]])))
         Traceback (most recent call last):
         lightning_dpgen.sampling.errors.BadRecords: the records hold NaN or infinite values: replace or drop them first

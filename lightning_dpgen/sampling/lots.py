@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, content
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.store_of import store_of
 from lightning_dpgen.sampling.stores import Store
 
 

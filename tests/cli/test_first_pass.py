@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -336,7 +337,8 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
     assert promised or left_out is not None
     if promised:
         promise = first_pass.first_plan(*asked)
-        assert all(first_pass.with_bought(*asked, found).plan(promise) == promise for found in finds)
+        planned = [(found.n or promise.n, first_pass.with_bought(*asked, found).plan(promise)) for found in finds]
+        assert all(plan == replace(promise, n=n) for n, plan in planned)
 
 
 def test_accesses_that_were_promised_whole_cannot_change(tmp_path):

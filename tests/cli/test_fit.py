@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 import lightning_dpgen
-from lightning_dpgen import BadRecords, BudgetTooSmall, Fitted, evaluate, fit, load_release, verify
+from lightning_dpgen import BadRecords, Fitted, evaluate, fit, load_release, verify
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.privacy import BudgetTooSmall
 from lightning_dpgen.runs import run as training
 
 pytestmark = pytest.mark.filterwarnings("ignore")

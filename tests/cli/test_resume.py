@@ -146,7 +146,7 @@ def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypa
         shutil.copytree(folder, swapped)
         shutil.copy(foreign / "private" / "checkpoint.ckpt", swapped / "private" / "checkpoint.ckpt")
         status, _, err = dpgen("train", *SETTINGS, f"run_dir={swapped}")
-        assert status == 2 and "knows of lines" in _one_line(err) and not (swapped / "release").exists()
+        assert status == 2 and "refers to lines" in _one_line(err) and not (swapped / "release").exists()
         assert (folder / "private" / "checkpoint.ckpt").read_bytes() == kept
 
 
@@ -158,7 +158,7 @@ def test_a_split_of_another_run_is_not_taken_up(dpgen, run, trained, checkpoint)
         (run / "private" / "checkpoint.ckpt").unlink()
     before = _lines(run)
     status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
-    assert status == 2 and "split.pt: knows of lines" in _one_line(err) and not (run / "release").exists()
+    assert status == 2 and "split.pt: refers to lines" in _one_line(err) and not (run / "release").exists()
     assert all(b'"id"' not in line for line in _lines(run)[len(before) :]), "and nothing was spent"
 
 

@@ -105,7 +105,7 @@ def test_a_state_is_taken_up_by_its_own_run_alone(runs, monkeypatch, name):
         assert _taken(name, account, folder, other.ledger.head, monkeypatch) is None
         assert name == "fidelity.pt", "one that is only told may be left out"
     except LedgerError as error:
-        assert "knows of lines that the ledger does not hold" in str(error) and name in str(error)
+        assert "refers to lines that the ledger does not hold" in str(error) and name in str(error)
     except UsageError as error:
         assert name == "bought.pt" and "interrupted in its first pass" in str(error)
     assert account.ledger.accesses == before

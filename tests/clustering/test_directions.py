@@ -12,7 +12,7 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 
 RECORDS = torch.rand(2 * BLOCK + 300, 7, generator=torch.Generator().manual_seed(1))
 

@@ -5,7 +5,7 @@ import torch
 
 from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import feature_sums, lloyd
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 
 # The part of a norm that is lost when numbers are cut to multiples of the unit.
 CUT = 2.0**0.5 * 2.0**-13

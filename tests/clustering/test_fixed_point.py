@@ -13,7 +13,7 @@ from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.stores import Steps
 
 

@@ -240,8 +240,8 @@ BROKEN = {
     ),
     "clip by a norm without the bias": Broken(
         records._squares,
-        {"form.norms().double() for form in forms]": "form.norms().double() for form in forms\n"
-         "        if form.materialise().dim() > 3]"},
+        {"factors.norms().double() for factors in each]": "factors.norms().double() for factors in each\n"
+         "        if factors.materialise().dim() > 3]"},
         (a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
@@ -331,15 +331,15 @@ BROKEN = {
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
-        {"found = OuterSum(pairs, form.shape, form.view)":
-         "found = OuterSum(pairs, form.shape, form.view, few=pairs[0][1].shape[1] <= 64)"},
+        {"found = OuterSum(pairs, factors.shape, factors.view)":
+         "found = OuterSum(pairs, factors.shape, factors.view, few=pairs[0][1].shape[1] <= 64)"},
         (the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
-        {"found = OuterSum(pairs, form.shape, form.view)": "found = outer(pairs, form.shape, form.view)",
-         'if isinstance(form, RankOne | OuterSum):':
-         "from lightning_dpgen.gradients.factors import outer\n    if isinstance(form, RankOne | OuterSum):"},
+        {"found = OuterSum(pairs, factors.shape, factors.view)": "found = outer(pairs, factors.shape, factors.view)",
+         'if isinstance(factors, RankOne | OuterSum):':
+         "from lightning_dpgen.gradients.factors import outer\n    if isinstance(factors, RankOne | OuterSum):"},
         (the_norm_of_a_group_is_its_own,),
     ),
     "groups by position": Broken(
@@ -390,7 +390,7 @@ BROKEN = {
         (a_step_is_one_access,),
     ),
     "lot taken again by a second step": Broken(
-        Account.open, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (a_lot_is_spent_once,)
+        IssuedLots.spend, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (a_lot_is_spent_once,)
     ),
     "access of a step opened without its lot": Broken(
         PrivateOptimizer.pre_step,
@@ -587,7 +587,10 @@ BROKEN = {
     ),
     "expected lot of the true number of records": Broken(
         trained_run.trained_mixture,
-        {"module = run.settings.module(account)": "module = run.settings.module(account); module.n = len(records)"},
+        {"module = run.settings.module(account)":
+         "module = run.settings.module(account); own = module.private_optimizer; "
+         "module.private_optimizer = lambda inner: (o := own(inner), setattr(o, 'expected_batch_size', "
+         "o.expected_batch_size * len(records) / module.n))[0]"},
         (same_release_of_a_network,),
     ),
     "killed trial that plans anew": Broken(

@@ -35,7 +35,7 @@ from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.train_on_synthetic import LinearClassifier
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 
 EXTRA = {"ones": torch.ones(1), "zeros": torch.zeros(1), "huge": torch.tensor([1e8]), "nan": torch.tensor([torch.nan])}
 

@@ -15,9 +15,9 @@ from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
-from lightning_dpgen.sampling.store_of import store_of
 
 SPARSE = scipy.sparse.random_array((300, 40), density=0.1, format="csr", rng=np.random.default_rng(0), dtype=np.float32)
 NONE = np.zeros((300, 0), np.uint8)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from contracts import laws
+from contracts.laws import discovery as laws
 from table_selection import Distances, SelectedProducts, independent
 
 from lightning_dpgen.api import schema_of

@@ -83,7 +83,7 @@ def test_samples_of_it_carry_the_mark_where_their_format_can(tmp_path, capsys):
             out = tmp_path / f"{name}{len(more)}{''.join(more)}.parquet"
             assert main(["sample", str(tmp_path / name), "-n", "5", "-o", str(out), *more]) == 0
             assert _marked(out) == (name == "open")
-            assert ("not private: this release protects nobody" in capsys.readouterr().err) == (name == "open")
+            assert ("not private: this release protects no one" in capsys.readouterr().err) == (name == "open")
         assert main(["sample", str(tmp_path / name), "-n", "5", "-o", str(tmp_path / f"{name}.csv")]) == 0
         assert ("CSV has no place to say so" in capsys.readouterr().err) == (name == "open")
     assert load_release(tmp_path / "open").table(3).schema.metadata[b"private"] == b"false"

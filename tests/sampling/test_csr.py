@@ -13,9 +13,9 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.projection.project import check_rows
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.csr import MOST_COLUMNS, check_csr
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.store_of import store_of
 
 SCHEMA = BasketSchema(tuple(range(6)), max_items=3)
 INDPTR, INDICES, DATA = np.array([0, 2, 3, 5]), np.array([0, 4, 5, 1, 2]), np.ones(5)

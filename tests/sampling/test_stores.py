@@ -20,10 +20,10 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
-from lightning_dpgen.sampling.store_of import store_of
 
 Row = namedtuple("Row", "x y")
 # A number that no message may hold.

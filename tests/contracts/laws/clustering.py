@@ -16,7 +16,7 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.sampling.store_of import store_of
+from lightning_dpgen.sampling.as_store import store_of
 
 
 def the_split_asks_for_what_its_plan_says() -> None:
