@@ -1,4 +1,4 @@
-"""What may be read: schema, records, sources, Poisson lots."""
+"""Data that may be read: schemas, records, readers, and what is found privately."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How close synthetic records are to real ones, as torchmetrics. Every value is computed from real records: private."""
+"""Distances of synthetic records from real ones, as torchmetrics. Every value is computed from real records: private."""
 
 from typing import TYPE_CHECKING
 

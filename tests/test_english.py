@@ -1,0 +1,79 @@
+"""Comments and docstrings open with their subject, and functions with a verb."""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("lightning_dpgen", "tests", "benchmarks", "experiments")
+OPENINGS = re.compile(r"(of|what|that|who|whose|whether|how|which)\b", re.IGNORECASE)
+WORDS = re.compile(r"\b(somebody|whoever|nobody|com(e|es|ing) of|came of|amiss|as far as)\b", re.IGNORECASE)
+# Openings that are no verb, however a sentence goes on.
+NO_VERBS = {
+    "a", "all", "an", "and", "any", "as", "at", "both", "but", "by", "each", "either", "every", "for", "from", "here",
+    "if", "in", "it", "its", "like", "more", "most", "no", "none", "not", "nothing", "on", "one", "only", "or", "other", "same",
+    "several", "some", "something", "such", "the", "their", "there", "these", "this", "those", "to", "two", "with", "within",
+    "without", "you",
+}  # fmt: skip
+
+
+def _files(folder: str) -> list[Path]:
+    return [path for path in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in path.parts]
+
+
+def _docstrings(path: Path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and (text := ast.get_docstring(node)):
+            yield node, text
+
+
+def _comments(path: Path):
+    """Yield the first line of each comment that has lines of its own, and all that stand behind code."""
+    before = -1
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type == tokenize.COMMENT:
+            alone = token.line.strip().startswith("#")
+            if not (alone and before == token.start[0] - 1):
+                yield token.start[0], token.string.lstrip("#: ")
+            before = token.start[0] if alone else -1
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_comments_and_docstrings_open_with_their_subject(folder):
+    found = [f"{path}:{line}: {text}" for path in _files(folder) for line, text in _comments(path) if OPENINGS.match(text)]
+    found += [f"{path}: {text}" for path in _files(folder) for _, text in _docstrings(path) if OPENINGS.match(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_of_functions_open_with_a_verb(folder):
+    """An article or a preposition opens no imperative; neither does a shape or a name in code."""
+    found = []
+    for path in _files(folder):
+        for node, text in _docstrings(path):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("test_"):
+                continue
+            decorators = [ast.unparse(own) for own in node.decorator_list]
+            if any("property" in own or own.endswith(".setter") for own in decorators):
+                continue
+            first = text.split()[0].strip(",.:").lower()
+            if first in NO_VERBS or not first.isalpha():
+                found.append(f"{path}:{node.lineno}: {text.splitlines()[0]}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS[:1])
+def test_words_that_no_engineer_uses_stay_away(folder):
+    """In comments and docstrings of the package, and in what it says to its users."""
+    found = []
+    for path in _files(folder):
+        text = path.read_text(encoding="utf-8")
+        found += [
+            f"{path}:{number}: {line.strip()}" for number, line in enumerate(text.splitlines(), 1) if WORDS.search(line)
+        ]
+    assert not found, "\n".join(found)
