@@ -13,10 +13,12 @@ FOLDERS = ("lightning_dpgen", "tests", "benchmarks", "experiments")
 OPENINGS = re.compile(r"(of|what|that|who|whose|whether|how|which)\b", re.IGNORECASE)
 WORDS = re.compile(r"\b(somebody|whoever|nobody|com(e|es|ing) of|came of|amiss|as far as)\b", re.IGNORECASE)
 # Openings that are no verb, however a sentence goes on.
-NO_VERBS = set(
-    "a all an and any as at both but by each either every for from here if in it its like more most no none not nothing on one "
-    "only or other same several some something such the their there these this those to two with within without you".split()
-)
+NO_VERBS = {
+    "a", "all", "an", "and", "any", "as", "at", "both", "but", "by", "each", "either", "every", "for", "from", "here",
+    "if", "in", "it", "its", "like", "more", "most", "no", "none", "not", "nothing", "on", "one", "only", "or",
+    "other", "same", "several", "some", "something", "such", "the", "their", "there", "these", "this", "those", "to",
+    "two", "with", "within", "without", "you",
+}  # fmt: skip
 
 
 def _files(folder: str) -> list[Path]:
