@@ -55,7 +55,7 @@ def explicit(images: torch.Tensor, model: pl.LightningModule) -> None:
 
 
 def mistakes() -> None:
-    """A checker sees each of these; it would complain of an ignore without a mistake."""
+    """Make mistakes that a type checker sees; it would complain of an ignore without a mistake."""
     training_stage(clipping.Fixed(1.0), n="many", sample_rate=0.2, steps=40)  # type: ignore[arg-type]
     training_stage("flat", n=10, sample_rate=0.2, steps=40)  # type: ignore[arg-type]
     make_plan([], epsilon=1.0)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""What may be read: schema, records, sources, Poisson lots."""
+"""Data that may be read: layouts, schemas and their readers, records, persons, private discovery."""
 
 from typing import TYPE_CHECKING
 

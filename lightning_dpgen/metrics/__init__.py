@@ -1,4 +1,4 @@
-"""How close synthetic records are to real ones, as torchmetrics. Every value is computed from real records: private."""
+"""Metrics of synthetic records against real ones, as torchmetrics. All are computed from real records: private."""
 
 from typing import TYPE_CHECKING
 

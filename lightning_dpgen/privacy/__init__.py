@@ -1,4 +1,4 @@
-"""What is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""
+"""The budget: accesses, plan, ledger, account, mechanisms (the only door to noise), accountant, noise sources."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What may leave: the bundle, its certificate, verification, sampling, the report."""
+"""Releases, which may be published: the bundle, its certificate, verification, sampling, the report."""
 
 from typing import TYPE_CHECKING
 

@@ -35,7 +35,7 @@ def test_the_nearest_strength_decides_and_of_those_the_nearest_width():
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
-    """What is measured first, then networks."""
+    """Replace the table of `model=auto` by one that has measured models before networks."""
     scores = {"measured": 0.8, "vae": 0.7, "wgan": 0.6, "rbm": 0.5}
     trials = [
         {"kind": kind, "label": label, "width": 100, "strength": 1000, "scores": scores}
