@@ -1,4 +1,4 @@
-"""Imports go one way, the map and the files that the docs name exist, configurations build, and the README's examples run."""
+"""Imports go one way, the map and the files that docs name exist, configurations build, and the README's examples run."""
 
 import ast
 import re
