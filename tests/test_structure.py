@@ -1,4 +1,4 @@
-"""Imports go one way, files that the docs name exist, every configuration builds, and the examples of the README run."""
+"""Imports go one way, the map and the files that docs name exist, configurations build, and the README's examples run."""
 
 import ast
 import re
@@ -50,9 +50,32 @@ def test_every_export_exists_and_is_documented():
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_every_file_that_a_page_names_is_there(page):
     """A claim whose test cannot be found looks tested."""
-    named = set(re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")))
+    named = set(re.findall(r"`([\w/]+\.py|\w+/[\w/]+\.(?:json|md|yaml))`", page.read_text(encoding="utf-8")))
     places = ROOT, PACKAGE, ROOT / "tests", ROOT / "experiments", ROOT / "benchmarks"
     assert not [name for name in sorted(named) if not any((place / name).is_file() for place in places)]
+
+
+def _map() -> dict[str, list[str]]:
+    """Return the folders of the map in docs/DESIGN.md, in its order, each with the files that it says to open first."""
+    section = (ROOT / "docs/DESIGN.md").read_text(encoding="utf-8").split("## Where things live")[1]
+    package = section.split("```")[1].split("\nconf/")[0]
+    folders: dict[str, list[str]] = {}
+    for line in package.splitlines():
+        if found := re.match(r"  (\w+)/ ", line):
+            folders[found[1]] = []
+        elif found := re.match(r" +first: (.*)", line):
+            folders[list(folders)[-1]] += found[1].split()
+    return folders
+
+
+def test_the_map_lists_every_folder_in_order():
+    assert list(_map()) == ORDER
+
+
+@pytest.mark.parametrize("folder", ORDER)
+def test_the_map_names_files_that_are_there(folder):
+    named = _map()[folder]
+    assert named and not [name for name in named if not (PACKAGE / folder / name).is_file()]
 
 
 def _overrides() -> list[list[str]]:

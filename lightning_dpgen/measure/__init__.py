@@ -1,4 +1,4 @@
-"""The other engine: bounded statistics of records measured once with noise, and generators fitted to them."""
+"""The other engine: bounded statistics of records, measured once with noise, and generators fitted to them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Every row, projected and perturbed: the Johnson-Lindenstrauss release."""
+"""The Johnson-Lindenstrauss release: every row, projected and perturbed."""
 
 from typing import TYPE_CHECKING
 

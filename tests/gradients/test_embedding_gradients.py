@@ -24,7 +24,7 @@ ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 
 
 def _step(rows):
-    """Gradients that lean towards the noisy mean, as those of a divergence do."""
+    """Take a step of gradients that lean towards the noisy mean, as those of a divergence do."""
     weight, account = nn.Parameter(torch.zeros(3)), account_of({"embedding": 1.0, "gradient": 1.0})
     draw = draw_of(account, len(rows))
     optimizer = PrivateOptimizer(
