@@ -20,6 +20,7 @@ _WIDEST = 4096
 # Distances between centres of clear clusters (MNIST's digits), in few directions (True) and in all features; noise of that
 # length hides them.
 _APART = {True: 0.9, False: 0.4}
+_SHARES = ("moments_share", "lloyd_share", "means_share")
 # A kernel of a scale beyond this, or its inverse, sees all records as equal, or as equally far apart.
 _LARGEST = 1e9
 
@@ -83,7 +84,7 @@ class SplitSettings:
             )
         if not 0.0 <= self.label_weight <= _LARGEST:
             raise ValueError(f"label_weight={self.label_weight:g}: expected a number from 0 to {_LARGEST:g}")
-        for name in ("moments_share", "lloyd_share", "means_share"):
+        for name in _SHARES:
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected a number between 0 and 1")
         for name in ("gamma", "radius"):
@@ -173,9 +174,10 @@ class SplitSettings:
         lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share)
         specs = [*moments, lloyd, final]
         if (together := math.fsum(spec.share for spec in specs)) >= 1.0:
+            shares = ", ".join(f"{name}={getattr(self, name):g}" for name in _SHARES)
             raise ValueError(
-                f"moments_share={self.moments_share:g}, lloyd_share={self.lloyd_share:g} and means_share={self.means_share:g} "
-                f"use {together:.3g} of the budget: expected less than 1, since what is learned takes what is left"
+                f"{shares}: the split uses {together:.3g} of the budget: expected less than 1, since what is learned takes "
+                "what is left"
             )
         return specs
 
