@@ -75,7 +75,7 @@ def _bytes(picture: np.ndarray, form: PictureForm, path: Path) -> np.ndarray:
         return picture * np.uint8(255) if picture.dtype == np.bool_ else np.ascontiguousarray(picture)
     # NaN fails the comparison too.
     if not ((picture >= 0) & (picture <= form.high)).all():
-        raise BadRecords(f"{path}: images hold NaN, or values outside 0 to {form.high:g}, the declared high")
+        raise BadRecords(f"{path}: images hold NaN, or values outside 0 to high={form.high:g}, as declared")
     return np.rint(picture.astype(np.float64) * (255.0 / form.high)).astype(np.uint8)
 
 
