@@ -44,7 +44,7 @@ SETTING = re.compile(
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in PACKAGE.iterdir() if path.name not in PROGRAM))
 def test_no_string_of_the_library_names_a_setting(folder):
-    """Who uses a class on its own has no settings; `specs.argument_names` names them where there are some."""
+    """A class that is used on its own has no settings; `specs.argument_names` names them where there are some."""
     place = PACKAGE / folder
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place] * (place.suffix == ".py")
     found = [

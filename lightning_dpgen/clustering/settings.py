@@ -75,7 +75,7 @@ class SplitSettings:
             raise ValueError(f"features={self.features}: expected an even number (pairs of cosine and sine)")
         if self.dimensions is not None and not (type(self.dimensions) is int and 1 <= self.dimensions <= _WIDEST):
             raise ValueError(
-                f"dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or None for all"
+                f"dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or dimensions=None for all"
             )
         if self.projects and self.features > _WIDEST:
             raise ValueError(
@@ -90,7 +90,9 @@ class SplitSettings:
         for name in ("gamma", "radius"):
             value = getattr(self, name)
             if value is not None and not 1.0 / _LARGEST <= value <= _LARGEST:
-                raise ValueError(f"{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or None for the default")
+                raise ValueError(
+                    f"{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or {name}=None for the default"
+                )
 
     @property
     def _moments_share(self) -> float:

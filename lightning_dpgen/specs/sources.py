@@ -165,9 +165,12 @@ class Source:
         except BadSchema:
             # It names keys of the schema, which may be called like settings.
             raise
-        except (BadRecords, MissingData) as error:
-            kind = BadRecords if isinstance(error, BadRecords) else MissingData
-            raise kind(as_settings(error, "data", self.spec)) from None
+        except MissingData as error:
+            said = as_settings(error, "data", self.spec)
+            of_path = hasattr(self.spec, "path") and not said.startswith("data.")
+            raise MissingData(f"{said} (data.path)" if of_path else said) from None
+        except BadRecords as error:
+            raise BadRecords(as_settings(error, "data", self.spec)) from None
         except ValueError as error:
             raise UsageError(as_settings(error, "data", self.spec)) from None
 
@@ -330,8 +333,9 @@ class BasketFile(Source):
             # A name that no file could hold is left out.
             items = [name for name in found["items"] if is_name(name)] if found else ["a", "b"]
         elif spec.items in (None, ""):
+            missing = as_settings(NO_UNIVERSE, "data", spec)
             raise UsageError(
-                f"data.{NO_UNIVERSE}, or have it found privately from a share of the budget (data.items=private "
+                f"data.{missing}, or have it found privately from a share of the budget (data.items=private "
                 "data.discovery_share=0.05 data.outside=clamp)"
             )
         else:

@@ -175,7 +175,7 @@ BAD = {
     "a number twice": ({"overrides": ["data.n=5"]}, ValueError, "arguments of fit"),
     "no frame": ({"frame": None}, ValueError, "frame=None: expected a DataFrame"),
     "no such schema": ({"schema": "nowhere.yaml"}, FileNotFoundError, "^schema=nowhere.yaml: no such file"),
-    "a folder for a schema": ({"schema": "."}, FileNotFoundError, r"^\. is a folder: expected a file \(data.schema\)"),
+    "a folder for a schema": ({"schema": "."}, FileNotFoundError, r"^schema=\.: is a folder: expected a file"),
     "a folder for a frame": ({"frame": ".", **OFF}, FileNotFoundError, r"^\. is a folder: expected a file \(data.path\)"),
     "a share for nothing": ({"discovery_share": 0.1}, ValueError, "data.discovery_share=0.1.*nothing here"),
     "a share of half": ({"fidelity_share": 0.5}, ValueError, "privacy.fidelity_share=0.5"),
