@@ -12,6 +12,10 @@ from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
 from lightning_dpgen.specs.usage_error import UsageError
 
+_NOTES = (
+    "For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
+    "moves what is not listed, or beyond the bounds, which is refused otherwise.",
+)
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
@@ -47,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
             columns, about = draft_of_file(path, header=not arguments.no_header)
     except BadSchema as error:
         raise UsageError(str(error)) from None
-    text = draft_text(columns, " ".join(path.name.split()), about)
+    text = draft_text(columns, " ".join(path.name.split()), about, _NOTES)
     try:
         with open(output, "x", encoding="utf-8") as file:
             file.write(text)

@@ -39,7 +39,7 @@ _SPREAD = 0.1
 # A cluster of less than this part of the largest one starts again, in the first part of the iterations.
 _SMALL, _EARLY = 0.3, 0.6
 # GiB that features may use by default.
-ROOM = 4.0
+MEMORY_GIB = 4.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def private_split(
     generator: torch.Generator,
     *,
     centres: Tensor | None = None,
-    room: float = ROOM,
+    memory_gib: float = MEMORY_GIB,
     state: SplitState | None = None,
     save: Callable[[SplitState], None] = lambda _: None,
 ) -> Split:
@@ -120,7 +120,7 @@ def private_split(
         account: its plan holds the specs of `settings`.
         generator: public generator of features and starting directions.
         centres: (k, m) public records at whose features the centres start, where `settings.start` is ``public``.
-        room: GiB of memory that features may be kept in from one iteration to the next; features that do not fit are
+        memory_gib: GiB of memory that features may be kept in from one iteration to the next; features that do not fit are
             computed again, with the same result.
         state: the state from which an interrupted split goes on; None to begin.
         save: called after each access, with the state from which the split could go on.
@@ -146,7 +146,7 @@ def private_split(
         state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space, dtype=torch.float32))
     features = _features(settings, scale, generator)
     centres = _starts(settings, centres, len(scale))
-    kept = KeptFeatures(features, store, room * 2**30)
+    kept = KeptFeatures(features, store, memory_gib * 2**30)
     spread = torch.randn(settings.k, settings.space, generator=generator, dtype=torch.float32)
     spread /= spread.norm(dim=1, keepdim=True)
 
@@ -168,7 +168,7 @@ def private_split(
             centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())
             state = reached(iterations=0, centres=centres)
     if settings.projects and settings.k > 1:
-        kept = KeptFeatures(Directions(kept, state.directions), store, room * 2**30)
+        kept = KeptFeatures(Directions(kept, state.directions), store, memory_gib * 2**30)
     if state.iterations < 0:
         starts = spread if settings.start == "random" else kept.features(centres)
         state = reached(iterations=0, centres=starts)

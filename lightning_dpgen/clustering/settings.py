@@ -20,6 +20,7 @@ _WIDEST = 4096
 # Distances between centres of clear clusters (MNIST's digits), in few directions (True) and in all features; noise of that
 # length hides them.
 _APART = {True: 0.9, False: 0.4}
+_SHARES = ("moments_share", "lloyd_share", "means_share")
 # A kernel of a scale beyond this, or its inverse, sees all records as equal, or as equally far apart.
 _LARGEST = 1e9
 
@@ -66,31 +67,31 @@ class SplitSettings:
         for name, most in (("k", 10_000), ("iterations", 100_000), ("features", 1_000_000)):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:
-                raise ValueError(f"split.{name}={value!r}: expected a whole number from 1 to {most:,}")
+                raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {most:,}")
         for name, expected in (("kernel", (*KERNELS, "identity")), ("start", ("mean", "random", "public"))):
             if getattr(self, name) not in expected:
-                raise ValueError(f"split.{name}={getattr(self, name)}: expected one of {', '.join(expected)}")
+                raise ValueError(f"{name}={getattr(self, name)}: expected one of {', '.join(expected)}")
         if self.paired and self.features % 2 and self.kernel != "identity":
-            raise ValueError(f"split.features={self.features}: expected an even number (pairs of cosine and sine)")
+            raise ValueError(f"features={self.features}: expected an even number (pairs of cosine and sine)")
         if self.dimensions is not None and not (type(self.dimensions) is int and 1 <= self.dimensions <= _WIDEST):
             raise ValueError(
-                f"split.dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or null"
+                f"dimensions={self.dimensions!r}: expected a whole number from 1 to {_WIDEST:,}, or dimensions=None for all"
             )
         if self.projects and self.features > _WIDEST:
             raise ValueError(
-                f"split.dimensions={self.dimensions} of {self.features:,} features: expected at most {_WIDEST:,} features, "
-                "whose second moments are released, or split.dimensions=null"
+                f"dimensions={self.dimensions} of {self.features:,} features: expected at most {_WIDEST:,} features, "
+                "whose second moments are released, or dimensions=None"
             )
         if not 0.0 <= self.label_weight <= _LARGEST:
-            raise ValueError(f"split.label_weight={self.label_weight:g}: expected a number from 0 to {_LARGEST:g}")
-        for name in ("moments_share", "lloyd_share", "means_share"):
+            raise ValueError(f"label_weight={self.label_weight:g}: expected a number from 0 to {_LARGEST:g}")
+        for name in _SHARES:
             if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"split.{name}={getattr(self, name)}: expected a number between 0 and 1")
+                raise ValueError(f"{name}={getattr(self, name)}: expected a number between 0 and 1")
         for name in ("gamma", "radius"):
             value = getattr(self, name)
             if value is not None and not 1.0 / _LARGEST <= value <= _LARGEST:
                 raise ValueError(
-                    f"split.{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or null for the default"
+                    f"{name}={value:g}: expected {1 / _LARGEST:g} to {_LARGEST:g}, or {name}=None for the default"
                 )
 
     @property
@@ -138,10 +139,10 @@ class SplitSettings:
         noise, apart = self.centre_noise(plan, n), _APART[self.projects]
         if noise <= apart:
             return None
-        smaller = "split.dimensions" if self.projects else "split.features"
+        smaller = "dimensions" if self.projects else "features"
         return (
-            f"split.k={self.k}: the noise of a centre is about {noise:.2g} long, and centres of clear clusters are about "
-            f"{apart:g} apart: expect clusters by chance; set a smaller split.k or {smaller}, or a larger split.lloyd_share"
+            f"k={self.k}: the noise of a centre is about {noise:.2g} long, and centres of clear clusters are about "
+            f"{apart:g} apart: expect clusters by chance; set a smaller k or {smaller}, or a larger lloyd_share"
         )
 
     def specs(self, n: int, *, means: bool = True) -> list[StageSpec]:
@@ -158,7 +159,7 @@ class SplitSettings:
                 or where nothing of the budget is left.
         """
         if self.kernel == "identity" and self.radius is None:
-            raise ValueError("split.kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
+            raise ValueError("kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
         counts = 1.0 / (1.0 + math.sqrt(self.space))
         final = StageSpec(
             FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, max_noise=n / self.k, share=self.means_share
@@ -175,9 +176,10 @@ class SplitSettings:
         lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share)
         specs = [*moments, lloyd, final]
         if (together := math.fsum(spec.share for spec in specs)) >= 1.0:
+            shares = ", ".join(f"{name}={getattr(self, name):g}" for name in _SHARES)
             raise ValueError(
-                f"split.moments_share, split.lloyd_share and split.means_share use {together:.3g} of the budget: expected "
-                "less than 1, since what is learned takes what is left"
+                f"{shares}: the split uses {together:.3g} of the budget: expected less than 1, since what is learned takes "
+                "what is left"
             )
         return specs
 

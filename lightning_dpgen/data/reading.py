@@ -107,7 +107,7 @@ def one_each(values: object, n: int) -> bool:
 def check_outside(outside: str) -> None:
     """Raise ValueError for another rule than `OUTSIDE`."""
     if outside not in OUTSIDE:
-        raise ValueError(f"outside={shown(outside)}: expected one of {', '.join(OUTSIDE)} (data.outside)")
+        raise ValueError(f"outside={shown(outside)}: expected one of {', '.join(OUTSIDE)}")
 
 
 def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: Callable[[int], str]) -> np.ndarray:
@@ -120,7 +120,7 @@ def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: C
         BadRecords: for one that was not declared, or missing labels.
     """
     if labels is None:
-        raise BadRecords(f"the schema declares {len(classes)} classes (data.classes), but there are no labels")
+        raise BadRecords(f"the schema declares {len(classes)} classes, but there are no labels")
     at = positions(classes, labels)
     unknown = np.flatnonzero(at < 0)
     if len(unknown):
@@ -128,7 +128,7 @@ def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: C
         label = shown(labels[first].as_py())
         raise BadRecords(
             f"{place(first)}: the label {label} is not among the declared classes {shown(list(classes))}: add it there if "
-            "it is public (data.classes), or correct it"
+            "it is public, or correct it"
         )
     return at
 

@@ -89,8 +89,8 @@ class BasketRecipe(Recipe):
             return None
         return (
             f"there are {mean:,.1f} baskets an item, and what is measured of an item has noise of standard deviation "
-            f"{deviation:,.1f}: those that are rare are not told apart; declare fewer (data.items), or raise "
-            "privacy.epsilon"
+            f"{deviation:,.1f}: those that are rare are not told apart; declare fewer items, or raise "
+            "epsilon"
         )
 
     def _mixture(self, state: State) -> Mixture:

@@ -119,8 +119,8 @@ class GaussianRecipe(Recipe):
             return None
         return (
             f"the mean of a component is off by {off:,.2g} because of noise, and records differ by {longest:,.2g} at most: "
-            "hardly anything is found; take fewer components (split.k), fewer model.waves, a smaller "
-            "model.radius, or raise privacy.epsilon"
+            "hardly anything is found; take fewer components, fewer waves, a smaller radius, or raise "
+            "epsilon"
         )
 
     def _mixture(self, state: State) -> Mixture:

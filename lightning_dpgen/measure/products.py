@@ -109,7 +109,7 @@ class ProductRecipe(Recipe):
         return (
             f"of the tables of two columns a cell holds {mean:,.1f} records on average, and noise of standard deviation "
             f"{deviation:,.1f}: what goes together is found only where it is plain; {what_to_leave_out(self.schema)}; or "
-            "raise privacy.epsilon"
+            "raise epsilon"
         )
 
     def _mixture(self, state: State) -> Mixture:
@@ -160,8 +160,7 @@ def what_to_leave_out(schema: Schema) -> str:
     sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
     named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
     return (
-        "cut numbers into fewer bins (data.bins), or leave out columns of little use (type: drop), first those of most "
-        f"values: {named}"
+        f"cut numbers into fewer bins, or leave out columns of little use (type: drop), first those of most values: {named}"
     )
 
 

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_dpgen.clustering.kmeans import ROOM, Split, SplitState, check_split, private_split
+from lightning_dpgen.clustering.kmeans import MEMORY_GIB, Split, SplitState, check_split, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
@@ -35,7 +35,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         account: an account whose plan holds ``settings.specs(n)`` and a stage ``training``.
         n: the declared number of records, public; None takes it from the plan. A denominator, never compared with the data.
         centres: (k, width) public records where the centres start, if ``settings.start`` is ``public``.
-        room: GiB of memory for the features of the split; less takes longer.
+        memory_gib: GiB of memory for the features of the split; less takes longer.
         seed: the public seed of features and starting directions.
         block: lots in a batch; None takes `block_of` the steps.
         keep: a file for the released parts of the split, from which an interrupted one goes on; None keeps them in memory.
@@ -54,7 +54,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         *,
         n: int | None = None,
         centres: torch.Tensor | None = None,
-        room: float = ROOM,
+        memory_gib: float = MEMORY_GIB,
         seed: int = 0,
         block: int | None = None,
         keep: str | Path | None = None,
@@ -71,7 +71,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.settings = settings.fitted(records.schema.layout)
         n = declared_records(account.plan, n)
         check_split(self.settings, n, account)
-        self._centres, self._room = centres, room
+        self._centres, self._memory_gib = centres, memory_gib
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
 
@@ -112,7 +112,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             self.account,
             torch.Generator().manual_seed(self.seed),
             centres=self._centres,
-            room=self._room,
+            memory_gib=self._memory_gib,
             state=self.state,
             save=self._save,
         )

@@ -101,7 +101,7 @@ class Account:
             reopened.close()
             raise LedgerError(
                 f"{ledger}: this run began with other noise ({str(reopened.noise)[:40]!r}; now: {stream.source!r}): give "
-                "the same privacy.noise and debug.private_seed, or the same kind of stream, to go on"
+                "a stream of the same kind, and of the same seed if it has one, to go on"
             )
         try:
             plans = [Plan.from_json(fields) for fields in (reopened.plan, reopened.promise)]

@@ -47,7 +47,7 @@ class Context:
             self.account,
             n=settings.n,
             centres=settings.centres,
-            room=settings.spec.split.memory_gib,
+            memory_gib=settings.spec.split.memory_gib,
             seed=settings.spec.seed,
             keep=self.folder.split if self.keeps else None,
             after_access=self.interrupts.stop_here,

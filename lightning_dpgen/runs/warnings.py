@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
 
@@ -27,6 +28,7 @@ def delta_warning(spec: RunSpec) -> str | None:
 def doubts(settings: Settings, plan: Plan) -> Iterator[str | None]:
     """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
     yield delta_warning(settings.spec)
-    yield settings.split.doubt(plan, settings.n)
+    if (doubt := settings.split.doubt(plan, settings.n)) is not None:
+        yield as_settings(doubt, "split", settings.spec.split)
     if not settings.trained:
         yield settings.recipe.doubt(plan)

@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
 from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
@@ -141,7 +142,7 @@ class Settings:
                 split = self.split.specs(self.n, means=model.bias != "zero")
                 learning = [*split, stage_of_training(model, self.clipping, self.n)]
         except ValueError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(as_settings(error, "split", self.spec.split)) from None
         return [*first, *learning, *last]
 
     def declared(self) -> dict[str, Any]:
@@ -255,7 +256,8 @@ def make_schema(spec: RunSpec, source: Source, found: Mapping[str, Any] | None =
     except (BadSchema, BadRecords) as error:
         raise UsageError(str(error)) from None
     except ValueError as error:
-        raise UsageError(f"data.{error}") from None
+        said = as_settings(error, "data", spec.data)
+        raise UsageError(said if said.startswith("data.") else f"data.{said}") from None
     if not isinstance(schema, TableSchema):
         return schema
     bins, n = spec.data.bins, spec.data.n
@@ -361,7 +363,7 @@ def _split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor |
         asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
         split = SplitSettings(**asked).fitted(schema.layout)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(as_settings(error, "split", spec.split)) from None
     return split, read_centres(spec.split.start, split.k, schema.layout.width) if is_file else None
 
 

@@ -16,7 +16,7 @@ from lightning_dpgen.data.baskets.files import BasketForm
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
-from lightning_dpgen.data.baskets.universe import read_items
+from lightning_dpgen.data.baskets.universe import NO_UNIVERSE, read_items
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.names import is_name, public_names, shown
 from lightning_dpgen.data.persons import bounded
@@ -35,6 +35,7 @@ from lightning_dpgen.data.tables.reading import read_open_columns, read_table, t
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import (
     BasketsSpec,
     CustomDataSpec,
@@ -116,7 +117,7 @@ class Source:
             MissingData: if a file is not there.
             BadRecords: if there are no records, or they do not fit the schema.
         """
-        with _settings_refused():
+        with self._settings_named():
             reading = self._read(schema, held_out)
         if not len(reading.encoded):
             raise BadRecords(
@@ -155,6 +156,23 @@ class Source:
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         """Return what was found privately, as a schema would say it."""
         return {name: _few(value) for name, value in found.items()}
+
+    @contextmanager
+    def _settings_named(self) -> Iterator[None]:
+        """Name a reader's arguments as settings in its errors; those about arguments alone are mistakes in the settings."""
+        try:
+            yield
+        except BadSchema:
+            # It names keys of the schema, which may be called like settings.
+            raise
+        except MissingData as error:
+            said = as_settings(error, "data", self.spec)
+            of_path = hasattr(self.spec, "path") and not said.startswith("data.")
+            raise MissingData(f"{said} (data.path)" if of_path else said) from None
+        except BadRecords as error:
+            raise BadRecords(as_settings(error, "data", self.spec)) from None
+        except ValueError as error:
+            raise UsageError(as_settings(error, "data", self.spec)) from None
 
     def check(self) -> None:
         """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
@@ -257,7 +275,8 @@ class TableFile(Source):
                 f"data.schema={shown(self.spec.schema_)}: expected the name of a file, as in data.schema=FILE.schema.yaml; "
                 "a name that is a number needs its folder before it, as in data.schema=./12"
             )
-        return read_schema(self.spec.schema_)
+        with self._settings_named():
+            return read_schema(self.spec.schema_)
 
     def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
         # Before anything was found, any will do.
@@ -291,7 +310,7 @@ class TableFile(Source):
         }
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
-        with _settings_refused():
+        with self._settings_named():
             return read_open_columns(self._records, self.described, person=self.spec.person)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
@@ -313,8 +332,15 @@ class BasketFile(Source):
         if private:
             # A name that no file could hold is left out.
             items = [name for name in found["items"] if is_name(name)] if found else ["a", "b"]
+        elif spec.items in (None, ""):
+            missing = as_settings(NO_UNIVERSE, "data", spec)
+            raise UsageError(
+                f"data.{missing}, or have it found privately from a share of the budget (data.items=private "
+                "data.discovery_share=0.05 data.outside=clamp)"
+            )
         else:
-            items = spec.items if isinstance(spec.items, list) else read_items(spec.items)
+            with self._settings_named():
+                items = spec.items if isinstance(spec.items, list) else read_items(spec.items)
         if not isinstance(spec.classes, list | tuple | None):
             raise UsageError(
                 f"data.classes={shown(spec.classes)}: expected names in a list, as in data.classes=[day,night]"
@@ -340,7 +366,7 @@ class BasketFile(Source):
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
         spec = self.spec
-        with _settings_refused():
+        with self._settings_named():
             form = BasketForm(**spec.given("form", "separator", "columns"), label=spec.label or bool(spec.classes))
             keys = basket_keys(spec.path, form=form)
         return {"items": (keys.indptr, keys.ids, keys.names)}, None
@@ -376,14 +402,3 @@ def source_of(spec: DataSpec) -> Source:
 
 def _few(keys: list[Any]) -> str:
     return ", ".join(str(key) for key in keys) if len(keys) < 8 else f"{len(keys):,} of them"
-
-
-@contextmanager
-def _settings_refused() -> Iterator[None]:
-    """Turn what a reader has against its arguments into a mistake in the settings."""
-    try:
-        yield
-    except (BadRecords, BadSchema):
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from None

@@ -227,7 +227,7 @@ def test_a_folder_of_colour_pictures(dpgen, tmp_path):
 MISTAKES = {
     "a person without a bound": (["data.person=id"], "data.max_rows=None"),
     "a bound without a person": (["data.max_rows=3"], "data.person=None"),
-    "no such person": (["data.person=who", "data.max_rows=3"], "no column 'who'"),
+    "no such person": (["data.person=who", "data.max_rows=3"], "no column data.person='who'"),
     "no rows of a person": (["data.person=id", "data.max_rows=0"], "data.max_rows=0"),
     "a strange rule": (["data.outside=drop"], "data.outside=drop"),
     "nothing to be found": (["data.discovery_share=0.1"], "nothing here"),

@@ -336,7 +336,7 @@ BAD = {
     ),
     "a split that takes all": (
         ["data.classes=0", "split.k=4", "split.moments_share=0.5", "split.lloyd_share=0.5"],
-        "use 1.03 of the budget",
+        "uses 1.03 of the budget",
     ),
     "a share of no split": (["split.k=1", "split.moments_share=0.2"], "split.moments_share=0.2: there is one cluster"),
     "classes that are numbers": (

@@ -122,7 +122,7 @@ def test_a_split_is_exact_whatever_precision_is_asked_for():
 
 
 def test_directions_of_more_features_than_a_matrix_can_hold_are_refused():
-    with pytest.raises(ValueError, match=r"split.dimensions=16 of 5,000 features: expected at most 4,096"):
+    with pytest.raises(ValueError, match=r"dimensions=16 of 5,000 features: expected at most 4,096"):
         SplitSettings(features=5000, dimensions=16)
-    with pytest.raises(ValueError, match=r"split.dimensions=0: expected a whole number"):
+    with pytest.raises(ValueError, match=r"dimensions=0: expected a whole number"):
         SplitSettings(dimensions=0)

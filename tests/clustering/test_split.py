@@ -185,7 +185,7 @@ def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
 
 
 def test_without_a_kernel_accesses_need_the_number_of_columns():
-    with pytest.raises(ValueError, match=r"split\.kernel=identity: expected settings\.fitted"):
+    with pytest.raises(ValueError, match=r"^kernel=identity: expected settings\.fitted"):
         SplitSettings(kernel="identity").specs(100)
 
 
@@ -203,7 +203,7 @@ def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
 )  # fmt: skip
 def test_impossible_settings_are_named(wrong):
     (name,) = wrong
-    with pytest.raises(ValueError, match=f"split.{name}="):
+    with pytest.raises(ValueError, match=f"^{name}="):
         SplitSettings(**wrong)
 
 

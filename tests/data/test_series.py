@@ -325,7 +325,7 @@ FILES = {
     "a decimal comma": ("x.csv", 't_0,t_1\n1,"1,5"\n', PAIR, {}, r"holds '1,5': expected a number, with a point"),
     "too long": ("x.csv", "t_0,t_1\n1,2,3\n", PAIR, {}, r"line 2: found 3 fields, expected 2"),
     "too short": ("x.csv", "t_0,t_1\n1\n", PAIR, {}, r"line 2: found 1 field, expected 2"),
-    "another length": ("x.csv", "p,q,r\n1,2,3\n", PAIR, {}, r"found 3 columns of readings, expected 2.*data.length"),
+    "another length": ("x.csv", "p,q,r\n1,2,3\n", PAIR, {}, r"found 3 columns of readings, expected 2.*length"),
     "another length, bare": ("x.csv", "1,2,3\n", PAIR, {"header": False}, r"line 1: found 3 fields, expected 2"),
     "no header": ("x.csv", "7,2\n1,2\n", PAIR, {}, r"line 1: found numbers, expected names.*header=False"),
     "no header, counted": ("x.csv", "1,2\n1,2\n", PAIR, {}, r"line 1: found numbers.*header=False"),

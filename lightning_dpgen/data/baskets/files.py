@@ -68,7 +68,7 @@ class BasketForm:
 
     def __post_init__(self) -> None:
         if self.form not in (None, "lines", "rows", "matrix"):
-            raise ValueError(f"form={shown(self.form)}: expected lines, rows or matrix (data.form)")
+            raise ValueError(f"form={shown(self.form)}: expected lines, rows or matrix")
         for name in ("label", "person"):
             if not isinstance(getattr(self, name), str | bool | None):
                 raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
@@ -97,8 +97,8 @@ class BasketForm:
         if path.suffix == MATRIX:
             return "matrix"
         raise BadRecords(
-            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or a form (data.form): lines (one "
-            "basket a line), rows (a basket id and an item in each) or matrix (as scipy.sparse.save_npz writes it)"
+            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or form=lines (one basket "
+            "a line), form=rows (a basket id and an item in each) or form=matrix (as scipy.sparse.save_npz writes it)"
         )
 
 
@@ -111,7 +111,7 @@ def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
     """
     found = form.of(source)
     if found == "matrix":
-        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them (data.items)")
+        raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them, as in items=1..16470")
     return _rows(source, form) if found == "rows" else _lines(Path(source), form)
 
 
@@ -185,7 +185,7 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
     if len(columns) != 2:
         raise BadRecords(
             f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
-            "these two (data.columns)"
+            "these two, as in columns=[basket,item]"
         )
     basket, item = columns
     numbers = Numbering()

@@ -98,8 +98,8 @@ def read_baskets(
         if written.of(source) == "matrix":
             if person is not None or written.label:
                 raise BadRecords(
-                    f"{source}: a matrix holds baskets alone, without labels or persons (data.classes, data.label, "
-                    "data.person): write rows with a column for each of these"
+                    f"{source}: a matrix holds baskets alone, without labels or persons: leave out classes, label and "
+                    "person, or write rows with a column for each of these"
                 )
             found.put_matrix(load_csr(Path(source)), str(source))
         else:
@@ -127,9 +127,9 @@ class _Found:
             first = int(outside[0])
             item, known = shown(entries.items[first].as_py()), len(self.schema.items)
             raise BadRecords(
-                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe (data.items): "
-                "add it there if it is public, set data.separator if items are parted in the wrong places, or leave such "
-                "items out by outside=clamp (data.outside)"
+                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe: add it "
+                "there if it is public, correct the separator if items are parted in the wrong places, or leave such items "
+                "out by outside=clamp"
             )
         self.counted[OUTSIDE_COUNTED] += len(outside)
         inside = at >= 0
@@ -181,7 +181,7 @@ def _blanks_in_names(schema: BasketSchema) -> bool:
 def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of a CSR matrix whose columns are the universe, as `as_sets` does, in new arrays."""
     if matrix.ndim != 2 or matrix.shape[1] != width:
-        raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column an item (data.items)")
+        raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column an item")
     check_csr(matrix, what)
     # The minimum of numbers with a NaN among them is NaN. A mask would be as large as the data.
     real = matrix.dtype.kind in "fiub"

@@ -14,8 +14,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 NO_UNIVERSE = (
     "items: baskets need the list of all items that there may be, and which of them occur is private, so that "
-    "reading the list off the data would be a leak: declare it (data.items=FILE, or 1..16470), or have it found privately "
-    "from a share of the budget (data.items=private data.discovery_share=0.05 data.outside=clamp)"
+    "reading the list off the data would be a leak: declare it, as in items=FILE or items=1..16470"
 )
 _ENDINGS = (".txt", ".csv", ".json")
 _RANGE = re.compile(r"(-?\d{1,18})(\.\.|:)(-?\d{1,18})")
@@ -49,10 +48,10 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     path = Path(str(source))
     if path.suffix not in _ENDINGS:
         raise BadRecords(
-            f"items={shown(str(source))} (data.items): expected whole numbers such as 1..16470, or a file that ends in "
+            f"items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
             f"{', '.join(_ENDINGS)}"
         )
-    check_there(path, "data.items")
+    check_there(path, "items")
     if path.stat().st_size > _MOST_BYTES:
         raise BadRecords(f"{path} is larger than {_MOST_BYTES >> 20} MiB: expected a list of at most {MOST_ITEMS:,} items")
     text = "".join(decoded(line, f"{path}, line {i}") for i, line in enumerate(path.read_bytes().splitlines(True), 1))
@@ -62,7 +61,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     else:
         items = _lines(path, text)
     try:
-        return public_names(f"{path} (data.items)", items, 1, MOST_ITEMS)
+        return public_names(str(path), items, 1, MOST_ITEMS)
     except ValueError as error:
         # Places are lines, since only empty lines at the end are passed over.
         raise BadRecords(str(error) if path.suffix == ".json" else str(error).replace("(place", "(line")) from None
@@ -70,7 +69,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
 
 def _between(first: int, last: int, source: str) -> tuple[int, ...]:
     if not 0 <= last - first < MOST_ITEMS:
-        raise BadRecords(f"items={shown(source)} (data.items): expected 1 to {MOST_ITEMS:,} items, the smallest first")
+        raise BadRecords(f"items={shown(source)}: expected 1 to {MOST_ITEMS:,} items, the smallest first")
     return tuple(range(first, last + 1))
 
 

@@ -48,12 +48,12 @@ def decoded(line: bytes, place: str) -> str:
         ) from None
 
 
-def check_there(path: Path, setting: str = "data.path") -> None:
+def check_there(path: Path, argument: str | None = None) -> None:
     """Check that there is such a file.
 
     Args:
         path: of the file.
-        setting: that has named it.
+        argument: the one that has named it, for the message.
 
     Raises:
         MissingData: if there is none, or it is a folder.
@@ -61,12 +61,13 @@ def check_there(path: Path, setting: str = "data.path") -> None:
     Example:
         >>> check_there(Path("no_such.csv"))
         Traceback (most recent call last):
-        lightning_dpgen.data.errors.MissingData: no file no_such.csv (data.path)
+        lightning_dpgen.data.errors.MissingData: no file no_such.csv
     """
-    if path.is_dir():
-        raise MissingData(f"{path} is a folder: expected a file ({setting})")
-    if not path.is_file():
-        raise MissingData(f"no file {path} ({setting})")
+    if path.is_file():
+        return
+    if argument is not None:
+        raise MissingData(f"{argument}={path}: {'is a folder: expected a' if path.is_dir() else 'no such'} file")
+    raise MissingData(f"{path} is a folder: expected a file" if path.is_dir() else f"no file {path}")
 
 
 def damaged(path: Path, error: Exception, kind: str = "") -> BadRecords:

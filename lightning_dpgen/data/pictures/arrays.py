@@ -34,7 +34,7 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
     if images.dtype.kind not in "uifb":
         raise BadRecords(f"{path}: images are of {images.dtype}: expected numbers; convert them")
     if images.dtype not in (np.uint8, np.uint16, np.bool_) and form.high is None:
-        raise BadRecords(f"{path}: images are of {images.dtype}, of unknown range: declare the largest value (data.high)")
+        raise BadRecords(f"{path}: images are of {images.dtype}, of unknown range: declare the largest, as in high=1.0")
     if not len(images):
         raise BadRecords(f"{path} holds no pictures")
     found = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
@@ -75,7 +75,7 @@ def _bytes(picture: np.ndarray, form: PictureForm, path: Path) -> np.ndarray:
         return picture * np.uint8(255) if picture.dtype == np.bool_ else np.ascontiguousarray(picture)
     # NaN fails the comparison too.
     if not ((picture >= 0) & (picture <= form.high)).all():
-        raise BadRecords(f"{path}: images hold NaN, or values outside 0 to {form.high:g}, as declared (data.high)")
+        raise BadRecords(f"{path}: images hold NaN, or values outside 0 to high={form.high:g}, as declared")
     return np.rint(picture.astype(np.float64) * (255.0 / form.high)).astype(np.uint8)
 
 
@@ -83,7 +83,7 @@ def _labels(labels: np.ndarray | None, n: int, form: PictureForm, path: Path) ->
     classes = form.classes
     if labels is None:
         advice = "; a .npz file may hold images and labels" if path.suffix == ".npy" else ""
-        raise BadRecords(f"{path}: {len(classes)} classes are declared (data.classes), but there are no labels{advice}")
+        raise BadRecords(f"{path}: {len(classes)} classes are declared, but there are no labels{advice}")
     if labels.shape != (n,) or labels.dtype.kind not in "uiU":
         raise BadRecords(f"{path}: labels are {labels.dtype} of shape {labels.shape}: expected one for each picture")
     if labels.dtype.kind == "U":
@@ -96,6 +96,6 @@ def _labels(labels: np.ndarray | None, n: int, form: PictureForm, path: Path) ->
         label = shown(labels[unknown[0]].item())
         raise BadRecords(
             f"{path}: the label {label} of picture {unknown[0] + 1} is not among the {len(classes)} classes: expected "
-            f"one of {shown(list(classes))}, or 0 to {len(classes) - 1} (data.classes)"
+            f"one of {shown(list(classes))}, or 0 to {len(classes) - 1}"
         )
     return at

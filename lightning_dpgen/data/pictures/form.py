@@ -45,22 +45,22 @@ class PictureForm:
         for name in ("height", "width"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 4096:
-                raise ValueError(f"{name}={shown(value)}: expected a whole number from 1 to 4096 (data.{name})")
+                raise ValueError(f"{name}={shown(value)}: expected a whole number from 1 to 4096")
         if self.channels not in (1, 3):
-            raise ValueError(f"channels={shown(self.channels)}: expected 1 (grey) or 3 (colour) (data.channels)")
+            raise ValueError(f"channels={shown(self.channels)}: expected 1 (grey) or 3 (colour)")
         if self.fit not in FITS:
-            raise ValueError(f"fit={shown(self.fit)}: expected one of {', '.join(FITS)} (data.fit)")
+            raise ValueError(f"fit={shown(self.fit)}: expected one of {', '.join(FITS)}")
         classes = self.classes
         if type(classes) is int:
             if not 0 <= classes <= MOST_CLASSES:
-                raise ValueError(f"classes={shown(classes)}: expected 0 to {MOST_CLASSES:,} (data.classes)")
+                raise ValueError(f"classes={shown(classes)}: expected 0 to {MOST_CLASSES:,}")
             classes = [str(i) for i in range(classes)]
         classes = public_names("classes", classes, 0, MOST_CLASSES)
         if len(classes) == 1 or (classes and type(classes[0]) is not str):
             raise ValueError(f"classes={shown(list(classes))}: expected none (no labels), or the names of two and more")
         object.__setattr__(self, "classes", classes)
         if not isinstance(self.high, int | float | None) or (self.high is not None and not 0.0 < self.high < float("inf")):
-            raise ValueError(f"high={shown(self.high)}: expected a positive number (data.high)")
+            raise ValueError(f"high={shown(self.high)}: expected a positive number")
 
     @property
     def shape(self) -> tuple[int, ...]:

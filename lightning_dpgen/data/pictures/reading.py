@@ -53,7 +53,7 @@ def read_pictures(
     form = PictureForm(height, width, channels, classes, fit, high)
     path = Path(source)
     if not path.exists():
-        raise MissingData(f"no folder or file {path} (data.path)")
+        raise MissingData(f"no folder or file {path}")
     if not path.is_dir():
         return read_arrays(path, form)
     files, labels = _listed(path, form.classes)
@@ -75,7 +75,7 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
         )
     if folders and not classes:
         found = shown(folders[0].name)
-        raise BadRecords(f"{folder} has sub-folders ({found}): declare the classes that they are (data.classes)")
+        raise BadRecords(f"{folder} has sub-folders ({found}): declare the classes that they are, as in classes=[{found}]")
     if files and classes:
         expected = shown(list(classes))
         raise BadRecords(f"{folder} has no sub-folders: expected one for each of the classes {expected}")
@@ -83,8 +83,7 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
     for entry in folders:
         if entry.name not in classes:
             raise BadRecords(
-                f"{folder} has a sub-folder {shown(entry.name)}: expected only the declared classes {shown(list(classes))} "
-                "(data.classes)"
+                f"{folder} has a sub-folder {shown(entry.name)}: expected only the declared classes {shown(list(classes))}"
             )
         held = _visible(entry)
         files += held
@@ -95,7 +94,7 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
         if file.suffix.lower() not in ENDINGS:
             raise BadRecords(f"{file}: expected a name that ends in {', '.join(ENDINGS)}; convert it, or move it away")
     if not files:
-        raise BadRecords(f"{folder} holds no pictures: expected files that end in {', '.join(ENDINGS)} (data.path)")
+        raise BadRecords(f"{folder} holds no pictures: expected files that end in {', '.join(ENDINGS)}")
     return files, labels
 
 

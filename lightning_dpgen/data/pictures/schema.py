@@ -109,7 +109,7 @@ class ImageSchema:
         if images.dtype.kind == "f" and not np.isfinite(images).all():
             raise BadRecords("images hold NaN or infinite values: replace or drop those records first")
         if images.size and (images.min() < 0 or images.max() > self.levels):
-            raise BadRecords(f"images hold values outside the declared range 0 to {self.levels} (data.levels)")
+            raise BadRecords(f"images hold values outside the declared range 0 to {self.levels}")
         flat = images.reshape(len(images), units)
         if self.threshold is not None:
             flat = flat > self.threshold
@@ -124,7 +124,7 @@ class ImageSchema:
         if labels.shape != (len(images),):
             raise BadRecords(f"labels have shape {labels.shape}: expected ({len(images)},), one a picture")
         if labels.dtype.kind not in "ui" or (labels.size and (labels.min() < 0 or labels.max() >= self.classes)):
-            raise BadRecords(f"labels must be whole numbers from 0 to {self.classes - 1} (data.classes)")
+            raise BadRecords(f"labels must be whole numbers from 0 to {self.classes - 1}")
         return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:

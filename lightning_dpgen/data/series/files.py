@@ -71,16 +71,16 @@ class SeriesForm:
 
     def __post_init__(self) -> None:
         if self.form not in ("wide", "long"):
-            raise ValueError(f"form={shown(self.form)}: expected wide or long (data.form)")
+            raise ValueError(f"form={shown(self.form)}: expected wide or long")
         columns = () if self.columns is None else self.columns
         if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
-            raise ValueError(f"columns={shown(self.columns)}: expected a list of names (data.columns)")
+            raise ValueError(f"columns={shown(self.columns)}: expected a list of names")
         if self.form == "wide" and (self.by is not None or self.day is not None):
-            raise ValueError("by and day are of long files: expected form=long, or neither (data.form)")
+            raise ValueError("by and day are of long files: expected form=long, or neither")
         if self.form == "long" and self.person is not None and self.by is None and self.day is None:
             raise ValueError(
                 f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
-                "with each row of another person; name the column that tells series apart (data.by), or of times (data.day)"
+                "with each row of another person; name the column that tells series apart (by), or of times (day)"
             )
         for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):
@@ -212,7 +212,7 @@ def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besid
     if isinstance(file, DelimitedText) and not said and first_misfit(pa.array(columns), pa.float64()) is None:
         raise BadRecords(
             f"{file.where}, line 1: found numbers, expected names of columns: give header=False if they are a series, "
-            "header=True if they are names (data.header)"
+            "header=True if they are names"
         )
     return columns
 
@@ -229,7 +229,7 @@ def _columns(file: RowSource, own: list[str], given: Sequence[str] | None, besid
     if len(columns) != len(own):
         raise BadRecords(
             f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
-            f"{shown(', '.join(columns))}; name them, or correct the length (data.columns, data.length)"
+            f"{shown(', '.join(columns))}; name the columns of readings, or correct the length"
         )
     return columns
 

@@ -105,8 +105,8 @@ def read_series(
     block, others, first = long_series(file, schema, shape)
     if others and outside == "refuse":
         raise BadRecords(
-            f"{first} has another length, or a time twice: expected {schema.length} readings in each channel "
-            "(data.length); complete it, or leave such series out by outside=clamp (data.outside)"
+            f"{first} has another length, or a time twice: expected {schema.length} readings in each channel; "
+            "complete it, or leave such series out by outside=clamp"
         )
     kept.counted[OTHER_LENGTH] += others
     kept.put(block)
@@ -130,7 +130,7 @@ class _Kept:
             series, unit = np.argwhere(missing)[0]
             raise BadRecords(
                 f"{block.place(series)}: the reading {self.schema.columns[unit]} is missing: fill it in, or leave such "
-                "series out by outside=clamp (data.outside)"
+                "series out by outside=clamp"
             )
         whole = ~missing.any(axis=1)
         self.counted[INCOMPLETE] += int((~whole).sum())
@@ -142,8 +142,8 @@ class _Kept:
             low, high = low_high[0][unit], low_high[1][unit]
             raise BadRecords(
                 f"{block.place(series)}: the reading {self.schema.columns[unit]} is {readings[series, unit]:g}: expected "
-                f"{low:g} to {high:g} (data.low, data.high); widen the bounds if others are publicly known, or use "
-                "outside=clamp (data.outside)"
+                f"{low:g} to {high:g}; widen the bounds if others are publicly known, or use "
+                "outside=clamp"
             )
         self.counted[CLAMPED] += int(beyond.sum())
         self.units.append(self.schema.scaled(readings))
@@ -175,7 +175,7 @@ def _array_blocks(array: np.ndarray, labels: Any, person: Any, schema: SeriesSch
     shapes = [(length, channels)] + [(length,)] * (channels == 1)
     if array.shape[1:] not in shapes or array.ndim < 2:
         wanted = " or ".join(f"(N, {', '.join(map(str, shape))})" for shape in reversed(shapes))
-        raise BadRecords(f"series have shape {array.shape}: expected {wanted} (data.length), channels last")
+        raise BadRecords(f"series have shape {array.shape}: expected {wanted}, channels last")
     if array.dtype.kind not in "fiub":
         raise BadRecords(f"series have dtype {array.dtype}: expected numbers")
     place = lambda i: f"series {i + 1}"  # noqa: E731

@@ -103,11 +103,11 @@ class Category(Modelled):
         if not clamp or (self.other is None and not self.missing):
             if self.other is not None or self.missing:
                 to = f"{self.other!r}" if self.other is not None else "missing"
-                advice = f"list it, or let outside=clamp turn it to {to} (data.outside)"
+                advice = f"list it, or let outside=clamp turn it to {to}"
             elif self.kind is bool:
                 advice = "correct it"
             else:
-                advice = "list it, or declare other: one of the values, and use outside=clamp (data.outside)"
+                advice = "list it, or declare other: one of the values, and use outside=clamp"
             row = first(unlisted)
             expected = "true or false" if self.kind is bool else one_of(self.values)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)

@@ -208,7 +208,7 @@ class Numeric(Modelled):
                 bound = f"low, {self.low}" if below[row] else f"high, {self.high}"
                 raise Misfit(
                     row, f"{shown(values, row)} is {'below' if below[row] else 'above'} {bound}",
-                    "correct it, change the bound in the schema, or let outside=clamp move it there (data.outside)",
+                    "correct it, change the bound in the schema, or let outside=clamp move it there",
                 )  # fmt: skip
             for what, where, bound in (("below low", below, self._low), ("above high", above, self._high)):
                 if where.any():

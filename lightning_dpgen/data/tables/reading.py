@@ -144,9 +144,7 @@ def _check_columns(rows: RowSource, schema: TableSchema, person: str | None) -> 
         advice = "declare them in the schema, with type: drop those to leave out"
         raise BadRecords(f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{single}")
     if person is not None and person not in rows.columns:
-        raise BadRecords(
-            f"{rows.where} has no column {shortened(person)} (data.person): expected one of {listed(rows.columns)}"
-        )
+        raise BadRecords(f"{rows.where} has no column person={shortened(person)}: expected one of {listed(rows.columns)}")
 
 
 def _persons(values: pa.Array, name: str, numbers: Numbering) -> np.ndarray:
@@ -160,5 +158,5 @@ def _persons(values: pa.Array, name: str, numbers: Numbering) -> np.ndarray:
         absent = pc.or_(absent, pc.equal(values.fill_null(""), ""))
     absent = absent.to_numpy(zero_copy_only=False)
     if absent.any():
-        raise BadValue(name, int(absent.argmax()), "a value is missing: expected the person of each record (data.person)")
+        raise BadValue(name, int(absent.argmax()), "a value is missing: expected the person of each record")
     return numbers.of(values)

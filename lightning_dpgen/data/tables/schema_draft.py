@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,22 +76,23 @@ class ColumnDraft:
         return cls(name, fields, why)
 
 
-def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None) -> str:
+def draft_text(
+    columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None, notes: Sequence[str] = ()
+) -> str:
     """Return the text of a schema file of drafts of columns.
 
     Args:
         columns: in their order.
         origin: what they were made from, for the first line.
         about: what is known of the whole table, by key.
+        notes: further lines of comment.
 
     Example:
         >>> print(draft_text([ColumnDraft.of_type("a", "boolean")], "t.csv"), end="")
         # Drafted from t.csv. All of it is public: fill in every ??? from public knowledge, not from the records.
         # Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).
-        # private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.
+        # private  instead has it found from a share of the budget (discovery_share): low and high, or values.
         # Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.
-        # For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp
-        # moves what is not listed, or beyond the bounds, which is refused otherwise.
         # label: ???   # the column that says of which class a record is, if there is one
         columns:
           a:
@@ -99,10 +101,9 @@ def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | 
     lines = [
         f"# Drafted from {origin}. All of it is public: fill in every {OPEN} from public knowledge, not from the records.",
         '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
-        "# private  instead has it found from a share of the budget (data.discovery_share): low and high, or values.",
+        "# private  instead has it found from a share of the budget (discovery_share): low and high, or values.",
         "# Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.",
-        "# For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
-        "# moves what is not listed, or beyond the bounds, which is refused otherwise.",
+        *(f"# {note}" for note in notes),
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
     lines += [f"{key}: {_text(value)}" for key, value in (about or {}).items()]

@@ -102,7 +102,7 @@ def read_schema(path: str | Path) -> TableSchema:
         MissingData: if there is no such file.
         OSError: if it cannot be read.
     """
-    check_there(Path(path), "data.schema")
+    check_there(Path(path), "schema")
     return parse_schema(_text(Path(path)), str(path))
 
 

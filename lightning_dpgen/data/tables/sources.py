@@ -68,7 +68,7 @@ class Unescaped(RowSource):
             raise BadRecords(
                 f"{self.where}: column {shortened(name)} holds text that begins with a sign of formulas as it stands, and "
                 f"{shortened(both[0].as_py())} or the like, which the schema also has without its apostrophe: expected all "
-                "of it escaped, as dpgen sample writes it, or none; a Parquet file leaves no doubt"
+                "of it escaped, as a synthetic table is written, or none; a Parquet file leaves no doubt"
             )
         return plain, either
 
