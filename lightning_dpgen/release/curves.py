@@ -23,10 +23,7 @@ _WARNING = "#b00020"
 def write_curves(path: Path, release: Release, seed: int = 0) -> None:
     """Write a few series of each component as a PNG, on the declared scale of their channel; marked if not private.
 
-    Args:
-        path: path of the picture.
-        release: a release of series.
-        seed: seed that repeats the picture; each component's number is added to it.
+    The same seed repeats the picture; each component's number is added to it.
     """
     schema = release.schema
     channels = min(CHANNELS, len(schema.channels))

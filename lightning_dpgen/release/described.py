@@ -21,15 +21,7 @@ MOST = 60
 
 @dataclass(frozen=True)
 class Described:
-    """One column, or another part of a record.
-
-    Args:
-        name: its name.
-        type: the kind of values that it holds.
-        values: the possible values.
-        written: the form in which the model sees it.
-        note: the curator's note on it.
-    """
+    """One column, or another part of a record, with the form in which the model sees it, and the curator's note."""
 
     name: str
     type: str

@@ -23,12 +23,7 @@ _LETTERS = 60
 
 @dataclass(frozen=True)
 class Condition:
-    """An example of a condition: the label has a value.
-
-    Args:
-        argument: for a shell, quoted if needed.
-        python: the same as a dictionary.
-    """
+    """An example of a condition on the label: an argument for a shell, quoted if needed, and the same as a dictionary."""
 
     argument: str
     python: str

@@ -13,7 +13,7 @@ from lightning_dpgen.metrics import evaluation as parts
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
-from lightning_dpgen.release.pages import environment
+from lightning_dpgen.release.report import environment
 
 # The most columns that are drawn; of more, those that differ most.
 COLUMNS, PAIRED_COLUMNS = 24, 30

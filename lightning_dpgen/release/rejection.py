@@ -42,8 +42,5 @@ def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None
     rate = f", about 1 in {drawn / found:,.0f}" if found else ""
     enough = found * MOST_DRAWN // drawn
     advice = f"ask for {enough:,} at most, or set fewer conditions" if enough else "set fewer conditions"
-    raise TooRare(f"{_said(where)}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")
-
-
-def _said(where: Mapping[str, Any]) -> str:
-    return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+    said = ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+    raise TooRare(f"where {said}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")

@@ -33,8 +33,7 @@ class SyntheticContent:
 
     Args:
         mixture: the trained mixture.
-        rows: number of synthetic records, public.
-        seed: seed of the synthetic records; public.
+        rows, seed: number and seed of the synthetic records; public.
         figure: their closeness to the real ones, if it was bought with a share of the budget (`measure_fidelity`).
     """
 
@@ -110,12 +109,12 @@ def release_mixture(
         account: the account that has paid for it; nothing else that saw the records may have touched the mixture.
         folder: a folder that does not exist; it appears complete, or not at all.
         data: the records, in words.
-        n: their declared number.
-        rows: number of synthetic records; None for n.
-        seed: seed of the synthetic records; public.
+        n: their declared number; None where the plan knows it.
         unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
             else one record.
         declared: everything else that the certificate assumes to be public.
+        rows: number of synthetic records; None for n.
+        seed: seed of the synthetic records; public.
 
     Returns:
         The certificate.
