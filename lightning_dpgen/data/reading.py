@@ -73,11 +73,7 @@ class RecordValues:
         self._values = np.empty(0, np.int64)
 
     def put(self, records: np.ndarray, values: np.ndarray, place: Callable[[int], str]) -> None:
-        """Take values (n,) from 0 of rows of these records (n,); `place` says where the i-th row is.
-
-        Raises:
-            BadRecords: if a record has two different ones.
-        """
+        """Take values (n,) from 0 of rows of these records (n,); raise BadRecords, saying the place, if one has two."""
         if not len(records):
             return
         missing = max(0, int(records.max()) + 1 - len(self._values))
@@ -113,11 +109,8 @@ def check_outside(outside: str) -> None:
 def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: Callable[[int], str]) -> np.ndarray:
     """Return the place of each of (n,) labels among the declared classes: (n,) int64.
 
-    Args:
-        place: where the i-th of them stands.
-
     Raises:
-        BadRecords: for one that was not declared, or missing labels.
+        BadRecords: for one that was not declared, at its `place`, or missing labels.
     """
     if labels is None:
         raise BadRecords(f"the schema declares {len(classes)} classes (data.classes), but there are no labels")

@@ -59,7 +59,7 @@ def write_private_report(
     """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
     Args:
-        path: path of the page, in a folder that is not published.
+        path: a place in a folder that is not published.
         evaluation: the results; its figures are computed from real records.
         title: the records, in words.
         choices: for each group of the layout, the names of its choices; None for numbers.

@@ -97,14 +97,7 @@ class Release:
         return self._mixture.network.k
 
     def component(self, number: int) -> Release:
-        """Return one component of the mixture alone, such as the model of one cluster.
-
-        Args:
-            number: whole number from 0 to ``components - 1``.
-
-        Raises:
-            ValueError: for another number.
-        """
+        """Return one component of the mixture alone, such as the model of one cluster, by its number from 0."""
         if type(number) is not int or not 0 <= number < self.components:
             raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
         weights = torch.zeros(self.components)
@@ -146,11 +139,7 @@ class Release:
         return Encoded.joined(list(self._drawn(n, seed, where)))
 
     def check_conditions(self, where: Mapping[str, Any]) -> None:
-        """Refuse impossible conditions, before a record is drawn.
-
-        Raises:
-            ValueError: naming the column.
-        """
+        """Raise ValueError, naming the column, for impossible conditions, before a record is drawn."""
         for column, value in where.items():
             self.schema.where(column, value)
 

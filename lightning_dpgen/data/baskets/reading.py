@@ -23,7 +23,7 @@ from lightning_dpgen.data.baskets.files import (
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
-from lightning_dpgen.data.files.csr import load_csr
+from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.reading import Numbering, Reading, RecordValues, check_outside, class_positions, only_counted
 from lightning_dpgen.sampling.csr import check_csr

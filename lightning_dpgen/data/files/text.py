@@ -23,14 +23,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def decoded(line: bytes, place: str) -> str:
-    """Return the bytes of a line as text.
-
-    Args:
-        line: the bytes.
-        place: the file and the line, for an error.
-
-    Raises:
-        BadRecords: if they are not UTF-8.
+    """Return the bytes of a line as text; raise BadRecords, naming its `place`, if they are not UTF-8.
 
     Example:
         >>> decoded(b"caf\\xe9", "a.txt")  # doctest: +ELLIPSIS
@@ -49,14 +42,7 @@ def decoded(line: bytes, place: str) -> str:
 
 
 def check_there(path: Path, setting: str = "data.path") -> None:
-    """Check that there is such a file.
-
-    Args:
-        path: of the file.
-        setting: that has named it.
-
-    Raises:
-        MissingData: if there is none, or it is a folder.
+    """Raise MissingData if there is no such file, or it is a folder; name the setting that has named it.
 
     Example:
         >>> check_there(Path("no_such.csv"))

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.names import label_choices, label_is
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -28,8 +28,7 @@ class ImageSchema:
     label as one-hot.
 
     Args:
-        height: rows of a picture.
-        width: columns of a picture.
+        height, width: rows and columns of a picture.
         levels: the largest pixel value; pixels are whole numbers from 0 to this.
         classes: number of labels 0, 1, ...; 0 for pictures without a label.
         threshold: if set, a pixel above this value is 1 and any other 0 (the pictures become binary).
@@ -141,7 +140,7 @@ class ImageSchema:
         return encoded.units.reshape(-1, *self.shape)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the choices that say that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `label_is`."""
         return label_is(self._classes, column, value)
 
     @property
@@ -158,11 +157,7 @@ class ImageSchema:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ImageSchema:
-        """Return the schema that `as_json` described.
-
-        Raises:
-            ValueError: for foreign or missing fields.
-        """
+        """Return the schema that `as_json` described; raise ValueError for foreign or missing fields."""
         try:
             return cls(**{name: value for name, value in fields.items() if name != "kind"})
         except TypeError as error:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data import names
-from lightning_dpgen.data.casts import first_misfit
+from lightning_dpgen.data.files.blocks import first_misfit
 
 
 class Misfit(Exception):

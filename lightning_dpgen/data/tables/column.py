@@ -36,15 +36,7 @@ class BadSchema(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
-    """A column, and all that may be declared of any.
-
-    Args:
-        name: of the column.
-        description: for people.
-
-    Raises:
-        BadSchema: if what is declared makes no sense.
-    """
+    """A column, and all that may be declared of any; BadSchema is raised if that makes no sense."""
 
     name: str
     description: str = ""
@@ -65,11 +57,7 @@ class Column(ABC):
         """Return all that is declared beside the name, as JSON and YAML hold it."""
 
     def refuse(self, key: str, value: Any, expected: str) -> None:
-        """Refuse what is declared under a key.
-
-        Raises:
-            BadSchema: always.
-        """
+        """Raise BadSchema for what is declared under a key."""
         raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
 
 

@@ -33,11 +33,7 @@ class Scale(ABC):
 
     @abstractmethod
     def tick(self, declared: Any) -> int | float:
-        """Return the tick of a value of a schema.
-
-        Raises:
-            ValueError: if it is none, saying what is expected.
-        """
+        """Return the tick of a value of a schema; raise ValueError, saying what is expected, if it is none."""
 
     @abstractmethod
     def declared(self, tick: int | float) -> int | float | str:

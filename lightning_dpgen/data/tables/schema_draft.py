@@ -43,13 +43,7 @@ _TESTS: dict[str, Scale] = {
 
 @dataclass(frozen=True)
 class ColumnDraft:
-    """A column of which not all is decided.
-
-    Args:
-        name: of the column.
-        fields: by key; `OPEN` where a person has to decide.
-        why: comments, by key.
-    """
+    """A column of which not all is decided: fields by key, `OPEN` where a person has to decide, and comments by key."""
 
     name: str
     fields: dict[str, Any]
@@ -79,8 +73,7 @@ def draft_text(columns: list[ColumnDraft], origin: str, about: dict[str, Any] | 
     """Return the text of a schema file of drafts of columns.
 
     Args:
-        columns: in their order.
-        origin: what they were made from, for the first line.
+        origin: the file that they were made from, for the first line.
         about: what is known of the whole table, by key.
 
     Example:

@@ -171,11 +171,7 @@ def value_text(value: Any) -> str:
 
 
 def write_schema(path: str | Path, schema: TableSchema) -> None:
-    """Write `schema_text` to a new file.
-
-    Raises:
-        OSError: if it cannot be written, or exists.
-    """
+    """Write `schema_text` to a new file; raise OSError if it exists."""
     with open(path, "x", encoding="utf-8") as file:
         file.write(schema_text(schema))
 
