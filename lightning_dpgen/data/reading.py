@@ -60,41 +60,6 @@ class Numbering:
         return np.array(numbers, np.int64)[values.indices.to_numpy()]
 
 
-class RecordValues:
-    """One value for each of the records that rows make up, whatever row it stands in: a label, a person.
-
-    Args:
-        what: its name in an error.
-        record: the name of a record in an error.
-    """
-
-    def __init__(self, what: str, record: str) -> None:
-        self.what, self.record = what, record
-        self._values = np.empty(0, np.int64)
-
-    def put(self, records: np.ndarray, values: np.ndarray, place: Callable[[int], str]) -> None:
-        """Take values (n,) from 0 of rows of these records (n,); raise BadRecords, saying the place, if one has two."""
-        if not len(records):
-            return
-        missing = max(0, int(records.max()) + 1 - len(self._values))
-        # It doubles each time, so that many blocks cost no more than one.
-        if missing:
-            missing = max(missing, len(self._values))
-            self._values = np.concatenate([self._values, np.full(missing, -1)])
-        fresh = np.flatnonzero(self._values[records] < 0)
-        self._values[records[fresh[::-1]]] = values[fresh[::-1]]
-        other = np.flatnonzero(self._values[records] != values)
-        if len(other):
-            raise BadRecords(
-                f"{place(int(other[0]))}: {self.what} differs from that of an earlier row of the same {self.record}: "
-                f"expected one for all rows of a {self.record}"
-            )
-
-    def values(self, n: int) -> np.ndarray:
-        """Return the values (n,) int64 of the first n records."""
-        return self._values[:n]
-
-
 def one_each(values: object, n: int) -> bool:
     """Tell whether these may be one value for each of n records in memory; None stands for no values."""
     return values is None or (not isinstance(values, str) and hasattr(values, "__len__") and len(values) == n)

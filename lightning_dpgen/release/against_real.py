@@ -137,7 +137,6 @@ def _encoded(records: Real, schema: Schema, *, person: str | None, max_rows: int
             raise BadRecords("the records are of another schema than the release: encode them by release.schema")
         return records.encoded
     if isinstance(records, Encoded):
-        # Checked against the layout.
         return Records(schema, records).encoded
     if not isinstance(schema, TableSchema):
         raise BadRecords(

@@ -97,16 +97,10 @@ def write_release(
     staging.mkdir(mode=FOLDER)
     content.write(staging, private=account.private)
     check_written(staging)
-
-    def certificate() -> dict[str, Any]:
-        released = list(content.released)
-        return make_certificate(
-            account, unit=unit, declared=declared, released=released, folder=staging, selection=selection
-        )
-
+    about = {"unit": unit, "declared": declared, "released": list(content.released), "selection": selection}
     # Report and card show the certificate's fields but not its hashes, so they come before the hashes are taken.
-    content.present(staging, certificate())
-    final = certificate()
+    content.present(staging, make_certificate(account, folder=staging, **about))
+    final = make_certificate(account, folder=staging, **about)
     (staging / CERTIFICATE).write_text(json.dumps(final, indent=2) + "\n", encoding="utf-8")
     sync_files(staging)
     publish(staging, folder)

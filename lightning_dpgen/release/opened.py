@@ -39,9 +39,9 @@ def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: boo
     return file
 
 
-def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> None:
-    """Raise ValueError for any file that `open_ordinary` refuses, before a library opens it by its name."""
-    open_ordinary(path, most_bytes, links=links).close()
+def check_ordinary(path: Path) -> None:
+    """Raise ValueError for any file or link that `open_ordinary` refuses, before a library opens it by its name."""
+    open_ordinary(path, links=True).close()
 
 
 def read_json_file(path: Path, *, links: bool = False) -> dict[str, Any]:

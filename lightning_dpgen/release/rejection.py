@@ -17,15 +17,10 @@ class TooRare(ValueError):
 
 
 def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None:
-    """Give up a draw that has come to its end, or that hardly ever would come to a good one.
-
-    Args:
-        where: the conditions.
-        n: number of records that were asked for.
-        found, drawn: how many have fit so far, and how many were drawn.
+    """Give up a draw of n records that has come to its end, or that hardly ever would come to a good one.
 
     Raises:
-        TooRare: naming the rate.
+        TooRare: naming the rate: of those `drawn` so far, `found` fit the conditions.
 
     Example:
         >>> check_rate({"sex": "F"}, n=5_000, found=3_000, drawn=2_000_000)

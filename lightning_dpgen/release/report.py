@@ -48,8 +48,12 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
         page: kind of release: ``synthetic``, ``projected`` or ``weights``.
         shown: other values that the pages show.
     """
+    mechanisms = [
+        {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
+        for s in certificate["stages"]
+    ]
     known = {
-        "mechanisms": _mechanisms(certificate),
+        "mechanisms": mechanisms,
         "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
@@ -143,10 +147,3 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind
-
-
-def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
-        for s in certificate["stages"]
-    ]

@@ -42,7 +42,6 @@ _NETWORKS = {
     network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians, StackedProducts)
 }
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
-# Larger sizes are refused.
 _LARGEST = 2**24
 
 
@@ -240,7 +239,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         if not os.path.lexists(folder / name):
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
-        check_ordinary(folder / WEIGHTS, links=True)
+        check_ordinary(folder / WEIGHTS)
         description = read_json_file(folder / MODEL, links=True)
         if description["model"] == KIND:
             return load_projected(folder)

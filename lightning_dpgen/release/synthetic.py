@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
-from lightning_dpgen.release.pictures import embedded, write_sheet
+from lightning_dpgen.release.pictures import write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
 from lightning_dpgen.release.tables import write_table
@@ -79,7 +80,7 @@ class SyntheticContent:
             left_out=left_out,
             rows=self.rows,
             components=self.mixture.network.k,
-            picture=embedded(folder / SHEET) if self._draw is not None else None,
+            picture=base64.b64encode((folder / SHEET).read_bytes()).decode() if self._draw is not None else None,
             shown=shown(folder / SYNTHETIC, schema),
             where=example_condition(schema),
             size=size_category(self.rows),

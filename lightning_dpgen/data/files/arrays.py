@@ -17,16 +17,6 @@ ENDINGS = (".npy", ".npz")
 _PARTS = ("format", "shape", "indptr", "indices", "data")
 
 
-def mapped(path: Path) -> np.ndarray:
-    """Map the one array of a .npy file, which stays on disk; the name of the file may end in anything.
-
-    Raises:
-        ValueError, OSError, EOFError: for a file that is no such file, or damaged, or of pickled objects.
-    """
-    # np.load would open an archive, and return something else than an array.
-    return np.lib.format.open_memmap(path, mode="r")
-
-
 def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Load the arrays of a file that have one of these names. Nothing is unpickled.
 
@@ -42,7 +32,8 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
             # numpy warns of headers that Python 2 has written.
             warnings.simplefilter("ignore")
             if path.suffix == ".npy":
-                return {names[0]: mapped(path)}
+                # np.load would open an archive, and return something else than an array.
+                return {names[0]: np.lib.format.open_memmap(path, mode="r")}
             with zipfile.ZipFile(path):
                 pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
             with np.load(path, allow_pickle=False) as arrays:

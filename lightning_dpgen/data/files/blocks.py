@@ -99,7 +99,6 @@ def first_misfit(values: pa.Array, kind: pa.DataType) -> int | None:
     # The first `good` can be cast, the first `bad` cannot.
     good, bad = 0, len(values) + 1
     while bad - good > 1:
-        # All of them first.
         middle = len(values) if bad > len(values) else (good + bad) // 2
         try:
             values.slice(good, middle - good).cast(kind)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.tables.arrays import Misfit, first, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, shown, wrong_type
 from lightning_dpgen.data.tables.column import Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 
@@ -108,7 +108,7 @@ class Category(Modelled):
                 advice = "correct it"
             else:
                 advice = "list it, or declare other: one of the values, and use outside=clamp (data.outside)"
-            row = first(unlisted)
+            row = int(unlisted.argmax())
             expected = "true or false" if self.kind is bool else one_of(self.values)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())

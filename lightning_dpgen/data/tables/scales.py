@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, first, parsed, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
@@ -87,7 +87,7 @@ class Integers(Scale):
         found = _floats(values, self.expected)
         broken = found != np.rint(found)
         if broken.any():
-            row = first(broken)
+            row = int(broken.argmax())
             raise Misfit(row, f"{shown(texts, row)}: expected {self.expected}")
         return found
 
@@ -136,7 +136,7 @@ class Decimals(Scale):
         found = _floats(values, self.expected)
         broken = np.isnan(found)
         if broken.any():
-            row = first(broken)
+            row = int(broken.argmax())
             problem = f"{shown(texts, row)}: expected {self.expected}"
             raise Misfit(row, problem, "correct it, or list it under missing_values")
         with np.errstate(over="ignore"):

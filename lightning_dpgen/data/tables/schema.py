@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
@@ -30,13 +31,7 @@ _DEFAULTS = {"description": "", "label": None, "header": True, "strip": True, "s
 
 
 class BadValue(BadRecords):
-    """A value of a table that its schema does not allow, or a column of another type.
-
-    Args:
-        column: its name.
-        row: the position in what was read; None if it is the type of the column.
-        problem: the value, what was expected, and what to do.
-    """
+    """A value in a row of what was read that the schema does not allow, or (row None) a column of another type."""
 
     def __init__(self, column: str, row: int | None, problem: str) -> None:
         self.column, self.row, self.problem = column, row, problem
@@ -170,8 +165,7 @@ class TableSchema:
             BadValue: naming the column, and the row of the first value that does not fit.
             ValueError: for another `outside`.
         """
-        if outside not in ("refuse", "clamp"):
-            raise ValueError(f"outside={outside!r}: expected refuse or clamp")
+        check_outside(outside)
         layout, counted = self.layout, Counter() if counted is None else counted
         codes = np.zeros((batch.num_rows, len(layout.groups)), smallest_integer(max(layout.groups, default=1) - 1))
         units = np.zeros((batch.num_rows, layout.units), np.float32)

@@ -157,11 +157,8 @@ def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
     if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
         return ColumnDraft.of_type(name, "boolean")
     for kind, scale in _TESTS.items():
-        try:
-            scale.ticks(values)
-        except Misfit:
-            continue
-        return ColumnDraft.of_type(name, kind)
+        if _reads(scale, values):
+            return ColumnDraft.of_type(name, kind)
     return ColumnDraft.of_type(name, "category")
 
 
@@ -193,7 +190,7 @@ def _refuse_many(names: list[str], path: Path) -> None:
 def _refuse_record(names: list[str], path: Path) -> None:
     """Refuse a record in place of the header, whose values would stand in the draft."""
     for name in names:
-        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, name)]
+        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, pa.array([name]))]
         if not name or looks:
             what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}" if looks else "an empty field"
             raise BadRecords(
@@ -201,9 +198,9 @@ def _refuse_record(names: list[str], path: Path) -> None:
             )
 
 
-def _reads(scale: Scale, text: str) -> bool:
+def _reads(scale: Scale, texts: pa.Array) -> bool:
     try:
-        scale.ticks(pa.array([text]))
+        scale.ticks(texts)
     except Misfit:
         return False
     return True
