@@ -1,4 +1,4 @@
-"""What may be read: schema, records, sources, Poisson lots."""
+"""Schemas, records and their sources: what may be read."""
 
 from typing import TYPE_CHECKING
 

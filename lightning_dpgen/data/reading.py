@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.layout import Encoded, smallest_integer
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import Name, plain, positions, shown
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -41,9 +40,6 @@ class Numbering:
 
     def __init__(self) -> None:
         self.known: dict[object, int] = {}
-
-    def __len__(self) -> int:
-        return len(self.known)
 
     def of(self, values: pa.Array) -> np.ndarray:
         """Return numbers (n,) int64; values that were met before keep theirs. None may be missing.
@@ -89,14 +85,3 @@ def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: C
             "it is public (data.classes), or correct it"
         )
     return at
-
-
-def label_codes(positions: np.ndarray, classes: tuple[Name, ...]) -> np.ndarray:
-    """Return places of labels (N,) among the classes as the codes of a layout: (N, 1), or (N, 0) without classes."""
-    codes = positions[:, None] if classes else np.zeros((len(positions), 0))
-    return codes.astype(smallest_integer(max(0, len(classes) - 1)))
-
-
-def only_counted(counted: Counter[str]) -> dict[str, int]:
-    """Return the counts without those of what never happened."""
-    return {what: int(times) for what, times in counted.items() if times}

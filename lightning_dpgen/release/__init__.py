@@ -1,4 +1,4 @@
-"""What may leave: the bundle, its certificate, verification, sampling, the report."""
+"""The bundle, its certificate, verification, sampling and the report: what may leave."""
 
 from typing import TYPE_CHECKING
 

@@ -184,7 +184,8 @@ def statement(certificate: dict[str, Any]) -> str:
         )
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
-    factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {_factor(epsilon)})"
+    about = "a number too large to mean protection" if epsilon > 20 else f"{round_up(2.718281828459045**epsilon, 3):g}"
+    factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {about})"
     if delta:
         factor += f", except for a part of probability at most {delta:g}"
     if certificate["relation"] == REPLACE_ONE:
@@ -319,9 +320,3 @@ def _randomness(certificate: dict[str, Any]) -> str:
         "Noise comes from a cipher (on a GPU, from torch's generator) and is computed in floating point. The generator "
         "that samples records is statistically sound but not cryptographic."
     )
-
-
-def _factor(epsilon: float) -> str:
-    if epsilon > 20:
-        return "a number too large to mean protection"
-    return f"{round_up(2.718281828459045**epsilon, 3):g}"

@@ -48,7 +48,7 @@ def _images(schema: ImageSchema) -> tuple[str, list[Described]]:
     channels = f"{schema.channels} channels" if schema.channels > 1 else ""
     values = f"whole numbers 0 to {schema.layout.levels}"
     pixels = Described("pixels", f"{size}, {colour}", values, joined([channels, threshold]))
-    return f"{colour} pictures of {size} pixels", [pixels, *_label(schema.names or tuple(range(schema.classes)))]
+    return f"{colour} pictures of {size} pixels", [pixels, *_label(schema.class_names)]
 
 
 def _baskets(schema: BasketSchema) -> tuple[str, list[Described]]:

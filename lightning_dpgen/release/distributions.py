@@ -65,7 +65,7 @@ def shown(path: Path, schema: Schema) -> Shown:
     # Pictures and curves are shown as pictures.
     labels = ["label"] if "label" in schema.arrow.names else []
     table = _read(path, labels, schema.arrow)
-    names = getattr(schema, "classes", ()) if not isinstance(schema, ImageSchema) else schema.names or range(schema.classes)
+    names = schema.class_names if isinstance(schema, ImageSchema) else schema.classes
     return Shown(table.num_rows, [_labels(table, list(names))] if labels and table.num_rows else [], [], [])
 
 

@@ -25,7 +25,7 @@ from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
 from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.names import positions, shown
-from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions, only_counted
+from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions
 from lightning_dpgen.sampling.csr import check_csr
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -200,7 +200,7 @@ class _Found:
         units.has_canonical_format = True
         labels = self.labels.values(self.n) if self.schema.classes else None
         persons = self.persons.values(self.n) if self.has_persons else None
-        return Reading(self.schema.encode(units, labels), persons, only_counted(self.counted))
+        return Reading(self.schema.encode(units, labels), persons, dict(+self.counted))
 
 
 def _blanks_in_names(schema: BasketSchema) -> bool:

@@ -141,15 +141,16 @@ class ImageSchema:
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
         """Return the choices that say that the label has a value; see `label_is`."""
-        return label_is(self._classes, column, value)
+        return label_is(self.class_names, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
         """The names of the choices of the label."""
-        return label_choices(self._classes)
+        return label_choices(self.class_names)
 
     @property
-    def _classes(self) -> tuple[str, ...] | tuple[int, ...]:
+    def class_names(self) -> tuple[str, ...] | tuple[int, ...]:
+        """The labels as they are called: by their names, or else 0, 1, ..."""
         return self.names or tuple(range(self.classes))
 
     def as_json(self) -> dict[str, Any]:

@@ -114,7 +114,6 @@ def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[Column
     A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as.
 
     Args:
-        path: as of `read_table`.
         header: whether a file of text begins with the names of its columns.
 
     Raises:
