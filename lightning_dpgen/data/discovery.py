@@ -85,7 +85,10 @@ def discovery_stage(
             f"share={share:g} for {len(most)} columns, count_share={count_share:g}: expected a share exactly where "
             "there is a column to look at, and less than 1 together"
         )
-    deltas = _divided(delta, delta_keys, [keys_of(column) for column in keys])
+    together = delta / _KEYS_PART if delta_keys is None else delta_keys
+    if keys and not 0.0 < together < delta:
+        raise ValueError(f"delta_keys={together:g}: expected a positive number, well below delta={delta:g}")
+    deltas = {keys_of(column): together / len(keys) for column in keys}
     left = left_of(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
     roots = {name: math.sqrt(m) for name, m in most.items()}
     weights = {name: share * root / math.fsum(roots.values()) for name, root in roots.items()}
@@ -93,13 +96,6 @@ def discovery_stage(
     total = share + count_share
     noise = None if math.isinf(epsilon) else 1.0 / (math.sqrt(total) * gaussian_mu(epsilon, left))
     return StageSpec(DISCOVERY, weights, 1, max_noise=math.inf, share=total, noise=noise, deltas=deltas)
-
-
-def _divided(delta: float, delta_keys: float | None, names: list[str]) -> dict[str, float]:
-    together = delta / _KEYS_PART if delta_keys is None else delta_keys
-    if names and not 0.0 < together < delta:
-        raise ValueError(f"delta_keys={together:g}: expected a positive number, well below delta={delta:g}")
-    return {name: together / len(names) for name in names}
 
 
 @dataclass(frozen=True)

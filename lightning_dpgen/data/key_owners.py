@@ -101,14 +101,10 @@ class KeyOwners:
 
 
 def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream: PrivateStream) -> np.ndarray:
-    """Return the codes that count when each owner counts once for a code, and for `most` of them, chosen at random.
+    """Return the codes that count when each owner counts once for a code, and for `most` (None for all), chosen at random.
 
     The choice follows from an owner's own codes and from randomness of its own, so one owner more changes no other's.
-
-    Args:
-        owners, codes: (P,) whole numbers; codes from 0.
-        most: None for all.
-        stream: the private stream.
+    Owners and codes are (P,) whole numbers, codes from 0.
     """
     # Owners are numbered by their places, so that a pair of owner and code is one number of 64 bits.
     distinct, owners = np.unique(owners, return_inverse=True)

@@ -1,12 +1,13 @@
-"""Several records for a person: at most m of them take part, chosen from that person's records alone."""
+"""Several records for a person: at most m of them take part, chosen by a public hash of that person's records alone."""
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
 
-from lightning_dpgen.data.hashing import mixed
 from lightning_dpgen.data.layout import Encoded
+
+_STEP, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
@@ -55,3 +56,16 @@ def _hashes(encoded: Encoded) -> np.ndarray:
     for column in columns:
         found = mixed(found + column.astype(np.uint64))
     return found
+
+
+def mixed(values: np.ndarray) -> np.ndarray:
+    """Mix uint64 by SplitMix64 (Steele, Lea and Flood 2014): a bijection that looks random.
+
+    Example:
+        >>> f"{mixed(np.zeros(1, np.uint64))[0]:x}"
+        'e220a8397b1dcdaf'
+    """
+    values = values + _STEP
+    values = (values ^ (values >> np.uint64(30))) * _FIRST
+    values = (values ^ (values >> np.uint64(27))) * _SECOND
+    return values ^ (values >> np.uint64(31))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import math
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -15,7 +18,6 @@ from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.pictures.idx import read_idx
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
@@ -23,6 +25,7 @@ from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.sampling.errors import BadRecords
 
 _BUNDLED = Path(__file__).parent / "bundled"
 _HALF_HOURS = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(0, 1440, 30))
@@ -62,13 +65,32 @@ def _digits() -> PublicSet:
 
 def _idx(name: str) -> PublicSet:
     def read(files: list[Path], schema: ImageSchema, held_out: bool) -> Reading:
-        images, labels = map(read_idx, files)
+        images, labels = map(_read_idx, files)
         return Reading(schema.encode(images, labels if schema.classes else None), None, {})
 
     files, held_out = (
         tuple(f"{name}/{part}-{what}-ubyte.gz" for what in ("images-idx3", "labels-idx1")) for part in ("train", "t10k")
     )
     return PublicSet(ImageSchema(28, 28, levels=255, classes=10), n=60_000, read=read, files=files, held_out=held_out)
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """Load the array of a gzipped idx file: a magic number whose last byte counts the dimensions, their sizes, then bytes.
+
+    Raises:
+        BadRecords: if it is none.
+    """
+    try:
+        raw = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadRecords(f"{path} is not a whole gzip file: {error}") from None
+    dimensions = raw[3] if len(raw) > 3 else 0
+    start = 4 + 4 * dimensions
+    whole = len(raw) >= start and raw[:3] == b"\x00\x00\x08"
+    sizes = np.frombuffer(raw[4:start], dtype=">u4").astype(int) if whole else []
+    if not whole or len(raw) - start != math.prod(int(size) for size in sizes):
+        raise BadRecords(f"{path} is not an idx file of unsigned bytes")
+    return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes)
 
 
 def _adult() -> PublicSet:

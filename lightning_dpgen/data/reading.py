@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.layout import Encoded, smallest_integer
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import Name, plain, positions, shown
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -42,9 +41,6 @@ class Numbering:
     def __init__(self) -> None:
         self.known: dict[object, int] = {}
 
-    def __len__(self) -> int:
-        return len(self.known)
-
     def of(self, values: pa.Array) -> np.ndarray:
         """Return numbers (n,) int64; values that were met before keep theirs. None may be missing.
 
@@ -58,45 +54,6 @@ class Numbering:
         except (pa.ArrowException, TypeError):
             raise BadRecords(f"ids or persons are of {kind}: expected text or whole numbers") from None
         return np.array(numbers, np.int64)[values.indices.to_numpy()]
-
-
-class RecordValues:
-    """One value for each of the records that rows make up, whatever row it stands in: a label, a person.
-
-    Args:
-        what: its name in an error.
-        record: the name of a record in an error.
-    """
-
-    def __init__(self, what: str, record: str) -> None:
-        self.what, self.record = what, record
-        self._values = np.empty(0, np.int64)
-
-    def put(self, records: np.ndarray, values: np.ndarray, place: Callable[[int], str]) -> None:
-        """Take values (n,) from 0 of rows of these records (n,); `place` says where the i-th row is.
-
-        Raises:
-            BadRecords: if a record has two different ones.
-        """
-        if not len(records):
-            return
-        missing = max(0, int(records.max()) + 1 - len(self._values))
-        # It doubles each time, so that many blocks cost no more than one.
-        if missing:
-            missing = max(missing, len(self._values))
-            self._values = np.concatenate([self._values, np.full(missing, -1)])
-        fresh = np.flatnonzero(self._values[records] < 0)
-        self._values[records[fresh[::-1]]] = values[fresh[::-1]]
-        other = np.flatnonzero(self._values[records] != values)
-        if len(other):
-            raise BadRecords(
-                f"{place(int(other[0]))}: {self.what} differs from that of an earlier row of the same {self.record}: "
-                f"expected one for all rows of a {self.record}"
-            )
-
-    def values(self, n: int) -> np.ndarray:
-        """Return the values (n,) int64 of the first n records."""
-        return self._values[:n]
 
 
 def one_each(values: object, n: int) -> bool:
@@ -113,11 +70,8 @@ def check_outside(outside: str) -> None:
 def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: Callable[[int], str]) -> np.ndarray:
     """Return the place of each of (n,) labels among the declared classes: (n,) int64.
 
-    Args:
-        place: where the i-th of them stands.
-
     Raises:
-        BadRecords: for one that was not declared, or missing labels.
+        BadRecords: for one that was not declared, at its `place`, or missing labels.
     """
     if labels is None:
         raise BadRecords(f"the schema declares {len(classes)} classes, but there are no labels")
@@ -131,14 +85,3 @@ def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: C
             "it is public, or correct it"
         )
     return at
-
-
-def label_codes(positions: np.ndarray, classes: tuple[Name, ...]) -> np.ndarray:
-    """Return places of labels (N,) among the classes as the codes of a layout: (N, 1), or (N, 0) without classes."""
-    codes = positions[:, None] if classes else np.zeros((len(positions), 0))
-    return codes.astype(smallest_integer(max(0, len(classes) - 1)))
-
-
-def only_counted(counted: Counter[str]) -> dict[str, int]:
-    """Return the counts without those of what never happened."""
-    return {what: int(times) for what, times in counted.items() if times}

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import scipy.sparse
 
-from lightning_dpgen.data.files.arrays import load_arrays
-from lightning_dpgen.data.files.csr import load_csr
+from lightning_dpgen.data.files.arrays import load_arrays, load_csr
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.sampling.errors import BadRecords
 

@@ -103,13 +103,8 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
 
     Args:
         folder: a private one, made if it is not there; its owner alone may read it from then on.
-        evaluation: an evaluation of records of the schema.
-        schema: schema of the release.
         data: the real records, in words.
         facts: facts about the release, such as its epsilon.
-
-    Raises:
-        OSError: if it cannot be written.
     """
     make_private(folder, FILE_NAME, EVALUATION)
     # The page draws grey pictures alone.
@@ -142,7 +137,6 @@ def _encoded(records: Real, schema: Schema, *, person: str | None, max_rows: int
             raise BadRecords("the records are of another schema than the release: encode them by release.schema")
         return records.encoded
     if isinstance(records, Encoded):
-        # Checked against the layout.
         return Records(schema, records).encoded
     if not isinstance(schema, TableSchema):
         raise BadRecords(

@@ -50,12 +50,9 @@ def too_long(certificate: dict[str, Any]) -> str | None:
 
 
 def check_declared(declared: dict[str, Any]) -> None:
-    """Refuse a description that a reader of the release would not read, before anything is spent on it.
+    """Raise ValueError for a description that a reader of the release would not read, before anything is spent on it.
 
-    Half of what a reader takes, since schema and settings stand in two files beside other things.
-
-    Raises:
-        ValueError: saying how long it is.
+    It may have half of what a reader takes, since schema and settings stand in two files beside other things.
     """
     text = json.dumps(declared, allow_nan=False)
     values = text.count(",") + text.count("[") + text.count("{")
@@ -67,11 +64,7 @@ def check_declared(declared: dict[str, Any]) -> None:
 
 
 def check_written(folder: Path) -> None:
-    """Refuse files of a release that a reader of it would not open.
-
-    Raises:
-        ValueError: naming the largest, if they are too large together.
-    """
+    """Raise ValueError, naming the largest, if the files of a release are together more than a reader of it would open."""
     sizes = {path.name: path.lstat().st_size for path in sorted(folder.iterdir())}
     if sum(sizes.values()) > MOST_BYTES_IN_ALL:
         raise ValueError(
@@ -81,22 +74,14 @@ def check_written(folder: Path) -> None:
 
 
 def check_numbers(network: nn.Module) -> None:
-    """Refuse a network of more numbers than a reader of its release takes.
-
-    Raises:
-        ValueError: saying how many there may be.
-    """
+    """Raise ValueError for a network of more numbers than a reader of its release takes."""
     numbers = sum(tensor.numel() for tensor in network.state_dict().values())
     if numbers > MOST_NUMBERS:
         raise ValueError(f"a model of {numbers:,} numbers: expected at most {MOST_NUMBERS:,}, so that others can read it")
 
 
 def check_columns(columns: int) -> None:
-    """Refuse a table that is wider than one is made, before a column of it is.
-
-    Raises:
-        ValueError: saying how wide it may be.
-    """
+    """Raise ValueError for a table that is wider than one is made, before a column of it is."""
     if columns > MOST_COLUMNS:
         raise ValueError(
             f"a record of {columns:,} numbers: expected at most {MOST_COLUMNS:,} columns in a table; take smaller "
@@ -105,14 +90,7 @@ def check_columns(columns: int) -> None:
 
 
 def check_rows(rows: int, each: int) -> None:
-    """Refuse more rows than fit a release that others can read, before anything is spent on them.
-
-    Args:
-        rows: number of synthetic records.
-        each: bytes that one takes, unpacked.
-
-    Raises:
-        ValueError: saying how many there may be.
+    """Raise ValueError for more synthetic records, of `each` bytes unpacked, than fit a release that others can read.
 
     Example:
         >>> check_rows(10**9, 100)

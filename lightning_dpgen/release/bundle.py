@@ -35,18 +35,11 @@ def release_from(
     """Write a release of what any program has learned on an account, and return its certificate.
 
     Args:
-        content: the content of the release.
         account: the account that has paid for all of it. Nothing can be drawn from it any more.
-        folder: a folder that does not exist; it appears complete, or not at all.
-        data: the records, in words.
-        n: their declared number.
-        unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
-            else one record.
-        declared: everything else that the certificate assumes to be public.
+        folder, data, n, unit, declared: as for `release_mixture`.
 
     Raises:
-        FileExistsError: if the folder exists.
-        PlanMismatch: if nothing was drawn from the account.
+        FileExistsError, PlanMismatch: as `release_mixture`.
         ValueError: for `declared` that repeats an argument or cannot be JSON, empty words, or an n that is no whole number
             from 1.
     """
@@ -99,25 +92,15 @@ def write_release(
     Args:
         folder: a folder that does not exist.
         staging: a folder beside it that does not exist, on the same file system.
-        content: the content of the release.
-        account: the run's account, settled.
-        unit: the unit whose presence is protected.
-        declared: all that is assumed public.
-        selection: for the best of several trials, its law, the settings and the choice; see `Candidates`.
+        account, unit, declared, selection: as for `make_certificate`.
     """
     staging.mkdir(mode=FOLDER)
     content.write(staging, private=account.private)
     check_written(staging)
-
-    def certificate() -> dict[str, Any]:
-        released = list(content.released)
-        return make_certificate(
-            account, unit=unit, declared=declared, released=released, folder=staging, selection=selection
-        )
-
+    about = {"unit": unit, "declared": declared, "released": list(content.released), "selection": selection}
     # Report and card show the certificate's fields but not its hashes, so they come before the hashes are taken.
-    content.present(staging, certificate())
-    final = certificate()
+    content.present(staging, make_certificate(account, folder=staging, **about))
+    final = make_certificate(account, folder=staging, **about)
     (staging / CERTIFICATE).write_text(json.dumps(final, indent=2) + "\n", encoding="utf-8")
     sync_files(staging)
     publish(staging, folder)

@@ -20,7 +20,6 @@ from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.software import versions
@@ -42,25 +41,18 @@ SELECTION = "none by this software: one run, and nothing was chosen among severa
 STUDY_UNKNOWN = "unknown"
 # Files that only show the certificate and the released ones.
 ABOUT = (REPORT, CARD, CROISSANT)
-ACCOUNTANTS = {
-    "pld": "dp_accounting.pld",
-    "closed form": "closed form",
-    "rdp": "dp_accounting.rdp.RdpAccountant",
-}
+ACCOUNTANTS = {"pld": "dp_accounting.pld", "closed form": "closed form", "rdp": "dp_accounting.rdp.RdpAccountant"}
 
 
 class NotARelease(ValueError):
     """The folder holds no certificate, or no model, that can be read."""
 
 
-def canonical(value: Any) -> bytes:
-    """Return the one JSON text of a value for digests: sorted keys, no spaces, UTF-8, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
 def digest(certificate: dict[str, Any]) -> str:
-    """Return the sha256 of the canonical certificate without its own digest."""
-    return hashlib.sha256(canonical({k: v for k, v in certificate.items() if k != "digest"})).hexdigest()
+    """Return the sha256 of a certificate without its own digest, as JSON: sorted keys, no spaces, UTF-8, no NaN."""
+    rest = {key: value for key, value in certificate.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make_certificate(
@@ -90,6 +82,7 @@ def make_certificate(
     private = account.private
     accesses = plan.accesses if event == plan.event else account.accesses
     interval, reference = spending.interval or None, plan.reference if plan.private else None
+    replaceable = reference is None or reference.replaceable
     named = stage_events(accesses, pure=plan.delta == 0.0)
     stages = [stage for _, stage in named]
     epsilons = alone(stages, plan.delta, interval, plan.relation) if plan.private else [None] * len(stages)
@@ -108,15 +101,11 @@ def make_certificate(
         },
         "event": encode(event),
         "stages": [
-            {
-                "name": name,
-                "event": encode(stage),
-                "epsilon": None if epsilon is None else round_up(epsilon),
-            }
+            {"name": name, "event": encode(stage), "epsilon": None if epsilon is None else round_up(epsilon)}
             for (name, stage), epsilon in zip(named, epsilons, strict=True)
         ],
         "also": (
-            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, _replaceable(reference))
+            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, replaceable)
             if plan.private
             else None
         ),
@@ -132,10 +121,6 @@ def make_certificate(
         certificate["reference"] = {"after": reference.after, "replaceable": reference.replaceable}
     certificate["statement"] = statement(certificate)
     return certificate | {"digest": digest(certificate)}
-
-
-def _replaceable(reference: Reference | None) -> bool:
-    return reference is None or reference.replaceable
 
 
 def alone(stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str) -> list[float]:
@@ -199,7 +184,8 @@ def statement(certificate: dict[str, Any]) -> str:
         )
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
-    factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {_factor(epsilon)})"
+    about = "a number too large to mean protection" if epsilon > 20 else f"{round_up(2.718281828459045**epsilon, 3):g}"
+    factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {about})"
     if delta:
         factor += f", except for a part of probability at most {delta:g}"
     if certificate["relation"] == REPLACE_ONE:
@@ -334,9 +320,3 @@ def _randomness(certificate: dict[str, Any]) -> str:
         "Noise comes from a cipher (on a GPU, from torch's generator) and is computed in floating point. The generator "
         "that samples records is statistically sound but not cryptographic."
     )
-
-
-def _factor(epsilon: float) -> str:
-    if epsilon > 20:
-        return "a number too large to mean protection"
-    return f"{round_up(2.718281828459045**epsilon, 3):g}"

@@ -21,10 +21,9 @@ _SHOWN, _WITHIN = 1000, 0.99
 
 
 def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | None = None) -> Markup:
-    """Draw horizontal bars, one below the other, each with its name and share.
+    """Draw horizontal bars from the top, each with its name and share.
 
     Args:
-        names: names of the bars, from the top.
         shares: (names,) in [0, 1].
         said: the content of the chart, for those who do not see it.
         top: the share of a bar of full length; None for the largest of these.
@@ -47,13 +46,7 @@ def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | Non
 
 
 def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
-    """Draw upright bars side by side.
-
-    Args:
-        shares: (bars,) in [0, 1].
-        low, high: texts under the first and the last bar.
-        said: the content of the chart, for those who do not see it.
-    """
+    """Draw upright bars for shares (bars,) in [0, 1], with the texts `low` and `high` under the first and the last."""
     left, right = 36, _WIDTH - 4
     step = (right - left) / max(1, len(shares))
     gap = 1.0 if step > 3 else 0.0
@@ -73,11 +66,7 @@ def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
 
 
 def epsilon_curve(curve: Sequence[tuple[float, float]]) -> Markup | None:
-    """Draw epsilon over delta as one line; None for fewer than two points.
-
-    Args:
-        curve: pairs of delta and epsilon.
-    """
+    """Draw epsilon over delta as one line through these pairs of delta and epsilon; None for fewer than two."""
     points = [(-math.log10(delta), epsilon) for delta, epsilon in curve]
     if len(points) < 2:
         return None

@@ -20,14 +20,8 @@ PANELS, CHANNELS, CURVES = 12, 3, 6
 _WARNING = "#b00020"
 
 
-def write_curves(path: Path, release: Release, seed: int = 0) -> None:
-    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if not private.
-
-    Args:
-        path: path of the picture.
-        release: a release of series.
-        seed: seed that repeats the picture; each component's number is added to it.
-    """
+def write_curves(path: Path, release: Release) -> None:
+    """Write a few series of each component as a PNG, on the declared scale of their channel; marked if not private."""
     schema = release.schema
     channels = min(CHANNELS, len(schema.channels))
     components = min(release.components, max(1, PANELS // channels))
@@ -38,7 +32,7 @@ def write_curves(path: Path, release: Release, seed: int = 0) -> None:
         FigureCanvasAgg(figure)
         panels = figure.subplots(down, across, squeeze=False, sharex=True).ravel()
         for component in range(components):
-            curves = _curves(release, component, seed + component)
+            curves = _curves(release, component)
             for channel in range(channels):
                 _draw(panels[component * channels + channel], curves[:, :, channel], schema, component, channel)
         for panel in panels[components * channels :]:
@@ -49,10 +43,10 @@ def write_curves(path: Path, release: Release, seed: int = 0) -> None:
         figure.savefig(path, format="png", dpi=110, metadata=metadata)
 
 
-def _curves(release: Release, component: int, seed: int) -> np.ndarray:
-    """Draw curves (curves, length, channels) of one component, as they would be released."""
-    schema, encoded = release.schema, release.sample_component(component, CURVES, seed)
-    batch = schema.decode(encoded, np.random.default_rng(seed))
+def _curves(release: Release, component: int) -> np.ndarray:
+    """Draw curves (curves, length, channels) of one component, as they would be released; its number is the seed."""
+    schema, encoded = release.schema, release.sample_component(component, CURVES, seed=component)
+    batch = schema.decode(encoded, np.random.default_rng(component))
     numbers = np.column_stack([batch.column(i).to_numpy() for i in range(len(schema.columns))])
     return numbers.reshape(len(numbers), schema.length, len(schema.channels))
 

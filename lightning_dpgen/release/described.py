@@ -21,15 +21,7 @@ MOST = 60
 
 @dataclass(frozen=True)
 class Described:
-    """One column, or another part of a record.
-
-    Args:
-        name: its name.
-        type: the kind of values that it holds.
-        values: the possible values.
-        written: the form in which the model sees it.
-        note: the curator's note on it.
-    """
+    """One column, or another part of a record, with the form in which the model sees it, and the curator's note."""
 
     name: str
     type: str
@@ -56,7 +48,7 @@ def _images(schema: ImageSchema) -> tuple[str, list[Described]]:
     channels = f"{schema.channels} channels" if schema.channels > 1 else ""
     values = f"whole numbers 0 to {schema.layout.levels}"
     pixels = Described("pixels", f"{size}, {colour}", values, joined([channels, threshold]))
-    return f"{colour} pictures of {size} pixels", [pixels, *_label(schema.names or tuple(range(schema.classes)))]
+    return f"{colour} pictures of {size} pixels", [pixels, *_label(schema.class_names)]
 
 
 def _baskets(schema: BasketSchema) -> tuple[str, list[Described]]:

@@ -45,8 +45,7 @@ class Shown:
     Args:
         looked_at: number of records behind the charts.
         figures: the charts.
-        columns: names of the columns of the examples.
-        rows: example records, a text for each of the columns.
+        columns, rows: names of columns, and example records with a text for each of these.
         more: number of columns without a chart.
     """
 
@@ -58,12 +57,7 @@ class Shown:
 
 
 def shown(path: Path, schema: Schema) -> Shown:
-    """Show charts and examples of the synthetic records in a Parquet file.
-
-    Args:
-        path: path of the file.
-        schema: schema of the records.
-    """
+    """Show charts and examples of the synthetic records in a Parquet file."""
     if isinstance(schema, TableSchema):
         return _of_table(path, schema)
     if isinstance(schema, BasketSchema):
@@ -71,7 +65,7 @@ def shown(path: Path, schema: Schema) -> Shown:
     # Pictures and curves are shown as pictures.
     labels = ["label"] if "label" in schema.arrow.names else []
     table = _read(path, labels, schema.arrow)
-    names = getattr(schema, "classes", ()) if not isinstance(schema, ImageSchema) else schema.names or range(schema.classes)
+    names = schema.class_names if isinstance(schema, ImageSchema) else schema.classes
     return Shown(table.num_rows, [_labels(table, list(names))] if labels and table.num_rows else [], [], [])
 
 

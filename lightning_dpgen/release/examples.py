@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +12,14 @@ from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 
-# The categories of the Hub for the size of a data set.
-_SIZES = (
-    (1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"),
-    (100_000_000, "10M<n<100M"), (1_000_000_000, "100M<n<1B"), (math.inf, "1B<n<10B"),
-)  # fmt: skip
+# The categories of the Hub for the size of a data set, of up to three digits, four and so on.
+_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
 _LETTERS = 60
 
 
 @dataclass(frozen=True)
 class Condition:
-    """An example of a condition: the label has a value.
-
-    Args:
-        argument: for a shell, quoted if needed.
-        python: the same as a dictionary.
-    """
+    """An example of a condition on the label: an argument for a shell, quoted if needed, and the same as a dictionary."""
 
     argument: str
     python: str
@@ -50,8 +41,7 @@ def example_condition(schema: Schema) -> Condition | None:
 
 def _label(schema: Schema) -> tuple[str, Any] | None:
     if not isinstance(schema, TableSchema):
-        numbers = range(schema.classes) if isinstance(schema, ImageSchema) else ()
-        classes = (schema.names or numbers) if isinstance(schema, ImageSchema) else schema.classes
+        classes = schema.class_names if isinstance(schema, ImageSchema) else schema.classes
         return ("label", classes[-1]) if classes else None
     column = next((column for column in schema.columns if column.name == schema.label), None)
     if isinstance(column, Category):
@@ -66,7 +56,7 @@ def size_category(rows: int) -> str:
         >>> size_category(1500)
         '1K<n<10K'
     """
-    return next(name for most, name in _SIZES if rows < most)
+    return _SIZES[min(max(len(str(rows)) - 3, 0), len(_SIZES) - 1)]
 
 
 def tasks(schema: Schema) -> list[str]:

@@ -19,8 +19,6 @@ def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: boo
     """Open an ordinary file of no more than so many bytes; a pipe or a device may never end, and is not opened at all.
 
     Args:
-        path: path of the file.
-        most_bytes: the most bytes that it may have.
         links: whether a link to such a file is followed. A cache of downloads is made of links; in a release that is
             checked they may lead out of it.
 
@@ -41,31 +39,19 @@ def open_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: boo
     return file
 
 
-def check_ordinary(path: Path, most_bytes: int = MOST_BYTES_IN_ALL, *, links: bool = False) -> None:
-    """Refuse any file that `open_ordinary` refuses, before a library opens it by its name.
-
-    Raises:
-        ValueError: see `open_ordinary`.
-    """
-    open_ordinary(path, most_bytes, links=links).close()
+def check_ordinary(path: Path) -> None:
+    """Raise ValueError for any file or link that `open_ordinary` refuses, before a library opens it by its name."""
+    open_ordinary(path, links=True).close()
 
 
 def read_json_file(path: Path, *, links: bool = False) -> dict[str, Any]:
-    """Read the JSON object in a file of a release.
-
-    Raises:
-        ValueError: naming the file and what is wrong.
-    """
+    """Read the JSON object in a file of a release; a ValueError names the file and what is wrong."""
     with open_ordinary(path, MOST_BYTES, links=links) as file:
         return read_object(file, path.name)
 
 
 def file_hash(path: Path) -> str:
-    """Compute the sha256 of a file, in hexadecimal.
-
-    Raises:
-        ValueError: see `open_ordinary`.
-    """
+    """Compute the sha256 of a file that `open_ordinary` opens, in hexadecimal."""
     with open_ordinary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

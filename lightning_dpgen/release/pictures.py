@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +46,3 @@ def write_sheet(path: Path, release: Release) -> None:
 def enlarged(picture: Image.Image, scale: int) -> Image.Image:
     """Return a picture of so many times its size, without smoothing."""
     return picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
-
-
-def embedded(path: Path) -> str:
-    """Return a PNG as text, for a page that loads nothing."""
-    return base64.b64encode(path.read_bytes()).decode()

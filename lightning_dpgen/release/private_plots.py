@@ -21,12 +21,9 @@ _LABELLED, _BARS, _LETTERS = 10, 60, 11
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) -> Markup:
-    """Draw one plot as an SVG inside an image, which runs no script and shares no names with other plots.
+    """Draw one plot, sized in inches, as an SVG inside an image, which runs no script and shares no names with others.
 
-    Args:
-        draw: function that draws it into axes.
-        width, height: size in inches.
-        said: the content of the plot, for those who do not see it.
+    `said` is the content of the plot, for those who do not see it.
     """
     # Text stays text, in fonts that the reader has, which have the letters that matplotlib's font lacks.
     with plot_style(svg_fonttype="none", svg_hashsalt="evaluation", font_size=9):

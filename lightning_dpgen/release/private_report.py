@@ -13,7 +13,7 @@ from lightning_dpgen.metrics import evaluation as parts
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
-from lightning_dpgen.release.pages import environment
+from lightning_dpgen.release.report import environment
 
 # The most columns that are drawn; of more, those that differ most.
 COLUMNS, PAIRED_COLUMNS = 24, 30
@@ -59,7 +59,7 @@ def write_private_report(
     """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
     Args:
-        path: path of the page, in a folder that is not published.
+        path: a place in a folder that is not published.
         evaluation: the results; its figures are computed from real records.
         title: the records, in words.
         choices: for each group of the layout, the names of its choices; None for numbers.

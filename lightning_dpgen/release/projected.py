@@ -133,7 +133,7 @@ def _check_rows(path: Path, k: int) -> None:
     Noise spans many steps of the grid that rows are rounded to, so no packing makes much less of it, and rows without
     noise are written unpacked (`write_projected`).
     """
-    check_ordinary(path, links=True)
+    check_ordinary(path)
     with pa.parquet.ParquetFile(path) as file:
         columns, rows = file.metadata.num_columns, file.metadata.num_rows
     if columns != k:

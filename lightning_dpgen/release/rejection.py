@@ -17,15 +17,10 @@ class TooRare(ValueError):
 
 
 def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None:
-    """Give up a draw that has come to its end, or that hardly ever would come to a good one.
-
-    Args:
-        where: the conditions.
-        n: number of records that were asked for.
-        found, drawn: how many have fit so far, and how many were drawn.
+    """Give up a draw of n records that has come to its end, or that hardly ever would come to a good one.
 
     Raises:
-        TooRare: naming the rate.
+        TooRare: naming the rate: of those `drawn` so far, `found` fit the conditions.
 
     Example:
         >>> check_rate({"sex": "F"}, n=5_000, found=3_000, drawn=2_000_000)
@@ -42,8 +37,5 @@ def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None
     rate = f", about 1 in {drawn / found:,.0f}" if found else ""
     enough = found * MOST_DRAWN // drawn
     advice = f"ask for {enough:,} at most, or set fewer conditions" if enough else "set fewer conditions"
-    raise TooRare(f"{_said(where)}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")
-
-
-def _said(where: Mapping[str, Any]) -> str:
-    return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+    said = ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+    raise TooRare(f"where {said}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")

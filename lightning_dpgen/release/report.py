@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 from pathlib import Path
@@ -13,9 +14,9 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
-from lightning_dpgen.release.pages import environment
 from lightning_dpgen.release.text import markdown, value_text
 
+_TEMPLATES = Path(__file__).parent / "templates"
 # The purchase of each stage, by its name, in words for the curator.
 _BOUGHT = {
     "first pass": "what was not declared, such as how many records there are, bounds, categories or items",
@@ -43,13 +44,16 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
     """Write ``report.html`` (one self-contained page, no script, nothing loaded from elsewhere) and the card ``README.md``.
 
     Args:
-        folder: folder of the pages.
         certificate: the certificate; its hashes are not shown, since it hashes both pages.
         page: kind of release: ``synthetic``, ``projected`` or ``weights``.
         shown: other values that the pages show.
     """
+    mechanisms = [
+        {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
+        for s in certificate["stages"]
+    ]
     known = {
-        "mechanisms": _mechanisms(certificate),
+        "mechanisms": mechanisms,
         "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
@@ -57,6 +61,18 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
     for name, suffix in ((REPORT, "html"), (CARD, "md")):
         template = _templates(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
         (folder / name).write_text(template.render(c=certificate, **known, **shown), encoding="utf-8")
+
+
+@functools.cache
+def environment(*, autoescape: bool) -> jinja2.Environment:
+    """Make the environment that renders the templates of pages and cards; a name that is not given is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def _templates(autoescape: bool) -> jinja2.Environment:
@@ -131,10 +147,3 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind
-
-
-def _mechanisms(certificate: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
-        for s in certificate["stages"]
-    ]

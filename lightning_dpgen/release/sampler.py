@@ -42,7 +42,6 @@ _NETWORKS = {
     network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians, StackedProducts)
 }
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
-# Larger sizes are refused.
 _LARGEST = 2**24
 
 
@@ -97,14 +96,7 @@ class Release:
         return self._mixture.network.k
 
     def component(self, number: int) -> Release:
-        """Return one component of the mixture alone, such as the model of one cluster.
-
-        Args:
-            number: whole number from 0 to ``components - 1``.
-
-        Raises:
-            ValueError: for another number.
-        """
+        """Return one component of the mixture alone, such as the model of one cluster, by its number from 0."""
         if type(number) is not int or not 0 <= number < self.components:
             raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
         weights = torch.zeros(self.components)
@@ -146,11 +138,7 @@ class Release:
         return Encoded.joined(list(self._drawn(n, seed, where)))
 
     def check_conditions(self, where: Mapping[str, Any]) -> None:
-        """Refuse impossible conditions, before a record is drawn.
-
-        Raises:
-            ValueError: naming the column.
-        """
+        """Raise ValueError, naming the column, for impossible conditions, before a record is drawn."""
         for column, value in where.items():
             self.schema.where(column, value)
 
@@ -251,7 +239,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         if not os.path.lexists(folder / name):
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
-        check_ordinary(folder / WEIGHTS, links=True)
+        check_ordinary(folder / WEIGHTS)
         description = read_json_file(folder / MODEL, links=True)
         if description["model"] == KIND:
             return load_projected(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
-from lightning_dpgen.release.pictures import embedded, write_sheet
+from lightning_dpgen.release.pictures import write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
 from lightning_dpgen.release.tables import write_table
@@ -33,8 +34,7 @@ class SyntheticContent:
 
     Args:
         mixture: the trained mixture.
-        rows: number of synthetic records, public.
-        seed: seed of the synthetic records; public.
+        rows, seed: number and seed of the synthetic records; public.
         figure: their closeness to the real ones, if it was bought with a share of the budget (`measure_fidelity`).
     """
 
@@ -80,7 +80,7 @@ class SyntheticContent:
             left_out=left_out,
             rows=self.rows,
             components=self.mixture.network.k,
-            picture=embedded(folder / SHEET) if self._draw is not None else None,
+            picture=base64.b64encode((folder / SHEET).read_bytes()).decode() if self._draw is not None else None,
             shown=shown(folder / SYNTHETIC, schema),
             where=example_condition(schema),
             size=size_category(self.rows),
@@ -110,12 +110,12 @@ def release_mixture(
         account: the account that has paid for it; nothing else that saw the records may have touched the mixture.
         folder: a folder that does not exist; it appears complete, or not at all.
         data: the records, in words.
-        n: their declared number.
-        rows: number of synthetic records; None for n.
-        seed: seed of the synthetic records; public.
+        n: their declared number; None where the plan knows it.
         unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
             else one record.
         declared: everything else that the certificate assumes to be public.
+        rows: number of synthetic records; None for n.
+        seed: seed of the synthetic records; public.
 
     Returns:
         The certificate.

@@ -16,13 +16,7 @@ FORMATS = (".parquet", ".csv")
 
 
 def write_table(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *, escape: bool = True) -> None:
-    """Write records to a ``.parquet`` or ``.csv`` file, never holding more than a chunk.
-
-    Args:
-        path: path of the file.
-        chunks: chunks of records.
-        schema: schema of the records.
-        escape: see `csv_text`.
+    """Write records to a ``.parquet`` or ``.csv`` file, never holding more than a chunk; `escape` as for `csv_text`.
 
     Raises:
         ValueError: for another ending.
@@ -42,7 +36,6 @@ def csv_text(chunks: Iterable[pa.RecordBatch], *, escape: bool = True) -> Iterat
     """Write records as CSV, a chunk at a time, names of columns first; a list, as in a basket, becomes JSON.
 
     Args:
-        chunks: chunks of records.
         escape: whether text, in cells and names, that a spreadsheet would run as a formula gets an apostrophe before it
             (`data.files.formulas`); numbers stay as they are. Tables that dpgen reads by a schema know it again.
 

@@ -25,7 +25,7 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
     The length of the header is bounded by what these tensors need, so the cost does not follow from what the file says.
 
     Args:
-        path: path of a safetensors file.
+        path: a safetensors file.
         shapes: the shapes of the tensors that it must hold, by name.
         dtype: type of all of them, as safetensors writes it: ``F32``, ``F64``.
 
@@ -68,12 +68,9 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
 
 
 def check_finite(path: Path) -> None:
-    """Refuse a file of float32 tensors (`check_tensors`) with numbers that are not finite.
+    """Raise ValueError for a file of float32 tensors (`check_tensors`) with numbers that are not finite.
 
     It is read a block at a time, so that tensors mapped afterwards take no memory before they are used.
-
-    Raises:
-        ValueError: if it does.
     """
     with open_ordinary(path, links=True) as file:
         file.seek(8 + struct.unpack("<Q", file.read(8))[0])

@@ -24,12 +24,7 @@ KIND = "weights"
 
 @dataclass(frozen=True)
 class WeightsContent:
-    """A `bundle.Content`.
-
-    Args:
-        tensors: the tensors by name.
-        architecture: the class of the network, in words.
-    """
+    """A `bundle.Content` of tensors by name, and the class of their network in words."""
 
     tensors: dict[str, Tensor]
     architecture: str
@@ -67,20 +62,14 @@ def release_weights(
     Args:
         network: the network; released are its trainable parameters, and the other parameters and buffers in `public`.
         account: the account that has paid for its training; nothing else that saw the records may have touched the network.
-        folder: a folder that does not exist; it appears complete, or not at all.
-        data: the records, in words.
-        n: their declared number.
-        unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
-            else one record.
-        declared: everything else that the certificate assumes to be public.
+        folder, data, n, unit, declared: as for `release_mixture`.
         public: names of buffers and frozen parameters that are no function of the records.
 
     Returns:
         The certificate.
 
     Raises:
-        FileExistsError: if the folder exists.
-        PlanMismatch: if nothing was drawn from the account.
+        FileExistsError, PlanMismatch: as `release_mixture`.
         ValueError: for n below 1; if a parameter is not finite, or the network has a buffer or frozen parameter that is not
             named, since statistics of records are kept there.
     """

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.files.arrays import load_arrays, mapped
+from lightning_dpgen.data.files.arrays import load_arrays
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.models.mixture import Mixture
@@ -92,4 +92,8 @@ def test_an_archive_by_the_name_of_an_array_is_none(tmp_path):
         with pytest.raises(BadRecords, match=r"a\.npy"):
             read()
     np.save(path, np.arange(6).reshape(2, 3))
-    assert isinstance(mapped(path), np.memmap) and read_rows(path).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert isinstance(load_arrays(path, ("images",))["images"], np.memmap)
+    assert read_rows(path).tolist() == [
+        [0, 1, 2],
+        [3, 4, 5],
+    ]

@@ -8,7 +8,7 @@ import scipy.sparse
 
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.files.csr import load_csr
+from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.rows import read_rows

@@ -79,12 +79,7 @@ class BasketForm:
             raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
 
     def of(self, source: Any) -> str:
-        """Return ``lines``, ``rows`` or ``matrix``.
-
-        Raises:
-            MissingData: if there is no such file.
-            BadRecords: for an ending that says nothing.
-        """
+        """Return ``lines``, ``rows`` or ``matrix``; raise BadRecords for an ending that says nothing, or MissingData."""
         if not isinstance(source, str | Path):
             return "rows"
         path = Path(source)
@@ -215,11 +210,7 @@ def _simple(values: pa.Array, name: str, where: str) -> pa.Array:
 
 
 def entries_in_memory(baskets: Iterable[Sequence], labels: Sequence | None, persons: Sequence | None) -> Entries:
-    """Return baskets that are lists of items, as one block.
-
-    Raises:
-        BadRecords: for anything else.
-    """
+    """Return baskets that are lists of items, as one block; raise BadRecords for anything else."""
     baskets = list(baskets)
     for i, items in enumerate(baskets):
         if isinstance(items, str | bytes) or not isinstance(items, list | tuple | set | frozenset | np.ndarray):
@@ -235,11 +226,7 @@ Heads = tuple[np.ndarray, pa.Array | None, pa.Array | None]
 
 
 def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -> Heads:
-    """Return the numbers of n baskets, with a label and a person for each.
-
-    Raises:
-        BadRecords: for another number of these.
-    """
+    """Return the numbers of n baskets, with a label and a person for each; raise BadRecords for another number of these."""
     extra = []
     for what, values in (("label", labels), ("person", persons)):
         if not one_each(values, n):

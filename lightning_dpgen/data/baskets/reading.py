@@ -23,9 +23,9 @@ from lightning_dpgen.data.baskets.files import (
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
-from lightning_dpgen.data.files.csr import load_csr
+from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.names import positions, shown
-from lightning_dpgen.data.reading import Numbering, Reading, RecordValues, check_outside, class_positions, only_counted
+from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions
 from lightning_dpgen.sampling.csr import check_csr
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -108,6 +108,36 @@ def read_baskets(
     return found.reading()
 
 
+class _BasketValues:
+    """One value for each basket, whatever row it stands in: a label, a person; `what` names it in an error."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._values = np.empty(0, np.int64)
+
+    def put(self, baskets: np.ndarray, values: np.ndarray, place: Callable[[int], str]) -> None:
+        """Take values (n,) from 0 of rows of these baskets (n,); raise BadRecords, saying the place, if one has two."""
+        if not len(baskets):
+            return
+        missing = max(0, int(baskets.max()) + 1 - len(self._values))
+        # It doubles each time, so that many blocks cost no more than one.
+        if missing:
+            missing = max(missing, len(self._values))
+            self._values = np.concatenate([self._values, np.full(missing, -1)])
+        fresh = np.flatnonzero(self._values[baskets] < 0)
+        self._values[baskets[fresh[::-1]]] = values[fresh[::-1]]
+        other = np.flatnonzero(self._values[baskets] != values)
+        if len(other):
+            raise BadRecords(
+                f"{place(int(other[0]))}: {self.what} differs from that of an earlier row of the same basket: expected "
+                "one for all rows of a basket"
+            )
+
+    def values(self, n: int) -> np.ndarray:
+        """Return the values (n,) int64 of the first n baskets."""
+        return self._values[:n]
+
+
 class _Found:
     """The baskets read so far: places of items in the universe, and the baskets that hold them."""
 
@@ -117,7 +147,7 @@ class _Found:
         # The rows of a matrix, which is then all that is read, as `as_sets` gives them.
         self.sets: tuple[np.ndarray, np.ndarray] | None = None
         self.counted: Counter[str] = Counter()
-        self.labels, self.persons = RecordValues("the label", "basket"), RecordValues("the person", "basket")
+        self.labels, self.persons = _BasketValues("the label"), _BasketValues("the person")
         self.has_persons, self._person_numbers = False, Numbering()
 
     def put(self, entries: Entries) -> None:
@@ -170,7 +200,7 @@ class _Found:
         units.has_canonical_format = True
         labels = self.labels.values(self.n) if self.schema.classes else None
         persons = self.persons.values(self.n) if self.has_persons else None
-        return Reading(self.schema.encode(units, labels), persons, only_counted(self.counted))
+        return Reading(self.schema.encode(units, labels), persons, dict(+self.counted))
 
 
 def _blanks_in_names(schema: BasketSchema) -> bool:

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
-from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.names import Name, names_type, public_names, shown
+from lightning_dpgen.data.names import Name, label_choices, label_is, names_type, public_names, shown
 
 MOST_ITEMS = 100_000
 MOST_CLASSES = 10_000
@@ -121,7 +120,7 @@ class BasketSchema:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the choices that say that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `label_is`."""
         return label_is(self.classes, column, value)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_dpgen.data.hashing import mixed
+from lightning_dpgen.data.persons import mixed
 
 _AT_ONCE = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Files of arrays: .npy, which stays on disk, and .npz."""
+"""Files of arrays: .npy, which stays on disk, .npz, and sparse matrices in CSR form."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse
 
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.sampling.csr import problem_of
 from lightning_dpgen.sampling.errors import BadRecords
 
 ENDINGS = (".npy", ".npz")
-
-
-def mapped(path: Path) -> np.ndarray:
-    """Map the one array of a .npy file, which stays on disk; the name of the file may end in anything.
-
-    Raises:
-        ValueError, OSError, EOFError: for a file that is no such file, or damaged, or of pickled objects.
-    """
-    # np.load would open an archive, and return something else than an array.
-    return np.lib.format.open_memmap(path, mode="r")
+_PARTS = ("format", "shape", "indptr", "indices", "data")
 
 
 def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -39,7 +32,8 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
             # numpy warns of headers that Python 2 has written.
             warnings.simplefilter("ignore")
             if path.suffix == ".npy":
-                return {names[0]: mapped(path)}
+                # np.load would open an archive, and return something else than an array.
+                return {names[0]: np.lib.format.open_memmap(path, mode="r")}
             with zipfile.ZipFile(path):
                 pass  # numpy would read a single array, or try to unpickle, without saying that this is no .npz
             with np.load(path, allow_pickle=False) as arrays:
@@ -55,3 +49,32 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         if not isinstance(array, np.ndarray):
             raise BadRecords(f"{path} is not .npz of plain arrays: {name} is no array")
     return found
+
+
+def load_csr(path: Path) -> scipy.sparse.csr_array:
+    """Load a matrix in CSR form, as ``scipy.sparse.save_npz`` writes it. Nothing is unpickled.
+
+    Raises:
+        BadRecords: for anything else, or a damaged matrix.
+    """
+    try:
+        arrays = load_arrays(path, _PARTS)
+    except BadRecords as error:
+        raise BadRecords(f"{error}; a csr matrix is written by scipy.sparse.save_npz") from None
+    form = arrays["format"]
+    form = form.item() if form.ndim == 0 and form.dtype.kind in "SU" else form.dtype.str
+    form = form.decode("ascii", "replace") if isinstance(form, bytes) else form
+    if form != "csr":
+        raise BadRecords(
+            f"{path} holds a {shown(form)} matrix: expected csr; write it by scipy.sparse.save_npz(path, matrix.tocsr())"
+        )
+    if missing := [part for part in _PARTS if part not in arrays]:
+        raise BadRecords(f"{path} is a damaged csr matrix: it has no {', '.join(missing)}")
+    shape = arrays["shape"]
+    if shape.shape != (2,) or shape.dtype.kind not in "iu":
+        raise BadRecords(f"{path} is a damaged csr matrix: expected two whole numbers as its shape")
+    size = (int(shape[0]), int(shape[1]))
+    indptr, indices, data = arrays["indptr"], arrays["indices"], arrays["data"]
+    if problem := problem_of(size, indptr, indices, data):
+        raise BadRecords(f"{path} is a damaged csr matrix: {problem}")
+    return scipy.sparse.csr_array((data, indices, indptr), shape=size)

@@ -1,4 +1,4 @@
-"""Records in blocks: named columns of Arrow, and the place of each row for messages."""
+"""Records in blocks: named columns of Arrow, and for messages the place of a row, and of a value that cannot be cast."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ class Block:
         return self.rows.column(self.rows.schema.get_field_index(name))
 
     def full_column(self, name: str) -> pa.Array:
-        """Return a column in which each row has a value.
-
-        Raises:
-            BadRecords: if one has none.
-        """
+        """Return a column in which each row has a value; raise BadRecords if one has none."""
         values = self.column(name)
         missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
         if len(missing):
@@ -68,11 +64,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in their order, with these columns, at least one.
-
-        Raises:
-            BadRecords: for what cannot be read.
-        """
+        """Yield the rows in their order, with these columns, at least one; raise BadRecords for what cannot be read."""
 
     def place(self, row: int) -> str:
         """Return the place of a row, counted from 0, within the source."""
@@ -95,3 +87,22 @@ class RowSource(ABC):
     def others(self, besides: Collection[str]) -> list[str]:
         """Return the columns but these, and but those in which pandas keeps the numbers of rows."""
         return [name for name in self.columns if name not in besides and not name.startswith("__index_level_")]
+
+
+def first_misfit(values: pa.Array, kind: pa.DataType) -> int | None:
+    """Return the place of the first value that cannot be cast to this type; None if all can be.
+
+    Example:
+        >>> first_misfit(pa.array(["1", "x", "3", "y"]), pa.int64())
+        1
+    """
+    # The first `good` can be cast, the first `bad` cannot.
+    good, bad = 0, len(values) + 1
+    while bad - good > 1:
+        middle = len(values) if bad > len(values) else (good + bad) // 2
+        try:
+            values.slice(good, middle - good).cast(kind)
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return None if good == len(values) else good

@@ -139,11 +139,7 @@ def default_separator(path: Path) -> str:
 
 
 def header_of(path: Path, separator: str) -> tuple[int, list[str]]:
-    """Return the first line that is not empty: its number, from 1, and its fields.
-
-    Raises:
-        BadRecords: if there is none, or it cannot be read.
-    """
+    """Return the number, from 1, and the fields of the first line that is not empty; raise BadRecords if there is none."""
     for line, fields in _records(path, separator):
         if fields:
             return line, fields
@@ -151,11 +147,7 @@ def header_of(path: Path, separator: str) -> tuple[int, list[str]]:
 
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield lines as fields, each with its number, from 1; of an empty line there are none.
-
-    Raises:
-        BadRecords: for a file that cannot be read, or is not UTF-8.
-    """
+    """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
     try:
         with opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
             reader, line = csv.reader(_lines(text), delimiter=separator), 1

@@ -23,14 +23,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def decoded(line: bytes, place: str) -> str:
-    """Return the bytes of a line as text.
-
-    Args:
-        line: the bytes.
-        place: the file and the line, for an error.
-
-    Raises:
-        BadRecords: if they are not UTF-8.
+    """Return the bytes of a line as text; raise BadRecords, naming its `place`, if they are not UTF-8.
 
     Example:
         >>> decoded(b"caf\\xe9", "a.txt")  # doctest: +ELLIPSIS

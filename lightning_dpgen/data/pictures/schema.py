@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.names import label_choices, label_is
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -28,8 +28,7 @@ class ImageSchema:
     label as one-hot.
 
     Args:
-        height: rows of a picture.
-        width: columns of a picture.
+        height, width: rows and columns of a picture.
         levels: the largest pixel value; pixels are whole numbers from 0 to this.
         classes: number of labels 0, 1, ...; 0 for pictures without a label.
         threshold: if set, a pixel above this value is 1 and any other 0 (the pictures become binary).
@@ -141,16 +140,17 @@ class ImageSchema:
         return encoded.units.reshape(-1, *self.shape)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the choices that say that the label has a value; see `labels.label_is`."""
-        return label_is(self._classes, column, value)
+        """Return the choices that say that the label has a value; see `label_is`."""
+        return label_is(self.class_names, column, value)
 
     @property
     def choices(self) -> dict[str, list[str]]:
         """The names of the choices of the label."""
-        return label_choices(self._classes)
+        return label_choices(self.class_names)
 
     @property
-    def _classes(self) -> tuple[str, ...] | tuple[int, ...]:
+    def class_names(self) -> tuple[str, ...] | tuple[int, ...]:
+        """The labels as they are called: by their names, or else 0, 1, ..."""
         return self.names or tuple(range(self.classes))
 
     def as_json(self) -> dict[str, Any]:
@@ -158,11 +158,7 @@ class ImageSchema:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ImageSchema:
-        """Return the schema that `as_json` described.
-
-        Raises:
-            ValueError: for foreign or missing fields.
-        """
+        """Return the schema that `as_json` described; raise ValueError for foreign or missing fields."""
         try:
             return cls(**{name: value for name, value in fields.items() if name != "kind"})
         except TypeError as error:

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.casts import first_misfit
-from lightning_dpgen.data.files.blocks import Block, RowSource
+from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbering, class_positions
@@ -176,11 +175,7 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
 
 
 def readings_of(block: Block, name: str) -> np.ndarray:
-    """Return a column as float64 (n,), NaN where a reading is missing.
-
-    Raises:
-        BadRecords: for something else than a number.
-    """
+    """Return a column as float64 (n,), NaN where a reading is missing; raise BadRecords for what is no number."""
     values = plain(block.column(name))
     kind = values.type
     if pa.types.is_string(kind):

@@ -13,17 +13,9 @@ import pyarrow as pa
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UNREADABLE, check_there
-from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.layout import Encoded, smallest_integer
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.data.reading import (
-    Numbering,
-    Reading,
-    check_outside,
-    class_positions,
-    label_codes,
-    one_each,
-    only_counted,
-)
+from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions, one_each
 from lightning_dpgen.data.series.files import SeriesBlock, SeriesForm, long_series, wide_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.sampling.errors import BadRecords
@@ -153,11 +145,13 @@ class _Kept:
 
     def reading(self) -> Reading:
         if not any(map(len, self.units)):
-            left_out = ", ".join(f"{what}: {times}" for what, times in only_counted(self.counted).items())
+            left_out = ", ".join(f"{what}: {times}" for what, times in (+self.counted).items())
             raise BadRecords(f"there are no series: expected at least one ({left_out or 'nothing was left out'})")
-        labels = label_codes(np.concatenate(self.labels), self.schema.classes)
+        labels, classes = np.concatenate(self.labels), len(self.schema.classes)
+        codes = labels[:, None] if classes else np.zeros((len(labels), 0))
+        codes = codes.astype(smallest_integer(max(0, classes - 1)))
         persons = np.concatenate(self.persons) if self.persons else None
-        return Reading(Encoded(np.concatenate(self.units), labels), persons, only_counted(self.counted))
+        return Reading(Encoded(np.concatenate(self.units), codes), persons, dict(+self.counted))
 
 
 def _array(source: Any, path: Path | None, label: Any) -> tuple[np.ndarray, Any]:

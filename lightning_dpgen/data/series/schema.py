@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.labels import label_choices, label_is
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.names import Name, names_type, public_names, shown
+from lightning_dpgen.data.names import Name, label_choices, label_is, names_type, public_names, shown
 
 MOST_NUMBERS = 100_000
 MOST_CLASSES = 10_000
@@ -157,7 +156,7 @@ class SeriesSchema:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the choices that say that the label has a value; see `labels.label_is`."""
+        """Return the choices that say that the label has a value; see `label_is`."""
         return label_is(self.classes, column, value)
 
     @property

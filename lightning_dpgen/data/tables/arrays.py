@@ -6,17 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data import names
-from lightning_dpgen.data.casts import first_misfit
+from lightning_dpgen.data.files.blocks import first_misfit
 
 
 class Misfit(Exception):
-    """A value that a column cannot hold.
-
-    Args:
-        row: where in the array that was read; None if it is the type of the whole array.
-        problem: the value, and what was expected.
-        advice: what to do about it.
-    """
+    """A value in a row of an array, or (row None) the type of the array, that a column cannot hold, and what to do."""
 
     def __init__(self, row: int | None, problem: str, advice: str = "correct it") -> None:
         super().__init__(problem)
@@ -78,8 +72,3 @@ def shown(values: pa.Array, row: int) -> str:
         return "a moment before the year 1 or after 9999"
     text = repr(value) if isinstance(value, str | int | float | bool) else str(value)
     return text if len(text) <= 40 else f"{text[:35]}..."
-
-
-def first(where: np.ndarray) -> int:
-    """Return the first row for which something is true; there must be one."""
-    return int(where.argmax())

@@ -18,9 +18,6 @@ class Bins:
     A special value belongs to no bin. A bin of whole numbers that holds nothing else is left out.
 
     Args:
-        low: the least number in a bin.
-        high: the largest.
-        whole: whether numbers are whole.
         starts: (bins,) the least number of each bin, increasing.
         special: (special,) increasing, anywhere.
 
@@ -60,8 +57,6 @@ class Bins:
         Where there are no more whole numbers than bins, each has its own.
 
         Args:
-            low, high, whole, special: as of the class.
-            bins: their number.
             transform: ``linear``, ``log`` (log1p) or ``sqrt``.
             unit: the number that counts as 1 in the transformation.
         """

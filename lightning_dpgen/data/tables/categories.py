@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.tables.arrays import Misfit, first, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, shown, wrong_type
 from lightning_dpgen.data.tables.column import Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 

@@ -18,14 +18,7 @@ _LONGEST_NAME, _LONGEST_KEY = 1000, 100
 
 
 class BadSchema(ValueError):
-    """A description of a table that makes no sense.
-
-    Args:
-        problem: the fault, and what was expected.
-        column: its name; None for the whole table.
-        key: of the description.
-        place: the file and the line.
-    """
+    """A description of a table that makes no sense: of a column or (None) the whole table, by key, and file and line."""
 
     def __init__(self, problem: str, column: str | None = None, key: str | None = None, place: str | None = None) -> None:
         self.problem, self.column, self.key = problem, column, key
@@ -36,15 +29,7 @@ class BadSchema(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
-    """A column, and all that may be declared of any.
-
-    Args:
-        name: of the column.
-        description: for people.
-
-    Raises:
-        BadSchema: if what is declared makes no sense.
-    """
+    """A column, and all that may be declared of any; BadSchema is raised if that makes no sense."""
 
     name: str
     description: str = ""
@@ -65,11 +50,7 @@ class Column(ABC):
         """Return all that is declared beside the name, as JSON and YAML hold it."""
 
     def refuse(self, key: str, value: Any, expected: str) -> None:
-        """Refuse what is declared under a key.
-
-        Raises:
-            BadSchema: always.
-        """
+        """Raise BadSchema for what is declared under a key."""
         raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
 
 
@@ -142,8 +123,6 @@ class Modelled(Column):
         absent = self._absent(values)
         if not absent.any():
             return self.encode_present(values, clamp, counted)
-        if not self.missing:
-            raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         rows = np.flatnonzero(~absent)
         # Where all are missing, their type is unknown.
         present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
@@ -201,13 +180,16 @@ class Modelled(Column):
         return {"missing": True} | ({} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)})
 
     def _absent(self, values: pa.Array) -> np.ndarray:
-        """Mark missing values (n,); NaN is no value either, and no text of a file is NaN here."""
+        """Mark missing values (n,), where there may be any; NaN is no value either, and no text of a file is NaN here."""
         absent = pc.is_null(values, nan_is_null=True)
         if pa.types.is_string(values.type):
             # An empty field is missing in any column, unless it is one of its categories.
             texts = self.missing_values if self.missing or not self.takes_empty() else ()
             absent = pc.or_(absent, pc.is_in(values, pa.array(texts, pa.string())))
-        return absent.to_numpy(zero_copy_only=False)
+        absent = absent.to_numpy(zero_copy_only=False)
+        if absent.any() and not self.missing:
+            raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
+        return absent
 
     def takes_empty(self) -> bool:
         """Tell whether the empty text is a value."""

@@ -22,11 +22,7 @@ KINDS: dict[str, type[Column]] = {
 
 
 def column_of(name: str, fields: Any) -> Column:
-    """Return the column that a schema describes, as `Column.fields` does.
-
-    Args:
-        name: of the column.
-        fields: ``type``, and what is declared of a column of that type.
+    """Return the column that a schema describes by ``type``, and by what is declared of that type, as `Column.fields` does.
 
     Raises:
         BadSchema: if that makes no sense, naming column and key.

@@ -25,8 +25,7 @@ def read_sdv(path: str | Path) -> list[ColumnDraft]:
     Keys of the table and personal data become fakes, or are left out.
 
     Raises:
-        BadSchema: if it is something else.
-        OSError: if it cannot be read.
+        BadSchema, OSError: if it is something else, or cannot be read.
     """
     fields = read_yaml(path)
     tables = fields.get("tables")
@@ -49,8 +48,7 @@ def read_domain(path: str | Path) -> list[ColumnDraft]:
     are 0, 1 and so on.
 
     Raises:
-        BadSchema: if it is something else.
-        OSError: if it cannot be read.
+        BadSchema, OSError: if it is something else, or cannot be read.
     """
     fields = read_yaml(path)
     if isinstance(fields.get("attributes"), dict):

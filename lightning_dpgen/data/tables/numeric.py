@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, first, shown
+from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times
@@ -21,7 +21,6 @@ from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
-# The number of bins that a message lists.
 _LISTED = 20
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
 _GRID = 2**24
@@ -204,7 +203,7 @@ class Numeric(Modelled):
             below, above = below & outside, above & outside
         if below.any() or above.any():
             if not clamp:
-                row = first(below | above)
+                row = int((below | above).argmax())
                 bound = f"low, {self.low}" if below[row] else f"high, {self.high}"
                 raise Misfit(
                     row, f"{shown(values, row)} is {'below' if below[row] else 'above'} {bound}",

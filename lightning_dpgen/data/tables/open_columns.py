@@ -101,8 +101,6 @@ class Open(Modelled):
         """
         values = plain(values)
         absent = self._absent(values)
-        if absent.any() and not self.missing:
-            raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         if self.find == KEYS:
             return pa.array(values.cast(pa.string()).to_numpy(zero_copy_only=False), pa.string(), mask=absent)
         ticks, rows = np.full(len(values), np.nan), np.flatnonzero(~absent)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, first, parsed, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
@@ -33,11 +33,7 @@ class Scale(ABC):
 
     @abstractmethod
     def tick(self, declared: Any) -> int | float:
-        """Return the tick of a value of a schema.
-
-        Raises:
-            ValueError: if it is none, saying what is expected.
-        """
+        """Return the tick of a value of a schema; raise ValueError, saying what is expected, if it is none."""
 
     @abstractmethod
     def declared(self, tick: int | float) -> int | float | str:
@@ -91,7 +87,7 @@ class Integers(Scale):
         found = _floats(values, self.expected)
         broken = found != np.rint(found)
         if broken.any():
-            row = first(broken)
+            row = int(broken.argmax())
             raise Misfit(row, f"{shown(texts, row)}: expected {self.expected}")
         return found
 
@@ -140,7 +136,7 @@ class Decimals(Scale):
         found = _floats(values, self.expected)
         broken = np.isnan(found)
         if broken.any():
-            row = first(broken)
+            row = int(broken.argmax())
             problem = f"{shown(texts, row)}: expected {self.expected}"
             raise Misfit(row, problem, "correct it, or list it under missing_values")
         with np.errstate(over="ignore"):

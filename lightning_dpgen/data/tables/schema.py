@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
@@ -25,16 +26,12 @@ from lightning_dpgen.sampling.errors import BadRecords
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
+# Keys of the whole table, beside its columns.
+_DEFAULTS = {"description": "", "label": None, "header": True, "strip": True, "separator": None}
 
 
 class BadValue(BadRecords):
-    """A value of a table that its schema does not allow, or a column of another type.
-
-    Args:
-        column: its name.
-        row: the position in what was read; None if it is the type of the column.
-        problem: the value, what was expected, and what to do.
-    """
+    """A value in a row of what was read that the schema does not allow, or (row None) a column of another type."""
 
     def __init__(self, column: str, row: int | None, problem: str) -> None:
         self.column, self.row, self.problem = column, row, problem
@@ -136,11 +133,7 @@ class TableSchema:
         return [column for column in self.columns if isinstance(column, Open)]
 
     def filled(self, found: Mapping[str, Any]) -> TableSchema:
-        """Return the same with what was found of each open column, by its name; see `Open.filled`.
-
-        Raises:
-            BadSchema: if that makes no column.
-        """
+        """Return the same with what was found of each open column, by its name; see `Open.filled`."""
         return replace(
             self,
             columns=tuple(
@@ -150,11 +143,7 @@ class TableSchema:
         )
 
     def completed(self, bins: int) -> TableSchema:
-        """Return the same with this many bins where a column does not declare them; a label has a choice for each value.
-
-        Args:
-            bins: a public number.
-        """
+        """Return the same with so many bins (public) where none are declared; a label has a choice for each value."""
 
         def decided(column: Column) -> Column:
             if not isinstance(column, Numeric):
@@ -176,8 +165,7 @@ class TableSchema:
             BadValue: naming the column, and the row of the first value that does not fit.
             ValueError: for another `outside`.
         """
-        if outside not in ("refuse", "clamp"):
-            raise ValueError(f"outside={outside!r}: expected refuse or clamp")
+        check_outside(outside)
         layout, counted = self.layout, Counter() if counted is None else counted
         codes = np.zeros((batch.num_rows, len(layout.groups)), smallest_integer(max(layout.groups, default=1) - 1))
         units = np.zeros((batch.num_rows, layout.units), np.float32)
@@ -226,15 +214,9 @@ class TableSchema:
         return pa.record_batch(arrays, schema=self.arrow)
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the group, and those of its choices, that say that a column has a value.
+        """Return the group, and those of its choices, that say that a column has a value; see `Schema.where`.
 
-        Args:
-            column: its name.
-            value: as text or of the column's type; None for missing; of numbers in bins also a range of whole bins as
-                text, such as ``30..39``.
-
-        Raises:
-            ValueError: if no choices say just that.
+        For numbers in bins the value may be a range of whole bins as text, such as ``30..39``.
 
         Example:
             >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),)).where("sex", "M")
@@ -262,8 +244,7 @@ class TableSchema:
 
     def table_fields(self) -> dict[str, Any]:
         """Return what is declared of the whole table, where it is not the default."""
-        defaults = {"description": "", "label": None, "header": True, "strip": True, "separator": None}
-        return {key: getattr(self, key) for key, default in defaults.items() if getattr(self, key) != default}
+        return {key: getattr(self, key) for key, default in _DEFAULTS.items() if getattr(self, key) != default}
 
     @classmethod
     def from_json(cls, fields: Any) -> TableSchema:
@@ -288,15 +269,10 @@ class TableSchema:
 
     @classmethod
     def of(cls, columns: list[Column], fields: dict[str, Any]) -> TableSchema:
-        """Make a schema from its columns, and what is declared of the whole table by key.
-
-        Raises:
-            BadSchema: for foreign keys too.
-        """
-        known = ("description", "label", "header", "strip", "separator")
+        """Make a schema from its columns, and what is declared of the whole table; raise BadSchema for foreign keys too."""
         for key in fields:
-            if key not in known:
-                raise BadSchema(f"unknown here: expected one of columns, {', '.join(known)}", key=str(key))
+            if key not in _DEFAULTS:
+                raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
     @cached_property

@@ -44,13 +44,7 @@ _TESTS: dict[str, Scale] = {
 
 @dataclass(frozen=True)
 class ColumnDraft:
-    """A column of which not all is decided.
-
-    Args:
-        name: of the column.
-        fields: by key; `OPEN` where a person has to decide.
-        why: comments, by key.
-    """
+    """A column of which not all is decided: fields by key, `OPEN` where a person has to decide, and comments by key."""
 
     name: str
     fields: dict[str, Any]
@@ -82,8 +76,7 @@ def draft_text(
     """Return the text of a schema file of drafts of columns.
 
     Args:
-        columns: in their order.
-        origin: what they were made from, for the first line.
+        origin: the file that they were made from, for the first line.
         about: what is known of the whole table, by key.
         notes: further lines of comment.
 
@@ -122,7 +115,6 @@ def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[Column
     A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as.
 
     Args:
-        path: as of `read_table`.
         header: whether a file of text begins with the names of its columns.
 
     Raises:
@@ -165,11 +157,8 @@ def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
     if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
         return ColumnDraft.of_type(name, "boolean")
     for kind, scale in _TESTS.items():
-        try:
-            scale.ticks(values)
-        except Misfit:
-            continue
-        return ColumnDraft.of_type(name, kind)
+        if _reads(scale, values):
+            return ColumnDraft.of_type(name, kind)
     return ColumnDraft.of_type(name, "category")
 
 
@@ -201,7 +190,7 @@ def _refuse_many(names: list[str], path: Path) -> None:
 def _refuse_record(names: list[str], path: Path) -> None:
     """Refuse a record in place of the header, whose values would stand in the draft."""
     for name in names:
-        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, name)]
+        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, pa.array([name]))]
         if not name or looks:
             what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}" if looks else "an empty field"
             raise BadRecords(
@@ -209,9 +198,9 @@ def _refuse_record(names: list[str], path: Path) -> None:
             )
 
 
-def _reads(scale: Scale, text: str) -> bool:
+def _reads(scale: Scale, texts: pa.Array) -> bool:
     try:
-        scale.ticks(pa.array([text]))
+        scale.ticks(texts)
     except Misfit:
         return False
     return True

@@ -170,16 +170,6 @@ def value_text(value: Any) -> str:
     return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))[1:-2]
 
 
-def write_schema(path: str | Path, schema: TableSchema) -> None:
-    """Write `schema_text` to a new file.
-
-    Raises:
-        OSError: if it cannot be written, or exists.
-    """
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(schema_text(schema))
-
-
 def _text(path: Path) -> str:
     if path.stat().st_size > _LARGEST_FILE:
         raise BadSchema(f"{path} is larger than {_LARGEST_FILE} bytes: expected a description of a table")

@@ -74,12 +74,7 @@ class Unescaped(RowSource):
 
 
 def check_suffix(path: Path) -> None:
-    """Check that a file is there, and of a kind that a table may be in.
-
-    Raises:
-        MissingData: if there is no such file.
-        BadRecords: for another name.
-    """
+    """Raise MissingData if there is no such file, and BadRecords for a name that no file of a table has."""
     check_there(path)
     if path.suffix != ".parquet" and not path.name.removesuffix(".gz").endswith(SUFFIXES):
         raise BadRecords(f"{path}: expected a name that ends in {', '.join(SUFFIXES)} (or these with .gz) or .parquet")
