@@ -25,7 +25,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.data.tables.schema_file import write_schema
+from lightning_dpgen.data.tables.schema_file import schema_text
 from lightning_dpgen.metrics.counting_queries import QUERIES, CountingQueryError
 from lightning_dpgen.release.sampler import Release
 
@@ -141,7 +141,7 @@ class AdultBalanced(Tables):
         frame.iloc[np.sort(np.concatenate([few, chosen]))].drop(columns="education").to_csv(table, index=False)
         schema.unlink(missing_ok=True)
         columns = tuple(column for column in known.columns if column.name != "education")
-        write_schema(schema, replace(known, columns=columns, header=True))
+        schema.write_text(schema_text(replace(known, columns=columns, header=True)), encoding="utf-8")
         return table, schema
 
 

@@ -89,7 +89,12 @@ def _default(field: FieldInfo) -> str:
     if (said := about(field, "by_default")) is not None:
         return str(said)
     if isinstance(rule, str):
-        return (getattr(Defaults, rule).__doc__ or "").strip().rstrip(".")
+        member = getattr(Defaults, rule)
+        return (
+            (member.__doc__ or "").strip().rstrip(".")
+            if isinstance(member, property)
+            else f"{shown(member)}; of measured models 0"
+        )
     if about(field, "needed"):
         return "must be given"
     return "" if field.default is None or field.is_required() else shown(field.default)

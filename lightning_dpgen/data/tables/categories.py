@@ -108,7 +108,7 @@ class Category(Modelled):
                 advice = "correct it"
             else:
                 advice = "list it, or declare other: one of the values, and use outside=clamp"
-            row = first(unlisted)
+            row = int(unlisted.argmax())
             expected = "true or false" if self.kind is bool else one_of(self.values)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
