@@ -90,11 +90,8 @@ def _default(field: FieldInfo) -> str:
         return str(said)
     if isinstance(rule, str):
         member = getattr(Defaults, rule)
-        return (
-            (member.__doc__ or "").strip().rstrip(".")
-            if isinstance(member, property)
-            else f"{shown(member)}; of measured models 0"
-        )
+        said = member.__doc__ if isinstance(member, property) else f"{shown(member)}; of measured models 0"
+        return (said or "").strip().rstrip(".")
     if about(field, "needed"):
         return "must be given"
     return "" if field.default is None or field.is_required() else shown(field.default)
