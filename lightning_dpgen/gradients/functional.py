@@ -13,10 +13,9 @@ from torch.utils._pytree import tree_map
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
-from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.sampling.lots import Lot
 

@@ -17,9 +17,8 @@ from torch.utils._pytree import tree_map
 
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
-from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord

@@ -21,10 +21,8 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_map, tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.hidden import is_hidden
-from lightning_dpgen.gradients.kept import burying
-from lightning_dpgen.gradients.refusals import SAVED, explained
-from lightning_dpgen.gradients.unwatched import refuse_unwatched
+from lightning_dpgen.gradients.hidden import burying, is_hidden
+from lightning_dpgen.gradients.refusals import SAVED, explained, refuse_unwatched
 from lightning_dpgen.gradients.vmap_functions import Watch
 
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed
 from lightning_dpgen.gradients.factor_sums import Piece, joined
-from lightning_dpgen.gradients.factors import Dense, GradientFactors
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, slack
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.row_lengths import slack
 from lightning_dpgen.privacy.lot_id import LotId
 
 

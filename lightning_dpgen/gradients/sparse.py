@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import GradientFactors
-from lightning_dpgen.gradients.row_lengths import lengths
+from lightning_dpgen.gradients.factors import GradientFactors, lengths
 from lightning_dpgen.gradients.segments import components, select_component
 from lightning_dpgen.sampling.multi_hot import find_ones, to_dense
 

@@ -19,10 +19,9 @@ from lightning_dpgen.privacy import settlement
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
-from lightning_dpgen.privacy.issued_lots import IssuedLots
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
