@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -97,9 +97,14 @@ class Isolation:
         """Call a function of torch as one that the loss calls, during `run`."""
         return self._watch.call(function, args, kwargs)
 
-    def backward(self) -> AbstractContextManager:
-        """Return a context for backward passes from the results of `run`: code of the loss in them keeps nothing either."""
-        return _own_backward() if self._has_own_backward else nullcontext()
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Let backward passes begin at the results of `run` inside this context: code of the loss in them keeps nothing."""
+        with ExitStack() as guards:
+            if self._has_own_backward:
+                guards.enter_context(burying())
+                guards.enter_context(refuse_unwatched())
+            yield
 
     def _bare(self, x: Tensor) -> Tensor:
         """Return the results of all records, or groups, behind the one that a function has returned."""
@@ -265,9 +270,3 @@ def private_mean(x: Tensor) -> Tensor:
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return x.detach().float().mean()
-
-
-@contextmanager
-def _own_backward() -> Iterator[None]:
-    with burying(), refuse_unwatched():
-        yield

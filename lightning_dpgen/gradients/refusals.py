@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C import _functorch
+
+from lightning_dpgen.gradients.hidden import is_hidden
 
 _WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
@@ -109,7 +110,7 @@ def refuse_unwatched() -> Iterator[None]:
         return call
 
     def text(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        if _functorch.is_functorch_wrapped_tensor(tensor):
+        if is_hidden(tensor):
             raise ValueError(f"the loss {_TEXT}")
         return written(tensor, *args, **kwargs)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lightning_dpgen.gradients.factor_sums import sum_factors
+from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation

@@ -253,17 +253,9 @@ _SPECIAL: dict[Callable, Callable] = {
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
     custom_function_call: _own_function,
-    **dict.fromkeys(
-        (
-            torch.lstm,
-            torch.lstm_cell,
-            torch.gru,
-            torch.gru_cell,
-            torch.rnn_tanh,
-            torch.rnn_relu,
-            torch.rnn_tanh_cell,
-            torch.rnn_relu_cell,
-        ),
-        _recurrent,
-    ),
+    **{
+        getattr(torch, f"{name}{of}"): _recurrent
+        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+        for of in ("", "_cell")
+    },
 }

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ def sealed(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], by
         heads.append(head)
         texts.append(json.dumps({**line, "check": head}, allow_nan=False) + "\n")
     return heads, "".join(texts).encode()
+
+
+def now() -> str:
+    """Return the time for a line, in UTC and whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def heads_file(path: str | Path) -> Path:

@@ -4,8 +4,8 @@ Composition, rounding and truncation are dp-accounting's, in the quicker form of
 Poisson-sampled Gaussian is computed here, in closed form for whole arrays (dp-accounting inverts the loss point by point in
 Python, which takes most of the time of an account), and so is its bound under replace-one.
 
-dp-accounting bounds the tails of a composition by forty passes of `scipy.special.logsumexp`, and makes a distribution by way
-of a dict of all points: together two thirds of the time that a plan took.
+dp-accounting bounds the tails of a composition by forty passes of `scipy.special.logsumexp`, and makes a distribution by
+way of a dict of all points: together two thirds of the time that a plan took.
 """
 
 from __future__ import annotations
