@@ -1,4 +1,4 @@
-"""How a gradient becomes public: terms, per-record engines, clipping rules, and the one page `privatize`."""
+"""The way of gradients into the public: terms, per-record engines, clipping rules, and the one page `privatize`."""
 
 from typing import TYPE_CHECKING
 

@@ -41,7 +41,6 @@ def check_exact(
 
     Args:
         engine: an engine such as `ghost_gradients`.
-        network, term, lot, noise, groups: as for the engine.
 
     Returns:
         A public record (1, ...) that the loss takes: the term's example, or a probe record.

@@ -43,9 +43,6 @@ def term_gradients(
 
     Args:
         network: the network to train; `term.loss` calls it.
-        term: the loss.
-        lot: the records.
-        stream: the account's private stream.
         engine: ``ghost`` (book-keeping; nothing is materialised) or ``func`` (any network, B x P numbers).
         noise: (B, term.noise) from the stream, if it is drawn already.
 
@@ -110,7 +107,6 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
     numbers are as good as those of the stream's statistical generator: unknown without the key, not cryptographic.
 
     Args:
-        stream: the account's private stream.
         device: the device whose generator is keyed, besides the processor's.
     """
     default = torch.default_generator

@@ -21,7 +21,6 @@ def multi_hot_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence
 
     Args:
         x: (B, ones) the places of each record's ones, sorted by component; n where there are fewer.
-        weight, bias, offsets: as for `segments.segmented_product`.
     """
     records, places = find_ones(x, weight.shape[2])
     columns = weight.mT

@@ -282,7 +282,6 @@ def records_behind(tape: Tape, x, least: int, *parameters) -> Tensor | None:
     """Return the records (B, ...) behind an input, or None where no rule is right.
 
     Args:
-        tape, x: as of a rule.
         least: the fewest dimensions of a record; with fewer, that of the lot would be taken for one of them.
         parameters: the other arguments; a rule knows only traced parameters and public tensors among them.
     """

@@ -1,4 +1,4 @@
-"""What is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""
+"""Privacy that is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""
 
 from typing import TYPE_CHECKING
 

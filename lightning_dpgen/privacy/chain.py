@@ -115,8 +115,6 @@ class Lines:
     """The lines of a file, each checked when it is reached; the last one is followed by a check that none is missing.
 
     Args:
-        path: the path of the file, for errors.
-        content: the content of the file.
         heads: the content of the file of its heads.
         kind, version: the kind and version of the file; its first line says ``{kind: version}``.
         of: the owner of the cost that the file holds, a run or a study, for errors.

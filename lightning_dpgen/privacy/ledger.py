@@ -161,7 +161,6 @@ class Ledger:
         """Record one access; noise may be drawn once this returns.
 
         Args:
-            access: the access that is about to be drawn.
             ahead: if no line is waiting, write this many equal ones at once (a block), for the accesses to come.
 
         Raises:

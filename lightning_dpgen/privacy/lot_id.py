@@ -17,7 +17,6 @@ class LotId:
     that no sampler has drawn: gradients may be computed from them, but no step can be taken.
 
     Args:
-        stage: the stage of the plan that the records were drawn for.
         size: the number of records; private.
         parts: the number of processes that have a part of the lot each.
     """

@@ -99,7 +99,6 @@ def loss_distribution(
 
     Args:
         event: Gaussian, sampled (Poisson) or not, or Laplace; no composition.
-        interval: the discretisation interval.
         relation: ``add_or_remove_one`` or ``replace_one``.
 
     Raises:

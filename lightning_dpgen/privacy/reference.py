@@ -139,7 +139,6 @@ def dominating_shift(
     piece proves domination on the piece. Beyond the last piece the event's profile is below the failure.
 
     Args:
-        event: an event tree.
         failure: the probability of failing, in [0, 1).
         relation: ``add_or_remove_one`` or ``replace_one``.
         interval: the only discretisation interval to use, for quick looks; None halves it until the shift settles.

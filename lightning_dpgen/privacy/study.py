@@ -141,7 +141,6 @@ class Study:
         Args:
             run: its identity, that of its ledger.
             event: the event of all that it will draw.
-            relation: the relation of the event.
             pair: its (epsilon, delta), by which it enters a study of pairs.
             moments: whether the Renyi moments of its event bound it, under add-or-remove-one and at a delta above 0; None
                 is True where no pair is given.

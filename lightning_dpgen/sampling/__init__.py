@@ -1,4 +1,4 @@
-"""How records are drawn: stores, Poisson lots, multi-hot records."""
+"""The drawing of records: stores, Poisson lots, multi-hot records."""
 
 from typing import TYPE_CHECKING
 

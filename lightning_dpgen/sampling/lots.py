@@ -98,7 +98,6 @@ class PoissonLots:
         account: the account whose plan says the rate and whose private stream draws the samples.
         stage: the plan's stage that the lots are for.
         clusters: (N,) whole numbers, the component of each record, in 0..k-1; None puts all into the first.
-        k: the number of components.
         persons: (N,) whole numbers, the person of each record, where one person has several: a lot holds all of a person's
             records or none. None takes the store's own, if it has any.
 
@@ -247,7 +246,6 @@ class LotBlocks:
     when they are asked for. The number of steps is the plan's, never a function of the number of records.
 
     Args:
-        lots: the source of lots.
         steps: the number of lots in all.
         block: the number of lots in a batch.
     """

@@ -127,7 +127,6 @@ class SparseStore(Store):
     Args:
         data, indices, indptr: the arrays of the matrix, whose format was checked in full: a column index beyond `width`
             would write into the row of another record. Entries of the same place are summed.
-        width: the number of columns.
     """
 
     data: np.ndarray

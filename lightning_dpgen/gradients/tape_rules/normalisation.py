@@ -26,7 +26,6 @@ def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias
     """Scale and shift after a normalisation.
 
     Args:
-        tape, input, weight, bias: as of the function.
         function: normalises records, and scales and shifts them by a weight and a bias, or None.
         least: the fewest dimensions of a record.
         channels: True for one scale and shift for each channel (B, several, channels, ...), at all positions; False for one
