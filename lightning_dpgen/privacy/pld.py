@@ -109,8 +109,13 @@ def loss_distribution(
     noise = event.event if sampled else event
     if isinstance(noise, dp_accounting.GaussianDpEvent):
         if relation == REPLACE_ONE:
-            return _replaced(noise.noise_multiplier, rate, interval)
-        return _added_or_removed(noise.noise_multiplier, rate, interval)
+            profiles = {AdjacencyType.REPLACE: replacement_profile}
+        else:
+            # Unsampled, a record added is as one removed.
+            profiles = {AdjacencyType.REMOVE: removal_profile}
+            profiles |= {AdjacencyType.ADD: addition_profile} if rate < 1.0 else {}
+        found = (_connected(f, noise.noise_multiplier, rate, interval, adjacency) for adjacency, f in profiles.items())
+        return pld.PrivacyLossDistribution(*found)
     if isinstance(event, dp_accounting.LaplaceDpEvent) and relation == ADD_OR_REMOVE_ONE:
         return pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=interval)
     raise Unaccountable(f"{type(event).__name__} of {type(noise).__name__} under {relation}: no sound account is known")
@@ -161,17 +166,6 @@ def replacement_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> 
     with_y = rate * np.exp(size + log_ndtr(x - 1.0 / multiplier) - with_x)
     positive = np.exp(with_x) * np.maximum(rate - neither - with_y, 0.0)
     return np.where(epsilon >= 0.0, positive, -np.expm1(epsilon) + np.exp(np.minimum(epsilon, 0.0)) * positive)
-
-
-def _added_or_removed(multiplier: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
-    removed = _connected(removal_profile, multiplier, rate, interval, AdjacencyType.REMOVE)
-    if rate == 1.0:
-        return pld.PrivacyLossDistribution(removed)
-    return pld.PrivacyLossDistribution(removed, _connected(addition_profile, multiplier, rate, interval, AdjacencyType.ADD))
-
-
-def _replaced(multiplier: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
-    return pld.PrivacyLossDistribution(_connected(replacement_profile, multiplier, rate, interval, AdjacencyType.REPLACE))
 
 
 def _connected(profile, multiplier: float, rate: float, interval: float, adjacency: AdjacencyType) -> pld_pmf.PLDPmf:

@@ -15,6 +15,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, content
+from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.stores import Store
 
@@ -198,10 +199,7 @@ class _Persons:
 
     def records(self, persons: np.ndarray) -> np.ndarray:
         """Return the sorted positions of all records of these persons."""
-        starts = self.starts[persons]
-        counts = self.starts[persons + 1] - starts
-        ends = counts.cumsum()
-        return np.sort(self.positions[np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())])
+        return np.sort(self.positions[entries_of(persons, self.starts)[0]])
 
 
 def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import Dataset, default_collate
 
+from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
@@ -138,12 +139,8 @@ class SparseStore(Store):
         return len(self.indptr) - 1
 
     def take(self, positions: np.ndarray) -> Tensor:
-        starts = self.indptr[positions].astype(np.int64)
-        counts = self.indptr[positions + 1] - starts
-        ends = np.cumsum(counts)
-        # Places where the entries of these rows are kept, and the cells of the dense rows that they go to.
-        entries = np.repeat(starts - ends + counts, counts)
-        entries += np.arange(len(entries))
+        entries, counts = entries_of(positions, self.indptr)
+        # The cells of the dense rows that the entries go to.
         cells = np.repeat(np.arange(len(positions)) * self.width, counts)
         cells += self.indices[entries]
         rows = np.zeros((len(positions), self.width), np.float32)
