@@ -24,6 +24,8 @@ from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # For each network, the losses whose gradients were compared with those of single records, and a public record for each.
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
+# Places in the state of torch's Mersenne twister: its seed of 64 bits, and its 624 words of 32 bits, each in 64.
+_SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
@@ -91,10 +93,6 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
         )
     index = torch.from_numpy(stream.integers(len(lot), count)).to(device)
     return Groups(index, count, None if closed else term.places)
-
-
-# Places in the state of torch's Mersenne twister: its seed of 64 bits, and its 624 words of 32 bits, each in 64.
-_SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
 
 
 @contextmanager

@@ -161,31 +161,29 @@ class Isolation:
         """True unless the loss is inside another transform of torch.func at the moment."""
         return _functorch.maybe_current_level() == self._levels[-1]
 
-    def outside(self) -> _Outside:
-        """Return a context in which tensors (B, ...) are plain again, and autograd records what is done to them."""
-        return _Outside(self)
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Take the levels of vmap off torch's stack inside this context, where tensors (B, ...) are plain again.
+
+        Autograd records what is done to them.
+
+        Raises:
+            ValueError: inside another transform of torch.func.
+        """
+        if not self.is_innermost:
+            raise ValueError("a function meets records inside another transform of torch.func: use engine='func' for it")
+        taken = [_functorch.pop_dynamic_layer_stack() for _ in self._levels]
+        try:
+            yield
+        finally:
+            for layer in reversed(taken):
+                _functorch.push_dynamic_layer_stack(layer)
 
 
 def _eager() -> AbstractContextManager:
     """Return a context without compiled code, which would know neither vmap nor the watch."""
     # Nothing is compiled where the compiler is not loaded, and loading it takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-class _Outside:
-    """A context that takes the levels of vmap off torch's stack, and puts them back."""
-
-    def __init__(self, isolation: Isolation) -> None:
-        self._isolation, self._count, self._taken = isolation, len(isolation._levels), []
-
-    def __enter__(self) -> None:
-        if not self._isolation.is_innermost:
-            raise ValueError("a function meets records inside another transform of torch.func: use engine='func' for it")
-        self._taken = [_functorch.pop_dynamic_layer_stack() for _ in range(self._count)]
-
-    def __exit__(self, *_) -> None:
-        for layer in reversed(self._taken):
-            _functorch.push_dynamic_layer_stack(layer)
 
 
 class HiddenOffsets:

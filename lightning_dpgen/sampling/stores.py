@@ -185,12 +185,6 @@ class ColumnsStore(Store):
             yield from column.blocks()
 
 
-def _float32(values: np.ndarray) -> np.ndarray:
-    """Return a float32 copy; too large numbers become infinite, which is treated like any record that is not finite."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float32)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class DatasetStore(Store):
     """The items of a user's map-style Dataset, collated as a DataLoader does it.
@@ -243,3 +237,9 @@ def collated(dataset: Dataset, positions: np.ndarray) -> Any:
 def _form(records: Any) -> tuple:
     leaves, form = tree_flatten(records)
     return form, [(leaf.dtype, leaf.shape[1:]) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves]
+
+
+def _float32(values: np.ndarray) -> np.ndarray:
+    """Return a float32 copy; too large numbers become infinite, which is treated like any record that is not finite."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
