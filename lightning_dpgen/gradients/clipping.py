@@ -102,7 +102,6 @@ class Decay(_Known):
         c: the first bound.
         factor: the factor of one decay, in (0, 1].
         every: lots between two decays; the lots of an epoch, for a decay by epoch.
-        least: the smallest bound.
 
     Example:
         >>> Decay(1.0, factor=0.5, every=10).known(25)
@@ -213,8 +212,6 @@ class Quantile(ClippingRule):
         c: the first bound.
         expected_batch_size: the public divisor of the count, as for the optimizer (over groups, their number).
         target: share of the norms that the bound should be above.
-        lr: learning rate.
-        least, most: public limits of the bound.
         share: share of the lot's inverse squared noise that the count uses.
         noise: the name of that noise in the plan.
     """
@@ -312,7 +309,6 @@ class Smoothed(_Wrapper):
     """Another rule, whose bounds are averaged over lots: ``keep`` of the one before, and the rest of the new one.
 
     Args:
-        of: the rule.
         keep: the share of the bound before, in [0, 1).
 
     Example:
@@ -344,9 +340,6 @@ class Smoothed(_Wrapper):
 class PerLayer(_Wrapper):
     """Another rule, applied to each layer by itself: a bound C_j for each, and a sensitivity of ``sqrt(sum of C_j^2)``.
 
-    Args:
-        of: the rule.
-
     Example:
         >>> PerLayer(DPNorm(c_max=10.0)).noise_shares
         {'norms': 0.05}
@@ -360,9 +353,6 @@ class PerComponent(_Wrapper):
     """Another rule, applied to each component of a mixture by itself; the noise of a component follows its own bound.
 
     A record belongs to one component, so all of them together cost as much as one.
-
-    Args:
-        of: the rule.
     """
 
     scope: ClassVar[Scope] = Components()

@@ -29,8 +29,6 @@ class EmbeddingGradients:
             1, one that is not finite counts as zeros.
         then: returns the gradients of the same lot, given the noisy mean (...); that of a record may depend on the record
             and the mean alone.
-        parameters: the parameters that the gradients are with respect to.
-        draw: the identity of the lot.
         noise: the name of the mean's noise in the plan.
 
     Example:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,7 +42,6 @@ def check_exact(
 
     Args:
         engine: an engine such as `ghost_gradients`.
-        network, term, lot, noise, groups: as for the engine.
 
     Returns:
         A public record (1, ...) that the loss takes: the term's example, or a probe record.
@@ -82,7 +82,7 @@ def _suited(
     for whole in WHOLE if term.example is None else WHOLE[:1]:
         made = probe_lot(lot, noise, count, groups, whole=whole, example=term.example)
         try:
-            with _Unchanged(network), randomness_of_their_own():
+            with _unchanged(network), randomness_of_their_own():
                 engine(network, term, *made)
             return made, None
         except UNSUITED as error:
@@ -112,7 +112,7 @@ def _check(
     parameters = [p for p in network.parameters() if p.requires_grad]
     # Random functions that are not held still would draw from public generators, once for each record.
     with ConstantDraws() as still, randomness_of_their_own():
-        with _Unchanged(network):
+        with _unchanged(network):
             found = engine(network, term, few, noise, groups)
         single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
         # A loss that is not still draws numbers of its own, so there is nothing to compare; it is called as often.
@@ -120,7 +120,7 @@ def _check(
         if is_still:
             _compare(found, single, parameters, still.tolerance)
         if groups is None and len(few.offsets) == 2:
-            with _Unchanged(network):
+            with _unchanged(network):
                 _compare_pairs(term, few, noise, found.losses, still.tolerance if is_still else math.inf)
 
 
@@ -148,7 +148,7 @@ def _one_by_one(
             return term.losses(Lot(records, offsets), noise)
 
         alone = Isolation(1)
-        with _Unchanged(network), torch.enable_grad():
+        with _unchanged(network), torch.enable_grad():
             losses = alone.run(loss, *own)
             with alone.backward():
                 each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
@@ -170,29 +170,24 @@ def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Paramet
         )
 
 
-class _Unchanged:
-    """A context that puts a network's counters, buffers and frozen parameters back: a loss that is tried takes no step."""
-
-    def __init__(self, network: nn.Module) -> None:
-        frozen = [p for p in network.parameters() if not p.requires_grad]
-        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        # Frozen parameters that outnumber the trained ones by far are a pretrained network: nothing updates it, and a copy
-        # might not fit.
-        if sum(p.numel() for p in frozen) > 4 * trained:
-            frozen = []
-        self._numbers = [
-            (module, {name: x for name, x in vars(module).items() if isinstance(x, int | float)})
-            for module in network.modules()
-        ]
-        self._tensors = [(x, x.detach().clone()) for x in (*network.buffers(), *frozen)]
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_) -> None:
-        for module, numbers in self._numbers:
-            vars(module).update(numbers)
+@contextmanager
+def _unchanged(network: nn.Module) -> Iterator[None]:
+    """Put counters, buffers and frozen parameters back after this context: a loss that is tried takes no step."""
+    frozen = [p for p in network.parameters() if not p.requires_grad]
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    # Frozen parameters that outnumber the trained ones by far are a pretrained network: nothing updates it, and a copy
+    # might not fit.
+    if sum(p.numel() for p in frozen) > 4 * trained:
+        frozen = []
+    numbers = [(m, {name: x for name, x in vars(m).items() if isinstance(x, int | float)}) for m in network.modules()]
+    tensors = [(x, x.detach().clone()) for x in (*network.buffers(), *frozen)]
+    try:
+        yield
+    finally:
+        for module, before in numbers:
+            vars(module).update(before)
         with torch.no_grad():
-            for x, before in self._tensors:
+            for x, before in tensors:
                 x.copy_(before)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,14 +16,16 @@ from lightning_dpgen.gradients.functional import functional_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.probe_records import probe_lot
-from lightning_dpgen.gradients.randomness import torch_draws_from
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # For each network, the losses whose gradients were compared with those of single records, and a public record for each.
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
+# Places in the state of torch's Mersenne twister: its seed of 64 bits, and its 624 words of 32 bits, each in 64.
+_SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
@@ -40,9 +45,6 @@ def term_gradients(
 
     Args:
         network: the network to train; `term.loss` calls it.
-        term: the loss.
-        lot: the records.
-        stream: the account's private stream.
         engine: ``ghost`` (book-keeping; nothing is materialised) or ``func`` (any network, B x P numbers).
         noise: (B, term.noise) from the stream, if it is drawn already.
 
@@ -91,3 +93,41 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
         )
     index = torch.from_numpy(stream.integers(len(lot), count)).to(device)
     return Groups(index, count, None if closed else term.places)
+
+
+@contextmanager
+def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[None]:
+    """Key torch's default generators from the private stream inside this context, and numpy's and Python's by the system.
+
+    Afterwards all are where they were.
+
+    A public seed, or a position in a public sequence of numbers, would let one record change what the others draw. The
+    numbers are as good as those of the stream's statistical generator: unknown without the key, not cryptographic.
+
+    Args:
+        device: the device whose generator is keyed, besides the processor's.
+    """
+    default = torch.default_generator
+    on_device = device.type == "cuda"
+    device_before = torch.cuda.get_rng_state(device) if on_device else None
+    with randomness_of_their_own():
+        try:
+            default.set_state(_keyed(stream))
+            if on_device:
+                torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
+            yield
+        finally:
+            if on_device:
+                torch.cuda.set_rng_state(device_before, device)
+
+
+def _keyed(stream: PrivateStream) -> Tensor:
+    """Make a fresh state of the processor's generator, all words from the stream: manual_seed would keep 32 bits.
+
+    Its seed is from the stream, too, so that `Guard` can tell it from another state.
+    """
+    state = torch.Generator().get_state()
+    fresh = stream.words(1 + _WORDS)
+    state.numpy()[_SEED_AT : _SEED_AT + 8].view(np.uint64)[:] = fresh[:1] >> np.uint64(1)
+    state.numpy()[_WORDS_AT : _WORDS_AT + 8 * _WORDS].view(np.uint64)[:] = fresh[1:] >> np.uint64(32)
+    return state

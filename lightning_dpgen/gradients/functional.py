@@ -13,10 +13,9 @@ from torch.utils._pytree import tree_map
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
-from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
@@ -62,20 +61,18 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
         def of_one(records: Any, own: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
             return term.losses(Lot(records, offsets), own)
 
+        if not len(lot):
+            continue
         part, own = lot.mapped(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
-        if len(part):
-            parts.append(_each(network, of_one, *_in_lots_of_one(part.records, own)))
-        elif len(lot):
+        if start == end:
             # A loss that counts its calls must not learn that a component is empty.
             part, own, _ = probe_lot(part, own, example=term.example)
-            _each(network, of_one, *_in_lots_of_one(part.records, own))
+        found = _each(network, of_one, tree_map(lambda x: x.unsqueeze(1), part.records), own.unsqueeze(1))
+        if start < end:
+            parts.append(found)
     nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
     gradients = {p: torch.cat([part[p] for part, _ in [(nothing, None), *parts]]) for p in nothing}
     return gradients, torch.cat([noise.new_zeros(0), *(losses for _, losses in parts)])
-
-
-def _in_lots_of_one(records: Any, noise: Tensor) -> tuple[Any, Tensor]:
-    return tree_map(lambda x: x.unsqueeze(1), records), noise.unsqueeze(1)
 
 
 def _of_groups(

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
-from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.replaced import replaced_parameters
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -31,11 +32,7 @@ _said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionar
 
 
 def ghost_gradients(
-    network: nn.Module,
-    term: PerRecord | PerGroup,
-    lot: Lot,
-    noise: Tensor,
-    groups: Groups | None = None,
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
 ) -> RecordGradients:
     """Compute the gradients of a term for each record, or group of records, by one forward and one backward pass.
 
@@ -60,13 +57,17 @@ def ghost_gradients(
     if not len(lot):
         nothing = noise.new_zeros(rows)
         return RecordGradients({}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing)
+
+    def held(factors: Mapping[nn.Parameter, GradientFactors], losses: Callable[[], Tensor]) -> RecordGradients:
+        offsets = lot.offsets if groups is None else None
+        return RecordGradients(
+            factors, layers, rows, lot.draw, offsets=offsets, groups=count, partition=groups, losses=losses
+        )
+
     if term.forms is not None:
         # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
         with full_precision(noise.device):
-            factors, losses = term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)
-        if groups is None:
-            return RecordGradients(factors, layers, rows, lot.draw, offsets=lot.offsets, losses=losses)
-        return RecordGradients(factors, layers, rows, lot.draw, groups=count, partition=groups, losses=losses)
+            return held(*(term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)))
     said = _said.setdefault(network, set())
 
     def say(name: str) -> None:
@@ -99,13 +100,4 @@ def ghost_gradients(
     finally:
         tape.close()
     found = losses.detach()
-    return RecordGradients(
-        factors,
-        layers,
-        rows,
-        lot.draw,
-        offsets=lot.offsets if groups is None else None,
-        groups=count,
-        partition=groups,
-        losses=lambda: found,
-    )
+    return held(factors, lambda: found)

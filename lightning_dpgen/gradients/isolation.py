@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,10 +21,8 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_map, tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.hidden import is_hidden
-from lightning_dpgen.gradients.kept import burying
-from lightning_dpgen.gradients.refusals import SAVED, explained
-from lightning_dpgen.gradients.unwatched import refuse_unwatched
+from lightning_dpgen.gradients.hidden import burying, is_hidden
+from lightning_dpgen.gradients.refusals import SAVED, explained, refuse_unwatched
 from lightning_dpgen.gradients.vmap_functions import Watch
 
 
@@ -99,9 +97,14 @@ class Isolation:
         """Call a function of torch as one that the loss calls, during `run`."""
         return self._watch.call(function, args, kwargs)
 
-    def backward(self) -> AbstractContextManager:
-        """Return a context for backward passes from the results of `run`: code of the loss in them keeps nothing either."""
-        return _own_backward() if self._has_own_backward else nullcontext()
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Let backward passes begin at the results of `run` inside this context: code of the loss in them keeps nothing."""
+        with ExitStack() as guards:
+            if self._has_own_backward:
+                guards.enter_context(burying())
+                guards.enter_context(refuse_unwatched())
+            yield
 
     def _bare(self, x: Tensor) -> Tensor:
         """Return the results of all records, or groups, behind the one that a function has returned."""
@@ -158,31 +161,29 @@ class Isolation:
         """True unless the loss is inside another transform of torch.func at the moment."""
         return _functorch.maybe_current_level() == self._levels[-1]
 
-    def outside(self) -> _Outside:
-        """Return a context in which tensors (B, ...) are plain again, and autograd records what is done to them."""
-        return _Outside(self)
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Take the levels of vmap off torch's stack inside this context, where tensors (B, ...) are plain again.
+
+        Autograd records what is done to them.
+
+        Raises:
+            ValueError: inside another transform of torch.func.
+        """
+        if not self.is_innermost:
+            raise ValueError("a function meets records inside another transform of torch.func: use engine='func' for it")
+        taken = [_functorch.pop_dynamic_layer_stack() for _ in self._levels]
+        try:
+            yield
+        finally:
+            for layer in reversed(taken):
+                _functorch.push_dynamic_layer_stack(layer)
 
 
 def _eager() -> AbstractContextManager:
     """Return a context without compiled code, which would know neither vmap nor the watch."""
     # Nothing is compiled where the compiler is not loaded, and loading it takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-class _Outside:
-    """A context that takes the levels of vmap off torch's stack, and puts them back."""
-
-    def __init__(self, isolation: Isolation) -> None:
-        self._isolation, self._count, self._taken = isolation, len(isolation._levels), []
-
-    def __enter__(self) -> None:
-        if not self._isolation.is_innermost:
-            raise ValueError("a function meets records inside another transform of torch.func: use engine='func' for it")
-        self._taken = [_functorch.pop_dynamic_layer_stack() for _ in range(self._count)]
-
-    def __exit__(self, *_) -> None:
-        for layer in reversed(self._taken):
-            _functorch.push_dynamic_layer_stack(layer)
 
 
 class HiddenOffsets:
@@ -267,9 +268,3 @@ def private_mean(x: Tensor) -> Tensor:
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return x.detach().float().mean()
-
-
-@contextmanager
-def _own_backward() -> Iterator[None]:
-    with burying(), refuse_unwatched():
-        yield

@@ -1,8 +1,11 @@
-"""Layers under which a record's gradient is not its own."""
+"""The parameters of a network: grouped by layers that are checked, and replaced by other tensors."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
 
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
 
@@ -38,3 +41,24 @@ def _reason(layer: nn.Module) -> str | None:
     if layer._backward_hooks or layer._backward_pre_hooks:
         return "has a backward hook, which is never called here: change the loss, or the gradient of the step afterwards"
     return None
+
+
+@contextmanager
+def replaced_parameters(network: nn.Module, instead: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
+    """Put other tensors in the place of some parameters inside this context, wherever the network holds them.
+
+    Two layers may share a parameter.
+    """
+    held = [
+        (module._parameters, name, p)
+        for module in network.modules()
+        for name, p in module._parameters.items()
+        if p is not None and p in instead
+    ]
+    try:
+        for place, name, p in held:
+            place[name] = instead[p]
+        yield
+    finally:
+        for place, name, p in held:
+            place[name] = p

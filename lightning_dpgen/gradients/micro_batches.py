@@ -24,7 +24,6 @@ class MicroBatches:
     Args:
         make: begins anew at each call, and returns the gradients of each part; at least one part (of no records, if there
             are none). Parts are disjoint, and together they are the whole lot.
-        draw: the identity of the lot.
 
     Example:
         >>> make = lambda: (term_gradients(network, term, part, stream) for part in lot.cut(64))
@@ -61,8 +60,6 @@ def lot_norms(gradients: RecordGradients | MicroBatches, scope: Scope, *, needed
     """Return the norms of a lot, from which its bounds are chosen.
 
     Args:
-        gradients: the gradients of the whole lot.
-        scope: the scope of the bounds.
         needed: whether the bounds depend on the norms; if not, no pass is made over a lot in parts.
     """
     if isinstance(gradients, RecordGradients):

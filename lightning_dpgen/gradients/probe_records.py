@@ -31,8 +31,6 @@ def probe_lot(
     Args:
         lot: a lot with the shapes, types and components of records; it may be empty.
         noise: (B, term.noise), as for an engine.
-        count: the number of records to make.
-        groups: as for an engine.
         whole: the value of whole numbers; all other numbers are larger by it.
         example: a public record (1, ...), of which all are then copies.
 

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed
-from lightning_dpgen.gradients.factor_sums import Piece, joined
-from lightning_dpgen.gradients.factors import Dense, GradientFactors
+from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, slack
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.row_lengths import slack
 from lightning_dpgen.privacy.lot_id import LotId
 
 
@@ -46,7 +44,6 @@ class RecordGradients:
     ) -> None:
         self._factors, self._layers, self._size = factors, layers, size
         self.draw, self.offsets, self.groups = draw or LotId(), offsets, groups
-        self._held: dict[str, Tensor] = {}
         self._losses, self._partition = losses, partition
 
     def __len__(self) -> int:
@@ -73,31 +70,29 @@ class RecordGradients:
 
     def norms(self) -> Tensor:
         """Return Euclidean norms (B,) over all parameters, never rounded down; not finite where a gradient is not."""
-        return self._all_norms()[: self._size]
+        return self._all_norms[: self._size]
 
     def layer_norms(self) -> list[Tensor]:
         """Return norms (B,) for each layer, as `norms` does."""
-        squares = self._squares()
+        squares = self._all_squares
         rows = {p: i for i, p in enumerate(self._factors)}
         own = [squares[[rows[p] for p in layer if p in rows]] for layer in self._layers]
         return [s.sum(dim=0).sqrt_()[: self._size] for s in own]
 
+    @functools.cached_property
     def _all_norms(self) -> Tensor:
-        """Return the norms of all rows, B or more."""
-        if "norms" not in self._held:
-            self._held["norms"] = self._squares().sum(dim=0).sqrt_()
-        return self._held["norms"]
+        """The norms of all rows, B or more."""
+        return self._all_squares.sum(dim=0).sqrt_()
 
-    def _squares(self) -> Tensor:
-        """Return squared norms (parameters with factors, B or more)."""
-        if "squares" not in self._held:
-            some = self._layers[0][0]
-            each = list(self._factors.values())
-            if self._partition is not None:
-                each = [self._partition.of(factors) for factors in each]
-            none = torch.zeros(0, self._size, dtype=torch.float64, device=some.device)
-            self._held["squares"] = _squares(each) if self._size and each else none
-        return self._held["squares"]
+    @functools.cached_property
+    def _all_squares(self) -> Tensor:
+        """Squared norms (parameters with factors, B or more)."""
+        each = list(self._factors.values())
+        if self._partition is not None:
+            each = [self._partition.of(factors) for factors in each]
+        if self._size and each:
+            return _squares(each)
+        return torch.zeros(0, self._size, dtype=torch.float64, device=self._layers[0][0].device)
 
     def products(self, onto: Mapping[nn.Parameter, Tensor]) -> Tensor:
         """Return inner products (B,) with one tensor for each parameter, in float64; private. Groups have none."""
@@ -121,7 +116,7 @@ class RecordGradients:
         """Give the pieces of a weighted sum: for each parameter its factors, the weights of rows, and the silenced rows."""
         if not self._size:
             return
-        norms = self._all_norms()
+        norms = self._all_norms
         # A sum is finite only if all are.
         quiet = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
         each = [self._by_row(weights)] * len(self._layers) if isinstance(weights, Tensor) else map(self._by_row, weights)
@@ -135,7 +130,7 @@ class RecordGradients:
         """Turn weights (B,) into one for each row of the factors: a sum over groups is one over their records."""
         if self._partition is not None:
             return self._partition.shared(weights)
-        more = len(self._all_norms()) - self._size
+        more = len(self._all_norms) - self._size
         return torch.cat([weights, weights.new_zeros(more)]) if more else weights
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import GradientFactors
-from lightning_dpgen.gradients.row_lengths import lengths
+from lightning_dpgen.gradients.factors import GradientFactors, lengths
 from lightning_dpgen.gradients.segments import components, select_component
 from lightning_dpgen.sampling.multi_hot import find_ones, to_dense
 
@@ -22,7 +21,6 @@ def multi_hot_product(x: Tensor, weight: Tensor, bias: Tensor, offsets: Sequence
 
     Args:
         x: (B, ones) the places of each record's ones, sorted by component; n where there are fewer.
-        weight, bias, offsets: as for `segments.segmented_product`.
     """
     records, places = find_ones(x, weight.shape[2])
     columns = weight.mT

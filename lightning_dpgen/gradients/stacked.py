@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +22,8 @@ class StackedLinear(nn.Module):
     """k linear maps side by side.
 
     Args:
-        k: number of components.
         inputs: n, width of a record.
         outputs: o.
-        bias: whether each map has a bias.
         generator: public generator of the initial weights (uniform within 1/sqrt(n), as `nn.Linear`).
     """
 
@@ -64,15 +63,10 @@ def layer_factors(
     return factors
 
 
-class StackedConv2d(nn.Module):
-    """k convolutions side by side.
+class _Stacked2d(nn.Module):
+    """Filters of k components, in the order of channels that the function of each layer expects."""
 
-    Args:
-        k: number of components.
-        inputs, outputs: channels.
-        kernel, stride, padding: as for `nn.Conv2d`, the same in both directions.
-        generator: public generator of the initial weights, as `nn.Conv2d`.
-    """
+    transposed: ClassVar[bool]
 
     def __init__(
         self,
@@ -87,8 +81,21 @@ class StackedConv2d(nn.Module):
     ) -> None:
         super().__init__()
         self.stride, self.padding = stride, padding
-        self.weight = _uniform((k, outputs, inputs, kernel, kernel), inputs * kernel**2, generator)
+        first, second = (inputs, outputs) if self.transposed else (outputs, inputs)
+        self.weight = _uniform((k, first, second, kernel, kernel), second * kernel**2, generator)
         self.bias = nn.Parameter(torch.zeros(k, outputs))
+
+
+class StackedConv2d(_Stacked2d):
+    """k convolutions side by side.
+
+    Args:
+        inputs, outputs: channels.
+        kernel, stride, padding: as for `nn.Conv2d`, the same in both directions.
+        generator: public generator of the initial weights, as `nn.Conv2d`.
+    """
+
+    transposed = False
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map (B, inputs, h, w) to (B, outputs, h', w')."""
@@ -98,7 +105,6 @@ class StackedConv2d(nn.Module):
         """Map (B, outputs, h', w') to (B, inputs, h, w): the gradient of ``v . forward(x)`` with respect to x.
 
         Args:
-            v, offsets: as for `forward`.
             size: h and w, which h' and w' do not determine.
         """
         kernel, stride, padding = self.weight.shape[3], self.stride, self.padding
@@ -108,24 +114,10 @@ class StackedConv2d(nn.Module):
         )
 
 
-class StackedConvTranspose2d(nn.Module):
+class StackedConvTranspose2d(_Stacked2d):
     """k transposed convolutions side by side; arguments as for `StackedConv2d`."""
 
-    def __init__(
-        self,
-        k: int,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.stride, self.padding = stride, padding
-        self.weight = _uniform((k, inputs, outputs, kernel, kernel), outputs * kernel**2, generator)
-        self.bias = nn.Parameter(torch.zeros(k, outputs))
+    transposed = True
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map (B, inputs, h, w) to (B, outputs, h', w')."""

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class Watch(Guard):
-    """A guard that also computes, in another way, functions for which vmap has no rule, or a slow one.
-
-    Args:
-        isolation: the isolation that the loss is called in.
-    """
+    """A guard that also computes, in another way, functions for which vmap has no rule, or a slow one."""
 
     def __init__(self, isolation: Isolation) -> None:
         super().__init__()
@@ -253,17 +249,6 @@ _SPECIAL: dict[Callable, Callable] = {
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
     custom_function_call: _own_function,
-    **dict.fromkeys(
-        (
-            torch.lstm,
-            torch.lstm_cell,
-            torch.gru,
-            torch.gru_cell,
-            torch.rnn_tanh,
-            torch.rnn_relu,
-            torch.rnn_tanh_cell,
-            torch.rnn_relu_cell,
-        ),
-        _recurrent,
-    ),
+    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
+    **dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), _recurrent),
 }

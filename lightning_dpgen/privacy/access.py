@@ -38,7 +38,6 @@ class Access:
     subsampled releases under-reports (docs/PRIVACY.md, "One lot, one event").
 
     Args:
-        stage: the stage of the run that this look belongs to.
         multipliers: for each noise drawn from this look, its *multiplier* under add-or-remove-one: for a Gaussian the
             standard deviation over the L2 sensitivity, for Laplace noise the scale over the L1 sensitivity, for a pure
             mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private. In a plan under

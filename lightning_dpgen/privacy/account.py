@@ -19,10 +19,9 @@ from lightning_dpgen.privacy import settlement
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
-from lightning_dpgen.privacy.issued_lots import IssuedLots
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
@@ -45,7 +44,6 @@ class Account:
     end `verify_complete` compares the two. All parts of a run (split, optimizer, callback) share one account.
 
     Args:
-        plan: the promise of the run.
         ledger: a path for a new file of this run's accesses, or None to keep them in memory.
         stream: the private stream; None makes one keyed by the operating system.
         about: settings and a fingerprint of the records, which `resume` returns in the ledger.
@@ -88,7 +86,6 @@ class Account:
         """Return the account of a run that did not end, from its ledger; `go_on` then says from where.
 
         Args:
-            ledger, stream, study: as for a new one.
             exact: whether the plan may not be rewritten (`Plan.rewritten`), since another account has paid for it as it is.
 
         Raises:
@@ -175,7 +172,6 @@ class Account:
         Args:
             plan: the whole plan. It begins with the stages of the plan so far, all of them made; these stay as they were
                 drawn.
-            about: additions to `about` in the ledger.
 
         Raises:
             PlanMismatch: if it begins differently, is for another unit or number of records, is not below the reference
@@ -318,7 +314,6 @@ class Account:
         """Open the next access of a stage: its line is in the ledger when the block is entered.
 
         Args:
-            stage: the stage of the plan.
             draw: the draw of the lot that is looked at, which is spent; None for a pass over all records.
             of: the records that are looked at, by identity; None where they need not be those of earlier accesses.
 

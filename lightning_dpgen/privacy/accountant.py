@@ -126,7 +126,6 @@ def intervals_for(event: dp_accounting.DpEvent, bound: float) -> Iterator[float]
     Where a finer one would be too dear to verify, the coarser one answers: it gives an upper bound, too.
 
     Args:
-        event: the event of whose parts accounts are made.
         bound: an upper bound of epsilon, by Renyi moments.
 
     Example:
@@ -151,7 +150,6 @@ def profile(
         epsilons: (n,) from 0, ascending.
         least: the smallest delta that has to be told from 0. Where rounding of the numerical composition could hide it,
             room for rounding is added, and Renyi moments bound the tail.
-        interval: the discretisation interval.
         relation: ``add_or_remove_one`` or ``replace_one``.
 
     Returns:

@@ -90,7 +90,6 @@ def make_first_plan(
     Args:
         spec: the spec of the access, with its noise.
         epsilon, delta: the budget of the whole run.
-        max_rows: as for `make_plan`.
         sampled: the most sampled accesses that may follow; None if that is not known. Only a plan that knows it is also
             stated for a record replaced.
         pure: whether noise that is not Gaussian may follow. Where neither sampled accesses nor such noise can, the

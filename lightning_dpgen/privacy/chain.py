@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,11 @@ def sealed(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], by
     return heads, "".join(texts).encode()
 
 
+def now() -> str:
+    """Return the time for a line, in UTC and whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def heads_file(path: str | Path) -> Path:
     """Return the path of the file that says how far another one reached."""
     return Path(f"{path}.heads")
@@ -65,14 +71,15 @@ def create(path: Path, text: bytes, head: str) -> tuple[FileIO, FileIO]:
         LedgerError: if the heads say that it was there before.
         OSError: if it cannot be written.
     """
-    if len(_known(heads_file(path))) > 1:
+    known = heads_file(path)
+    if known.exists() and len(_whole_heads(known.read_bytes())) > 1:
         raise LedgerError(
-            f"{path}: is missing, and {heads_file(path)} names lines that it held: what they have spent is not known. "
+            f"{path}: is missing, and {known} names lines that it held: what they have spent is not known. "
             "Begin elsewhere, and add what this may have cost"
         )
     part = path.with_suffix(".part")
     file = open(part, "wb", buffering=0, opener=owner_only)  # noqa: SIM115
-    heads = open(heads_file(path), "wb", buffering=0, opener=owner_only)  # noqa: SIM115
+    heads = open(known, "wb", buffering=0, opener=owner_only)  # noqa: SIM115
     append(file, heads, text, head)
     os.replace(part, path)
     sync_folder(path.parent)
@@ -109,8 +116,6 @@ class Lines:
     """The lines of a file, each checked when it is reached; the last one is followed by a check that none is missing.
 
     Args:
-        path: the path of the file, for errors.
-        content: the content of the file.
         heads: the content of the file of its heads.
         kind, version: the kind and version of the file; its first line says ``{kind: version}``.
         of: the owner of the cost that the file holds, a run or a study, for errors.
@@ -192,13 +197,6 @@ def _last_check(content: bytes) -> str:
 
 def _whole_heads(content: bytes) -> list[str]:
     return [head for head in content.decode(errors="replace").split() if len(head) == LENGTH]
-
-
-def _known(path: Path) -> list[str]:
-    try:
-        return _whole_heads(path.read_bytes())
-    except FileNotFoundError:
-        return []
 
 
 def _write(file: FileIO, content: bytes) -> None:

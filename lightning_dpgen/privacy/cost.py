@@ -24,7 +24,6 @@ def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
 
     Args:
         event: the composition of the events of stages, or the event of the only one.
-        interval: the discretisation interval of the privacy loss.
 
     Example:
         >>> lot = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))

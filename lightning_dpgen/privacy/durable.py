@@ -44,7 +44,6 @@ def load(path: Path, *expected: str) -> Any:
     """Return what `save` has written; nothing in it is run.
 
     Args:
-        path: the file.
         expected: names that it must hold.
 
     Raises:

@@ -28,6 +28,10 @@ def leaves_of(event: dp_accounting.DpEvent, count: int):
         yield event, count
 
 
+def _times(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
+    return event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
+
+
 def join_gaussians(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent | None:
     """Join the unsampled Gaussians of an event into one, and count equal parts; None if the event is not private."""
     inverse_squares = 0.0
@@ -39,7 +43,7 @@ def join_gaussians(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent | None
             inverse_squares += count * float(leaf.noise_multiplier) ** -2
         else:
             rest[leaf] = rest.get(leaf, 0) + count
-    events = [leaf if count == 1 else dp_accounting.SelfComposedDpEvent(leaf, count) for leaf, count in rest.items()]
+    events = [_times(leaf, count) for leaf, count in rest.items()]
     if inverse_squares:
         events.append(dp_accounting.GaussianDpEvent(inverse_squares**-0.5))
     return dp_accounting.ComposedDpEvent(events)
@@ -61,11 +65,7 @@ def without_failures(
     failures = [(leaf, count) for leaf, count in leaves if isinstance(leaf, EpsilonDeltaDpEvent)]
     if not failures:
         return event, delta
-    rest = [
-        leaf if count == 1 else dp_accounting.SelfComposedDpEvent(leaf, count)
-        for leaf, count in leaves
-        if not isinstance(leaf, EpsilonDeltaDpEvent)
-    ]
+    rest = [_times(leaf, count) for leaf, count in leaves if not isinstance(leaf, EpsilonDeltaDpEvent)]
     return dp_accounting.ComposedDpEvent(rest), left_of(delta, failures, relation)
 
 

@@ -30,7 +30,6 @@ def read_plain(path: Path, most: int) -> bytes:
     """Return the content of a plain file that may be anybody's: it is opened to be read, and nothing about it changes.
 
     Args:
-        path: the file.
         most: the most bytes that it may have.
 
     Raises:

@@ -9,7 +9,6 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ class Ledger:
         self._drawn: list[tuple[Access, int]] = []
         self._closed, self._process = False, os.getpid()
         self.run = secrets.token_hex(8)
-        header = {"ledger": FORMAT_VERSION, "run": self.run, "opened": _now()}
+        header = {"ledger": FORMAT_VERSION, "run": self.run, "opened": chain.now()}
         header |= {"noise": noise, "plan": plan, "about": self.about}
         if self.path is None:
             self._file = self._witness = self._lock = None
@@ -126,7 +125,7 @@ class Ledger:
             held.callback(ledger._lock.release)
             ledger._file, ledger._witness = map(held.enter_context, chain.reopen(ledger.path))
             ledger._file.write(ledger._read(ledger._file.read(), ledger._witness.read()))
-            ledger._append([{"resumed": _now()}])
+            ledger._append([{"resumed": chain.now()}])
             held.pop_all()
         return ledger
 
@@ -162,7 +161,6 @@ class Ledger:
         """Record one access; noise may be drawn once this returns.
 
         Args:
-            access: the access that is about to be drawn.
             ahead: if no line is waiting, write this many equal ones at once (a block), for the accesses to come.
 
         Raises:
@@ -212,7 +210,7 @@ class Ledger:
     def detach(self) -> None:
         """Leave the files to another process, which reopens them; entries that nothing was drawn on are named."""
         if self._file is not None and not self._closed:
-            self._append([{"handed_over": _now(), "never_drawn": [identity for identity, _ in self._ahead]}])
+            self._append([{"handed_over": chain.now(), "never_drawn": [identity for identity, _ in self._ahead]}])
             self._closed = True
             self._file.close()
             self._witness.close()
@@ -309,7 +307,3 @@ def _hold(path: Path) -> filelock.BaseFileLock:
         return chain.hold(path).acquire().lock
     except filelock.Timeout:
         raise LedgerError(f"{path}: another run is writing this ledger; one at a time") from None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -109,11 +109,7 @@ class FollowedLedger(PlacedLedger):
 
 
 class SpawnedLedger(FollowedLedger):
-    """A ledger whose file came to this spawned process, which learns on joining whether it is rank 0 and writes it.
-
-    Args:
-        path: the file, which another process has handed over.
-    """
+    """A ledger whose file came to this spawned process, which learns on joining whether it is rank 0 and writes it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Ledger())
@@ -124,11 +120,7 @@ class SpawnedLedger(FollowedLedger):
 
 
 class HandedOverLedger(PlacedLedger):
-    """A ledger that spawned processes write; here it is read again from its file whenever it is asked for.
-
-    Args:
-        path: the file.
-    """
+    """A ledger that spawned processes write; here it is read again from its file whenever it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,8 +1,12 @@
-"""The identity of a draw of records, which ties gradients to the one sampled lot that they are computed from."""
+"""The identity of a draw of records, which ties gradients to the one lot that they are computed from, and its issue."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
+
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,7 +17,6 @@ class LotId:
     that no sampler has drawn: gradients may be computed from them, but no step can be taken.
 
     Args:
-        stage: the stage of the plan that the records were drawn for.
         size: the number of records; private.
         parts: the number of processes that have a part of the lot each.
     """
@@ -21,3 +24,38 @@ class LotId:
     stage: str | None = None
     size: int | None = field(default=None, repr=False)
     parts: int = 1
+
+
+class IssuedLots:
+    """The draws of one account: those that no access was made from yet, and those that are spent."""
+
+    def __init__(self) -> None:
+        self._issued: weakref.WeakSet[LotId] = weakref.WeakSet()
+        self._spent: weakref.WeakSet[LotId] = weakref.WeakSet()
+
+    def issue(self, draw: LotId) -> LotId:
+        """Add a draw, which one access may be opened against."""
+        self._issued.add(draw)
+        return draw
+
+    def check(self, plan: Plan, stage: str, draw: LotId) -> None:
+        """Raise LedgerError unless a draw was issued for this stage and is not spent; see `Account.check_draw`."""
+        if draw in self._spent:
+            raise LedgerError(
+                "these records were used for an access already: draw a new lot for each step, and let one optimizer take "
+                "all that is computed from a lot"
+            )
+        if draw in self._issued and draw.stage == stage:
+            return
+        planned = plan.stage(stage).access.sample_rate
+        found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
+        raise LedgerError(
+            f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "
+            f"each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an Opacus "
+            "loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
+        )
+
+    def spend(self, draw: LotId) -> None:
+        """Take a draw for the one access that it may be used for."""
+        self._issued.discard(draw)
+        self._spent.add(draw)

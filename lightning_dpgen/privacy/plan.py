@@ -26,24 +26,16 @@ from lightning_dpgen.privacy.strict_json import check_shape, shape
 # Far more than rounding moves a number in a calibration, and far less than a difference of noise that matters.
 _ROUNDING = 1e-9
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
+_NUMBER = {"type": "number"}
+_REFERENCE = shape(multiplier=_NUMBER, failure=_NUMBER, after=_COUNT, replaceable={"type": "boolean"}).schema
 _SHAPE = shape(
-    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share={"type": "number"}).schema},
+    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share=_NUMBER).schema},
     target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
     delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     relation={"enum": list(RELATIONS)},
     max_rows=_COUNT,
     flexible={"type": ["string", "null"]},
-    reference={
-        "type": ["object", "null"],
-        "properties": {
-            "multiplier": {"type": "number"},
-            "failure": {"type": "number"},
-            "after": _COUNT,
-            "replaceable": {"type": "boolean"},
-        },
-        "required": ["multiplier", "failure", "after", "replaceable"],
-        "additionalProperties": False,
-    },
+    reference=_REFERENCE | {"type": ["object", "null"], "additionalProperties": False},
     n_={"type": "integer", "minimum": 1},
 )
 

@@ -33,8 +33,6 @@ class Ranks:
     All ranks trust each other as the devices of one machine do: what they exchange is private.
 
     Args:
-        rank: the rank of this process.
-        size: the number of processes.
         control: the group over which they talk; tensors on a GPU take the default group.
 
     Raises:

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr
 
 from lightning_dpgen.privacy.accountant import intervals_for, profile, spent
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.event_parts import gaussian_shift, hashable
+from lightning_dpgen.privacy.event_parts import gaussian_shift, hashable, leaves_of
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 
@@ -139,7 +139,6 @@ def dominating_shift(
     piece proves domination on the piece. Beyond the last piece the event's profile is below the failure.
 
     Args:
-        event: an event tree.
         failure: the probability of failing, in [0, 1).
         relation: ``add_or_remove_one`` or ``replace_one``.
         interval: the only discretisation interval to use, for quick looks; None halves it until the shift settles.
@@ -163,7 +162,7 @@ def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: st
     exact = gaussian_shift(event)
     if exact is not None:
         return Shift(exact * (2.0 if relation == REPLACE_ONE else 1.0), 0.0)
-    if not failure or _fails(event):
+    if not failure or any(isinstance(leaf, EpsilonDeltaDpEvent) for leaf, _ in leaves_of(event, 1)):
         return Shift(math.inf, 0.0)
     if interval is not None:
         return Shift(_shift_at(event, failure, relation, interval), interval)
@@ -175,14 +174,6 @@ def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: st
         if settled:
             break
     return best
-
-
-def _fails(event: dp_accounting.DpEvent) -> bool:
-    if isinstance(event, dp_accounting.ComposedDpEvent):
-        return any(map(_fails, event.events))
-    if isinstance(event, dp_accounting.SelfComposedDpEvent):
-        return _fails(event.event)
-    return isinstance(event, EpsilonDeltaDpEvent)
 
 
 def _shift_at(event: dp_accounting.DpEvent, failure: float, relation: str, interval: float) -> float:

@@ -16,7 +16,6 @@ class StageSpec:
     """A stage as it is asked for.
 
     Args:
-        stage: its name.
         noise_shares: the parts of the inverse squared noise of one access, one for each noise drawn from it.
         count: the number of accesses; None for as many as the budget buys at the given noise.
         sample_rate: the Poisson rate of an access; 1 is a full pass.

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ class Study:
             if not self.path.exists():
                 if epsilon is None:
                     raise LedgerError(f"{self.path}: there is no such study; say its total (epsilon, delta) to begin it")
-                header = {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": _now()}
+                header = {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": chain.now()}
                 heads, text = chain.sealed("", [header])
                 for file in chain.create(self._file, text, heads[-1]):
                     file.close()
@@ -142,7 +141,6 @@ class Study:
         Args:
             run: its identity, that of its ledger.
             event: the event of all that it will draw.
-            relation: the relation of the event.
             pair: its (epsilon, delta), by which it enters a study of pairs.
             moments: whether the Renyi moments of its event bound it, under add-or-remove-one and at a delta above 0; None
                 is True where no pair is given.
@@ -199,7 +197,7 @@ class Study:
         if moments and relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"moments={moments} of a run under {relation}: expected False, since none are known there")
         line = {"run": run, "relation": relation, "event": encode(event), "moments": moments, "pair": pair}
-        line |= {"replaced": replaced, "at": _now()}
+        line |= {"replaced": replaced, "at": chain.now()}
         line |= {} if self.records is None else {"records": self.records}
         line = json.loads(json.dumps(line))
         with self._held():
@@ -285,7 +283,3 @@ def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
             raise lines.damaged(number, str(error)) from None
         read.append(line)
     return read
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -44,7 +44,6 @@ class StudyEntry:
         """Charge a run with its plan, unless this plan is entered already.
 
         Args:
-            run: the identity of its ledger.
             plan: the plan of all that it will draw.
 
         Raises:

@@ -27,7 +27,6 @@ class Total:
     Args:
         epsilon, delta: upper bounds.
         relation: the relation under which they hold: that of the first run.
-        runs: the number of runs.
     """
 
     epsilon: float

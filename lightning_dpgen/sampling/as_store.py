@@ -14,9 +14,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from lightning_dpgen.sampling.csr import check_csr
-from lightning_dpgen.sampling.dataset_store import DatasetStore, collated
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.stores import ColumnsStore, DenseStore, ScaledStore, SparseStore, Store
+from lightning_dpgen.sampling.stores import (
+    ColumnsStore,
+    DatasetStore,
+    DenseStore,
+    ScaledStore,
+    SparseStore,
+    Store,
+    collated,
+)
 
 # Types that torch indexes, by the names that numpy and torch share.
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}

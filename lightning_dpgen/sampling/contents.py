@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from lightning_dpgen.sampling.dataset_store import DatasetStore
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.stores import Store
+from lightning_dpgen.sampling.stores import DatasetStore, Store
 
 # Records that are looked at together.
 _ROWS = 4096

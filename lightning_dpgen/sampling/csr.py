@@ -18,6 +18,20 @@ MOST_COLUMNS = 2**31 - 1
 _INDEX = (np.dtype(np.int32), np.dtype(np.int64))
 
 
+def entries_of(rows: np.ndarray, indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of all entries of some rows, row after row, and the number of entries of each row.
+
+    Example:
+        >>> entries_of(np.array([2, 0]), np.array([0, 2, 3, 5]))
+        (array([3, 4, 0, 1]), array([2, 2]))
+    """
+    starts = indptr[rows].astype(np.int64)
+    counts = indptr[rows + 1] - starts
+    entries = np.repeat(starts - np.cumsum(counts) + counts, counts)
+    entries += np.arange(len(entries))
+    return entries, counts
+
+
 def check_csr(matrix: Any, name: str) -> None:
     """Refuse a CSR matrix whose arrays do not fit together. Only numpy looks at them.
 

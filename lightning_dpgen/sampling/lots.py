@@ -15,6 +15,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, content
+from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.stores import Store
 
@@ -98,7 +99,6 @@ class PoissonLots:
         account: the account whose plan says the rate and whose private stream draws the samples.
         stage: the plan's stage that the lots are for.
         clusters: (N,) whole numbers, the component of each record, in 0..k-1; None puts all into the first.
-        k: the number of components.
         persons: (N,) whole numbers, the person of each record, where one person has several: a lot holds all of a person's
             records or none. None takes the store's own, if it has any.
 
@@ -199,10 +199,7 @@ class _Persons:
 
     def records(self, persons: np.ndarray) -> np.ndarray:
         """Return the sorted positions of all records of these persons."""
-        starts = self.starts[persons]
-        counts = self.starts[persons + 1] - starts
-        ends = counts.cumsum()
-        return np.sort(self.positions[np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())])
+        return np.sort(self.positions[entries_of(persons, self.starts)[0]])
 
 
 def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.ndarray | None:
@@ -247,7 +244,6 @@ class LotBlocks:
     when they are asked for. The number of steps is the plan's, never a function of the number of records.
 
     Args:
-        lots: the source of lots.
         steps: the number of lots in all.
         block: the number of lots in a batch.
     """

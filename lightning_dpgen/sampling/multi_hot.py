@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.stores import Store
 
 
@@ -46,11 +47,7 @@ class MultiHotStore(Store):
     def take(self, positions: np.ndarray) -> Tensor:
         places = np.full((len(positions), self.most + len(self.starts)), self.width)
         units = self.units
-        starts = units.indptr[positions].astype(np.int64)
-        counts = units.indptr[positions + 1] - starts
-        ends = np.cumsum(counts)
-        entries = np.repeat(starts - ends + counts, counts)
-        entries += np.arange(len(entries))
+        entries, counts = entries_of(positions, units.indptr)
         ones = np.where(units.data[entries] > 0, units.indices[entries], self.width)
         places[:, : self.most][np.arange(self.most) < counts[:, None]] = ones
         places[:, self.most :] = self.codes[positions].astype(np.int64) + np.array(self.starts, np.int64)

@@ -12,9 +12,12 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils.data import Dataset, default_collate
 
+from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # Numbers that are checked at a time: few enough to stay in the processor's cache.
 _AT_ONCE = 1 << 17
@@ -125,7 +128,6 @@ class SparseStore(Store):
     Args:
         data, indices, indptr: the arrays of the matrix, whose format was checked in full: a column index beyond `width`
             would write into the row of another record. Entries of the same place are summed.
-        width: the number of columns.
     """
 
     data: np.ndarray
@@ -137,12 +139,8 @@ class SparseStore(Store):
         return len(self.indptr) - 1
 
     def take(self, positions: np.ndarray) -> Tensor:
-        starts = self.indptr[positions].astype(np.int64)
-        counts = self.indptr[positions + 1] - starts
-        ends = np.cumsum(counts)
-        # Places where the entries of these rows are kept, and the cells of the dense rows that they go to.
-        entries = np.repeat(starts - ends + counts, counts)
-        entries += np.arange(len(entries))
+        entries, counts = entries_of(positions, self.indptr)
+        # The cells of the dense rows that the entries go to.
         cells = np.repeat(np.arange(len(positions)) * self.width, counts)
         cells += self.indices[entries]
         rows = np.zeros((len(positions), self.width), np.float32)
@@ -185,6 +183,60 @@ class ColumnsStore(Store):
     def blocks(self) -> Iterator[Tensor]:
         for column in tree_leaves(self.columns):
             yield from column.blocks()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DatasetStore(Store):
+    """The items of a user's map-style Dataset, collated as a DataLoader does it.
+
+    Items may draw random numbers, such as those of an augmentation, from the generators of torch's CPU, numpy and Python:
+    while items are fetched, these are keyed by the operating system. They are put back afterwards, since a public
+    generator that moves on with each record would tell how many there were. A generator that belongs to the data set has
+    to be keyed by the operating system too.
+
+    Args:
+        dataset: the data set; its items become tensors of the same types and sizes.
+        none: a lot of no records.
+    """
+
+    dataset: Dataset
+    none: Any
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, positions: np.ndarray) -> Any:
+        """Return the records at these positions, as every store does.
+
+        Raises:
+            BadRecords: for an item that cannot be fetched, or that differs from the first one in types or sizes.
+        """
+        if not len(positions):
+            return self.none
+        items = collated(self.dataset, positions)
+        if _form(items) != _form(self.none):
+            raise BadRecords(
+                "an item of the data set differs from its first one in form, types or sizes: expected the same of all; "
+                "pad, crop or convert in its __getitem__"
+            )
+        return items
+
+
+def collated(dataset: Dataset, positions: np.ndarray) -> Any:
+    with randomness_of_their_own():
+        try:
+            return default_collate([dataset[i] for i in positions.tolist()])
+        except Exception as error:
+            # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
+            raise BadRecords(
+                f"items of the data set cannot be fetched and collated ({type(error).__name__}): expected numbers, arrays "
+                "or tensors of equal sizes; try default_collate on its items by hand"
+            ) from None
+
+
+def _form(records: Any) -> tuple:
+    leaves, form = tree_flatten(records)
+    return form, [(leaf.dtype, leaf.shape[1:]) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves]
 
 
 def _float32(values: np.ndarray) -> np.ndarray:

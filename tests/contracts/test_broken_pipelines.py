@@ -98,7 +98,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import chain, coins, mechanisms, settlement, study_entry, study_total
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.issued_lots import IssuedLots
+from lightning_dpgen.privacy.lot_id import IssuedLots
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.projection import sensitivity

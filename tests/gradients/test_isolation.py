@@ -12,8 +12,8 @@ from torch import nn
 
 from lightning_dpgen.gradients.clipping import clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.hidden import Kept
 from lightning_dpgen.gradients.isolation import Isolation
-from lightning_dpgen.gradients.kept import Kept
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot

@@ -8,8 +8,7 @@ from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
 from lightning_dpgen.privacy.accountant import _ROUNDING
-from lightning_dpgen.privacy.dense_pld import DenseLoss
-from lightning_dpgen.privacy.pld import addition_profile, removal_profile, replacement_profile
+from lightning_dpgen.privacy.pld import DenseLoss, addition_profile, removal_profile, replacement_profile
 
 PROFILES = {
     "removed": (removal_profile, AdjacencyType.REMOVE),

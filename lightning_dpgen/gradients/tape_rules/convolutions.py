@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter
-from lightning_dpgen.gradients.tape_rules.arguments import records_behind, sum_by_channel, value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
 
 
 def _pair(x, dimensions: int) -> list[int]:

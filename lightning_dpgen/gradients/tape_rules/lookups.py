@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import GradientFactors, OuterSum
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter
-from lightning_dpgen.gradients.tape_rules.arguments import value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, value_of
 
 
 def _looked_up(parameter: TracedParameter, indices: Tensor, rows: Tensor) -> tuple[Tensor, GradientFactors]:

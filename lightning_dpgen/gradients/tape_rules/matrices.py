@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
 from lightning_dpgen.gradients.hidden import is_hidden
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter
-from lightning_dpgen.gradients.tape_rules.arguments import records_behind, value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, value_of
 
 
 def _matrix(parameter: TracedParameter, pairs, shape: tuple[int, int]) -> tuple[Tensor, GradientFactors]:

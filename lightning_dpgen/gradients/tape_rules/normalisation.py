@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter
-from lightning_dpgen.gradients.tape_rules.arguments import records_behind, sum_by_channel, value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
 
 
 def _summed(gradient: Tensor, shape: Sequence[int], like: Tensor) -> Dense:
@@ -27,7 +26,6 @@ def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias
     """Scale and shift after a normalisation.
 
     Args:
-        tape, input, weight, bias: as of the function.
         function: normalises records, and scales and shifts them by a weight and a bias, or None.
         least: the fewest dimensions of a record.
         channels: True for one scale and shift for each channel (B, several, channels, ...), at all positions; False for one
