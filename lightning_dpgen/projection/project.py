@@ -136,7 +136,7 @@ class Projection:
             # The count changes by 1 between neighbours. n is no secret here, so an impossible count is corrected.
             count = min(max(count, 0), len(projected))
         with account.open(ROWS) as access:
-            NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), self.sensitivity)
+            NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), sensitivity=self.sensitivity)
         if account.plan.private:
             grid = 2.0 ** (math.floor(math.log2(self.scale(account.plan))) - _GRID_BITS)
             np.rint(np.divide(projected, grid, out=projected), out=projected)
