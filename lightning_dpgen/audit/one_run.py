@@ -20,7 +20,7 @@ from lightning_dpgen.audit.steps import TRAINING, canary_gradients, first_of_all
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Statistic
-from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
@@ -119,9 +119,7 @@ def measured_scores(
         for _ in range(workload.rounds):
             statistics = recipe.statistics(workload.stage, state)
             found = workload.measure(statistics, records, component, account)
-            # A choice by rank has no direction.
-            if type(workload) is Workload:
-                scores += _of_sums(statistics, found, canaries, of_canaries)
+            scores += _of_sums(statistics, found, canaries, of_canaries)
             state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
     return scores
 
