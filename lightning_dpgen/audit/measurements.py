@@ -27,12 +27,9 @@ def audit_measurements(
     """Bound the epsilon of each access from below, by `draws` measurements of one record and as many of none.
 
     Args:
-        recipe: the audited recipe.
         plan: a plan of its accesses; here each is made 2 * `draws` times.
         canaries: the candidates; the one that adds the most takes part.
         component: (m,) the component of each.
-        draws: number of measurements of each kind.
-        confidence: confidence of each bound.
     """
     empty, findings = Records(canaries.schema, canaries.encoded[:0]), []
     state: State = {}

@@ -38,7 +38,6 @@ class StepScores:
 
     Args:
         module: the module before its fit.
-        canaries: all of them.
     """
 
     def __init__(self, module: PrivateMixture, canaries: Records) -> None:
@@ -106,11 +105,8 @@ def measured_scores(
     """Make a run of measurements and return the scores of canaries.
 
     Args:
-        recipe: the audited recipe.
-        records: the records of the run.
         component: (N,) the component of each.
         account: an account whose plan holds the recipe's specs.
-        canaries: all canaries.
         of_canaries: (m,) the component of each.
     """
     scores = np.zeros(len(canaries))
@@ -185,8 +181,6 @@ def audit_run(
         part: (m,) True for canaries that take part.
         claims: the epsilon of the run at a delta.
         delta: delta of its certificate; if the bound would drown in it, a smaller one is used.
-        confidence: confidence of the bound.
-        what: the audited part, in words.
     """
     scores, count = scored(part), len(part)
     order = np.argsort(scores, kind="stable")

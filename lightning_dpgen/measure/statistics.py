@@ -88,7 +88,6 @@ class Histogram(Statistic):
     their norm is at most 1, and that of all channels at most the root of their number, which is the bound.
 
     Args:
-        layout: the records' layout.
         channels: number of channels, to which units belong in turn.
         bins: number of bins between 0 and 1.
 
@@ -125,7 +124,6 @@ class Marginals(Statistic):
     """Tables of counts, one for each set of groups: a record is in one cell of each, so the bound is their number's root.
 
     Args:
-        layout: the records' layout.
         tables: for each table, the groups that it crosses.
 
     Raises:
@@ -166,8 +164,6 @@ class Means(Statistic):
     """Sums of the units of records in a basis, by component, each shortened to a radius, which is the bound.
 
     Args:
-        basis: the basis of the units.
-        k: number of components.
         radius: the length to which a record's coordinates are shortened.
     """
 
@@ -187,7 +183,6 @@ class Squares(Statistic):
     The bound is the squared radius, the Frobenius norm of the longest outer product.
 
     Args:
-        basis: the basis of the units.
         centres: (k, basis.size), public.
         radius: the length to which differences are shortened.
     """
@@ -215,9 +210,7 @@ class MeanEmbeddings(Statistic):
     No feature vector is longer than `FEATURE_NORM`, which is the bound. Sums are of whole numbers, and so exact.
 
     Args:
-        schema: the records' schema.
         features: random features of all numbers of a record, choices as one-hot.
-        k: number of components.
 
     Example:
         >>> from lightning_dpgen.clustering.features import FourierFeatures

@@ -1,4 +1,4 @@
-"""How close synthetic records are to real ones, as torchmetrics. Every value is computed from real records: private."""
+"""The closeness of synthetic records to real ones, as torchmetrics. Every value is computed from real records: private."""
 
 from typing import TYPE_CHECKING
 

@@ -12,9 +12,6 @@ from lightning_dpgen.metrics.two_sided import TwoSided
 class BasketDistance(TwoSided):
     """Total variation distances between the items bought, and between the sizes of baskets: 0 equal, 1 disjoint.
 
-    Args:
-        items: number of items that there are.
-
     Example:
         >>> metric = BasketDistance(3)
         >>> metric.update(np.array([[1, 1, 0], [1, 0, 1]], np.uint8), real=True)

@@ -25,7 +25,6 @@ class AssociationDistance(TwoSided):
     (Bergsma 2013), so that sides of different sizes compare. Where a column is constant there is no association: 0.
 
     Args:
-        layout: the records' layout.
         most_pairs: number of pairs of groups beyond which a choice of pairs stands for all.
         most_units: number of units beyond which a choice of units stands for all.
         seed: seed of these choices; public.

@@ -39,7 +39,6 @@ class Evaluation:
     """The results of an evaluation. Private: they are computed from real records.
 
     Args:
-        kind: kind of records.
         scores: the values of synthetic records, by section and score.
         reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
             can be expected.

@@ -21,7 +21,6 @@ class MarginalDistance(TwoSided):
     A column is a unit (in ten equal bins of [0, 1], or 0 and 1) or a group of the layout.
 
     Args:
-        layout: the records' layout.
         most_pairs: number of pairs beyond which a choice of pairs stands for all.
         seed: seed of that choice; public.
 

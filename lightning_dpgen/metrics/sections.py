@@ -36,12 +36,9 @@ class Sides:
     """The records that are compared. Private.
 
     Args:
-        kind: kind of records.
-        layout: layout of all three.
         names: names of the groups.
         real, synthetic: at least one record each.
         held_out: real records that nothing was learned from; None without any.
-        seed: seed of all draws.
     """
 
     kind: str
@@ -58,7 +55,6 @@ class Section:
     """Scores by their names, of the synthetic records and of the held-out real ones in their place; private.
 
     Args:
-        scores: the scores of the synthetic records.
         reference: the same with real records in the place of synthetic ones: as good as can be expected.
         figures: the data of pictures, by their names.
     """

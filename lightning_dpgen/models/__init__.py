@@ -1,4 +1,4 @@
-"""What is learned: networks stacked over k components, their losses, and the mixture that samples from them."""
+"""The models: networks stacked over k components, their losses, and the mixture that samples from them."""
 
 from typing import TYPE_CHECKING
 

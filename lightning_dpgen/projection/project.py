@@ -43,7 +43,6 @@ class Projection:
 
     Args:
         matrix: (d, k), drawn without looking at a record.
-        neighbourhood: the neighbourhood of tables.
         noise: ``laplace``, ``spherical`` or ``gaussian``.
         centre: (d,) a public row that is subtracted from every row, and that a radius is measured from; None for zero.
 
