@@ -52,8 +52,6 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confi
         canaries: m.
         guesses: r, fixed before the run.
         right: v.
-        delta: delta of the claim.
-        confidence: confidence of the bound.
 
     Raises:
         ValueError: for impossible numbers.

@@ -15,8 +15,6 @@ def canaries_of(schema: Schema, count: int, seed: int = 0) -> Records:
     """Draw `count` records whose numbers are as uniform as the schema allows; public.
 
     Args:
-        schema: the records' schema.
-        count: number of records.
         seed: seed of these numbers, public.
 
     Example:

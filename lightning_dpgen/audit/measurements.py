@@ -15,7 +15,7 @@ from lightning_dpgen.audit.steps import plan_of_many
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Statistic
-from lightning_dpgen.measure.workload import State, Workload
+from lightning_dpgen.measure.workload import State
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.plan import Plan
@@ -27,37 +27,32 @@ def audit_measurements(
     """Bound the epsilon of each access from below, by `draws` measurements of one record and as many of none.
 
     Args:
-        recipe: the audited recipe.
         plan: a plan of its accesses; here each is made 2 * `draws` times.
         canaries: the candidates; the one that adds the most takes part.
         component: (m,) the component of each.
-        draws: number of measurements of each kind.
-        confidence: confidence of each bound.
     """
     empty, findings = Records(canaries.schema, canaries.encoded[:0]), []
     state: State = {}
     for workload in recipe.workloads:
         access = plan.stage(workload.stage).access
         statistics = recipe.statistics(workload.stage, state)
-        # A choice by rank has no direction.
-        if type(workload) is Workload:
-            many = plan_of_many(access, draws, plan)
-            access = many.stages[0].access
-            place = _farthest(statistics, canaries, component)
-            one, own = Records(canaries.schema, canaries.encoded[place : place + 1]), component[place : place + 1]
-            # An account is about one set of records.
-            runs = ((Account(many), empty, component[:0]), (Account(many), one, own))
-            deviations = {name: access.multipliers[name] * statistics[name].bound for name in statistics}
-            direction = {name: statistics[name].of_all(one, own) / deviations[name] ** 2 for name in statistics}
-            found = np.empty((2, draws))
-            for row, (account, records, components) in enumerate(runs):
-                for i in range(draws):
-                    noisy = workload.measure(statistics, records, components, account)
-                    found[row, i] = float(sum((noisy[name].sums * direction[name]).sum() for name in statistics))
-            bound = gaussian_bound(*found, confidence, plan.delta)
-            claim = gaussian_epsilon(1.0 / access.multiplier, plan.delta)
-            how = f"{draws:,} measurements of one record, and of none"
-            findings.append(Finding(f"stage {workload.stage!r}, at noise multiplier 1", claim, bound, plan.delta, how))
+        many = plan_of_many(access, draws, plan)
+        access = many.stages[0].access
+        place = _farthest(statistics, canaries, component)
+        one, own = Records(canaries.schema, canaries.encoded[place : place + 1]), component[place : place + 1]
+        # An account is about one set of records.
+        runs = ((Account(many), empty, component[:0]), (Account(many), one, own))
+        deviations = {name: access.multipliers[name] * statistics[name].bound for name in statistics}
+        direction = {name: statistics[name].of_all(one, own) / deviations[name] ** 2 for name in statistics}
+        found = np.empty((2, draws))
+        for row, (account, records, components) in enumerate(runs):
+            for i in range(draws):
+                noisy = workload.measure(statistics, records, components, account)
+                found[row, i] = float(sum((noisy[name].sums * direction[name]).sum() for name in statistics))
+        bound = gaussian_bound(*found, confidence, plan.delta)
+        claim = gaussian_epsilon(1.0 / access.multiplier, plan.delta)
+        how = f"{draws:,} measurements of one record, and of none"
+        findings.append(Finding(f"stage {workload.stage!r}, at noise multiplier 1", claim, bound, plan.delta, how))
         # The statistics of later stages follow from what was released.
         once = Account(dataclasses.replace(plan, stages=(plan.stage(workload.stage),)))
         made = workload.measure(statistics, empty, component[:0], once)

@@ -40,7 +40,6 @@ class _Case:
 
     Args:
         draw: function that draws one number, larger if the record is present.
-        kind: kind of its noise.
     """
 
     draw: Callable[[OpenAccess, bool], float]
@@ -88,8 +87,6 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
 
     Args:
         name: a key of `CASES`.
-        draws: number of runs of each kind.
-        confidence: confidence of the bound.
     """
     case = CASES[name]
     kinds = {} if case.kind == "gaussian" else {_NOISE: case.kind}

@@ -20,7 +20,7 @@ from lightning_dpgen.audit.steps import TRAINING, canary_gradients, first_of_all
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Statistic
-from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
@@ -38,7 +38,6 @@ class StepScores:
 
     Args:
         module: the module before its fit.
-        canaries: all of them.
     """
 
     def __init__(self, module: PrivateMixture, canaries: Records) -> None:
@@ -106,11 +105,8 @@ def measured_scores(
     """Make a run of measurements and return the scores of canaries.
 
     Args:
-        recipe: the audited recipe.
-        records: the records of the run.
         component: (N,) the component of each.
         account: an account whose plan holds the recipe's specs.
-        canaries: all canaries.
         of_canaries: (m,) the component of each.
     """
     scores = np.zeros(len(canaries))
@@ -119,9 +115,7 @@ def measured_scores(
         for _ in range(workload.rounds):
             statistics = recipe.statistics(workload.stage, state)
             found = workload.measure(statistics, records, component, account)
-            # A choice by rank has no direction.
-            if type(workload) is Workload:
-                scores += _of_sums(statistics, found, canaries, of_canaries)
+            scores += _of_sums(statistics, found, canaries, of_canaries)
             state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
     return scores
 
@@ -187,8 +181,6 @@ def audit_run(
         part: (m,) True for canaries that take part.
         claims: the epsilon of the run at a delta.
         delta: delta of its certificate; if the bound would drown in it, a smaller one is used.
-        confidence: confidence of the bound.
-        what: the audited part, in words.
     """
     scores, count = scored(part), len(part)
     order = np.argsort(scores, kind="stable")

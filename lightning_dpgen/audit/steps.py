@@ -38,8 +38,6 @@ def audit_lots(sample_rate: float, draws: int, confidence: float) -> Finding:
 
     Args:
         sample_rate: rate of the plan.
-        draws: number of lots of a few records.
-        confidence: confidence of the bound.
     """
     plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, sample_rate), draws, 1.0),), math.inf, 0.5)
     lots = PoissonLots(torch.arange(_RECORDS, dtype=torch.float32)[:, None], Account(plan))
@@ -68,9 +66,6 @@ def audit_step(
         module: a module whose account holds `plan_of_many`, of twice as many steps; its parameters stay as they are.
         canaries: the canaries, one of which takes part.
         place: the place of that one.
-        draws: number of steps of each kind.
-        confidence: confidence of the bound.
-        what: the audited part, in words.
     """
     access = module.account.plan.stage(TRAINING).access
     parameters = list(module.trained.parameters())

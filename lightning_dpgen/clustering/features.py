@@ -73,7 +73,6 @@ class FourierFeatures(Features):
 
     Args:
         scale: (m,) public factor of each column before the kernel; a label may weigh more than a pixel.
-        d: number of features.
         gamma: kernel width parameter.
         generator: public generator of W.
         kernel: ``rbf`` (Gaussian) or ``laplacian``.
@@ -198,7 +197,6 @@ class KeptFeatures:
     The choice changes the time that it takes, and no number: multiples of the unit are kept exactly.
 
     Args:
-        features: the feature map.
         store: the records. Private.
         room: bytes that may be used.
     """

@@ -115,7 +115,6 @@ def private_split(
             multiple of 2^-12, up to 1024 (finer or longer where the records themselves are added up), which suits records
             encoded between 0 and 1.
         scale: (m,) weight of each column in the kernel, finite.
-        settings: public settings.
         n: the declared number of records, a public denominator.
         account: its plan holds the specs of `settings`.
         generator: public generator of features and starting directions.

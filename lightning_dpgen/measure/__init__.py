@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from lightning_dpgen.measure.basket_mixture import BasketRecipe as BasketRecipe
     from lightning_dpgen.measure.baskets import ItemsBySize as ItemsBySize
     from lightning_dpgen.measure.baskets import PairsBySize as PairsBySize
-    from lightning_dpgen.measure.embeddings import MeanEmbeddings as MeanEmbeddings
     from lightning_dpgen.measure.gaussians import GaussianRecipe as GaussianRecipe
     from lightning_dpgen.measure.products import ProductRecipe as ProductRecipe
     from lightning_dpgen.measure.recipe import MostlyNoise as MostlyNoise
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_dpgen.measure.statistics import Counts as Counts
     from lightning_dpgen.measure.statistics import Histogram as Histogram
     from lightning_dpgen.measure.statistics import Marginals as Marginals
+    from lightning_dpgen.measure.statistics import MeanEmbeddings as MeanEmbeddings
     from lightning_dpgen.measure.statistics import Means as Means
     from lightning_dpgen.measure.statistics import Squares as Squares
     from lightning_dpgen.measure.statistics import Statistic as Statistic
@@ -27,11 +27,10 @@ else:
         {
             "basket_mixture": ["BasketRecipe"],
             "baskets": ["ItemsBySize", "PairsBySize"],
-            "embeddings": ["MeanEmbeddings"],
             "gaussians": ["GaussianRecipe"],
             "products": ["ProductRecipe"],
             "recipe": ["MostlyNoise", "Recipe"],
-            "statistics": ["Counts", "Histogram", "Marginals", "Means", "Squares", "Statistic"],
+            "statistics": ["Counts", "Histogram", "Marginals", "MeanEmbeddings", "Means", "Squares", "Statistic"],
             "workload": ["Measured", "Workload"],
         },
     )

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.clustering.features import FEATURE_NORM, Features
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.bases import Basis, unit_values
 from lightning_dpgen.models.networks import check_sizes
 
@@ -86,7 +88,6 @@ class Histogram(Statistic):
     their norm is at most 1, and that of all channels at most the root of their number, which is the bound.
 
     Args:
-        layout: the records' layout.
         channels: number of channels, to which units belong in turn.
         bins: number of bins between 0 and 1.
 
@@ -123,7 +124,6 @@ class Marginals(Statistic):
     """Tables of counts, one for each set of groups: a record is in one cell of each, so the bound is their number's root.
 
     Args:
-        layout: the records' layout.
         tables: for each table, the groups that it crosses.
 
     Raises:
@@ -164,8 +164,6 @@ class Means(Statistic):
     """Sums of the units of records in a basis, by component, each shortened to a radius, which is the bound.
 
     Args:
-        basis: the basis of the units.
-        k: number of components.
         radius: the length to which a record's coordinates are shortened.
     """
 
@@ -185,7 +183,6 @@ class Squares(Statistic):
     The bound is the squared radius, the Frobenius norm of the longest outer product.
 
     Args:
-        basis: the basis of the units.
         centres: (k, basis.size), public.
         radius: the length to which differences are shortened.
     """
@@ -204,6 +201,39 @@ class Squares(Statistic):
             own = rest[component == c]
             sums[c] = own.T @ own
         return sums
+
+
+class MeanEmbeddings(Statistic):
+    """Sums of random features of records, by component; over counts they are the kernel mean embeddings (Rahimi and Recht
+    2007; DP-MERF, Harder et al. 2021, measures them of each class).
+
+    No feature vector is longer than `FEATURE_NORM`, which is the bound. Sums are of whole numbers, and so exact.
+
+    Args:
+        features: random features of all numbers of a record, choices as one-hot.
+
+    Example:
+        >>> from lightning_dpgen.clustering.features import FourierFeatures
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> schema, public = ImageSchema(2, 2, levels=1), torch.Generator().manual_seed(0)
+        >>> embeddings = MeanEmbeddings(schema, FourierFeatures(torch.ones(4), d=6, gamma=0.5, generator=public), k=2)
+        >>> black = Encoded(np.zeros((3, 4), np.uint8), np.zeros((3, 0), np.uint8))
+        >>> embeddings.sums(black, torch.tensor([1, 1, 1])).norm(dim=1).round(decimals=2)
+        tensor([0., 3.], dtype=torch.float64)
+    """
+
+    bound = FEATURE_NORM
+
+    def __init__(self, schema: Schema, features: Features, k: int) -> None:
+        check_sizes(k=k)
+        self._schema, self._features, self.k, self.shape = schema, features, k, (k, features.d)
+        self.layout = schema.layout
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        total = torch.zeros(self.shape, dtype=torch.float64)
+        for rows, multiples in self._features.multiples(Records(self._schema, records)):
+            total.index_add_(0, component[rows], multiples.double())
+        return total * self._features.unit
 
 
 def check_radius(radius: float, name: str = "radius") -> None:

@@ -176,8 +176,6 @@ def check_share(name: str, share: object, *, none: bool = False) -> None:
     """Raise ValueError unless a share is above 0 and below 1.
 
     Args:
-        name: name of the argument.
-        share: its value.
         none: whether 0 is fine, too.
 
     Raises:

@@ -13,10 +13,6 @@ class ClusteringAccuracy(Metric):
 
     ACC of the DPGM paper (TKDE, section 6.2). Clusters beyond the number of labels have no name: their records are wrong.
 
-    Args:
-        clusters: number of clusters.
-        labels: number of labels.
-
     Example:
         >>> metric = ClusteringAccuracy(clusters=2, labels=2)
         >>> metric.update(torch.tensor([1, 1, 0, 0]), torch.tensor([0, 0, 1, 0]))

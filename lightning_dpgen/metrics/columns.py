@@ -53,7 +53,6 @@ def columns(encoded: Encoded, layout: Layout, which: np.ndarray) -> np.ndarray:
 
     Args:
         encoded: N records that fit.
-        layout: their layout.
         which: columns, ascending: units from 0, then groups.
 
     Returns:
@@ -95,10 +94,8 @@ def choose_pairs(sizes: np.ndarray, most: int, cells: int, seed: int) -> np.ndar
     """Return all pairs of columns, or a choice of them by a public seed if there are too many.
 
     Args:
-        sizes: sizes of the columns.
         most: largest number of pairs.
         cells: largest number of cells of all their tables together.
-        seed: seed of the choice.
 
     Returns:
         (pairs, 2) columns a < b, in order.
@@ -136,7 +133,6 @@ def count_pairs(values: np.ndarray, sizes: np.ndarray, pairs: np.ndarray) -> np.
 
     Args:
         values: (columns, N), as `columns` returns them.
-        sizes: sizes of these columns.
         pairs: (pairs, 2) places in `values`.
     """
     counts = [

@@ -6,18 +6,18 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, columns, count_pairs
 from lightning_dpgen.metrics.marginals import mean_and_worst
+from lightning_dpgen.metrics.two_sided import TwoSided
 
 _CELLS = 1 << 23
 # Below this a variance in [0, 1] is rounding: float32 units that are all the same.
 _CONSTANT = 1e-12
 
 
-class AssociationDistance(Metric):
+class AssociationDistance(TwoSided):
     """Differences of Cramer's V between groups, and of Pearson's correlation between units.
 
     V does not depend on the order of choices, which categories do not have, and is in [0, 1] however many there are;
@@ -25,7 +25,6 @@ class AssociationDistance(Metric):
     (Bergsma 2013), so that sides of different sizes compare. Where a column is constant there is no association: 0.
 
     Args:
-        layout: the records' layout.
         most_pairs: number of pairs of groups beyond which a choice of pairs stands for all.
         most_units: number of units beyond which a choice of units stands for all.
         seed: seed of these choices; public.
@@ -43,22 +42,15 @@ class AssociationDistance(Metric):
         {'units_mean': tensor(2., dtype=torch.float64), 'units_worst': tensor(2., dtype=torch.float64)}
     """
 
-    full_state_update = False
-    higher_is_better = False
-
     def __init__(self, layout: Layout, *, most_pairs: int = 500, most_units: int = 300, seed: int = 0, **kwargs) -> None:
-        super().__init__(**kwargs)
+        wide, random = min(most_units, layout.units), np.random.default_rng(seed)
+        super().__init__({"sums": (wide,), "products": (wide, wide)}, torch.float64, **kwargs)
         self.layout = layout
         self.sizes = np.array(layout.groups, dtype=np.int64)
         self.pairs = choose_pairs(self.sizes, most_pairs, _CELLS, seed)
-        random = np.random.default_rng(seed)
-        self.units = np.sort(random.choice(layout.units, size=min(most_units, layout.units), replace=False))
-        wide = len(self.units)
-        self.add_state("records", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
+        self.units = np.sort(random.choice(layout.units, size=wide, replace=False))
         cells = int(self.sizes[self.pairs].prod(axis=1).sum())
         self.add_state("tables", torch.zeros(2, cells, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("sums", torch.zeros(2, wide, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("products", torch.zeros(2, wide, wide, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, encoded: Encoded, *, real: bool) -> None:
         """Take in records of one side.
@@ -67,7 +59,7 @@ class AssociationDistance(Metric):
             BadRecords: for records that are not of the layout.
         """
         check_fit(encoded, self.layout)
-        side, groups = int(real), np.arange(len(self.sizes)) + self.layout.units
+        groups = np.arange(len(self.sizes)) + self.layout.units
         for block in blocks(encoded, len(self.units) + len(groups)):
             tables = count_pairs(columns(block, self.layout, groups), self.sizes, self.pairs)
             values = block.units[:, self.units].astype(np.float64)
@@ -76,13 +68,7 @@ class AssociationDistance(Metric):
             products = values.T @ values
             if scipy.sparse.issparse(products):
                 products = products.toarray()
-            for state, found in (
-                (self.tables, tables),
-                (self.sums, np.asarray(values.sum(axis=0))),
-                (self.products, products),
-            ):
-                state[side] += torch.from_numpy(found).to(state)
-        self.records[side] += len(encoded)
+            self._add(real, len(block), tables=tables, sums=np.asarray(values.sum(axis=0)), products=products)
 
     def differences(self) -> dict[str, Tensor]:
         """Return absolute differences: ``groups`` (pairs,) in [0, 1], and ``units`` (pairs of units,) in [0, 2].
@@ -90,8 +76,7 @@ class AssociationDistance(Metric):
         Raises:
             ValueError: where one side has no record.
         """
-        if not self.records.all():
-            raise ValueError("associations of no records: expected at least one real and one synthetic record")
+        self._counts()
         groups = [self._associations(side) for side in (0, 1)]
         units = [self._correlations(side) for side in (0, 1)]
         return {"groups": (groups[0] - groups[1]).abs(), "units": (units[0] - units[1]).abs()}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
-import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from lightning_dpgen.metrics.query_counts import QueryCounts
+from lightning_dpgen.metrics.two_sided import TwoSided
 
 # A true answer below this share of the baskets counts as this share: the paper's sanity bound.
 SANITY = 0.001
@@ -17,7 +16,7 @@ QUERIES = 1000
 TOGETHER = (2, 4)
 
 
-class CountingQueryError(Metric):
+class CountingQueryError(TwoSided):
     """Mean relative error of a set of counting queries, ``|estimate - true| / max(true, 0.1 % of N)``.
 
     The estimate is the share of synthetic baskets times the N real ones, so the sides may differ in size. A query is read
@@ -34,17 +33,12 @@ class CountingQueryError(Metric):
         {'all': 0.5, 'any': 0.667}
     """
 
-    full_state_update = False
-    higher_is_better = False
-
     def __init__(self, queries: scipy.sparse.csr_array, **kwargs) -> None:
-        super().__init__(**kwargs)
         if not np.asarray(scipy.sparse.csr_array(queries).sum(axis=1)).all():
             raise ValueError("a counting query of no items: expected at least one item in each")
-        self.counts = QueryCounts(queries)
-        self.add_state("records", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
-        for reading in ("all_of", "any_of"):
-            self.add_state(reading, torch.zeros(2, self.counts.count, dtype=torch.int64), dist_reduce_fx="sum")
+        counts = QueryCounts(queries)
+        super().__init__({"all_of": (counts.count,), "any_of": (counts.count,)}, **kwargs)
+        self.counts = counts
 
     def update(self, baskets: np.ndarray | scipy.sparse.csr_array, *, real: bool) -> None:
         """Take in baskets (N, items) of 0 and 1 of one side, dense or CSR.
@@ -54,9 +48,8 @@ class CountingQueryError(Metric):
         """
         if baskets.shape[1] != self.counts.items:
             raise ValueError(f"baskets of {baskets.shape[1]} items: expected {self.counts.items}, as the queries have")
-        for state, counted in zip((self.all_of, self.any_of), self.counts.of(baskets), strict=True):
-            state[int(real)] += torch.from_numpy(counted).to(state)
-        self.records[int(real)] += baskets.shape[0]
+        all_of, any_of = self.counts.of(baskets)
+        self._add(real, baskets.shape[0], all_of=all_of, any_of=any_of)
 
     def errors(self) -> dict[str, Tensor]:
         """Return the relative error of each query, ``all`` and ``any`` (Q,).
@@ -64,11 +57,9 @@ class CountingQueryError(Metric):
         Raises:
             ValueError: where one side has no basket.
         """
-        if not self.records.all():
-            raise ValueError("counting queries on no baskets: expected at least one real and one synthetic one")
         found = {}
         for name, counts in (("all", self.all_of), ("any", self.any_of)):
-            synthetic, real = counts.double() / self.records[:, None]
+            synthetic, real = counts.double() / self._counts()
             found[name] = (synthetic - real).abs() / real.clamp(min=SANITY)
         return found
 

@@ -24,7 +24,6 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, seed: int = 
 
     Args:
         real, synthetic: at least `FOLDS` records each; `ROWS` at most are looked at, chosen by the seed.
-        layout: layout of both.
         seed: seed of rows, folds and classifier.
 
     Returns:

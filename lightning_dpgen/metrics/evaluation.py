@@ -20,30 +20,16 @@ ROWS = 50_000
 COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
 ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
-_LABELS_AND_DETECTION = {TRAINING: sections.training_section, DETECTION: sections.detection_section}
+_COMPUTED = {
+    COLUMNS: sections.columns_section, ASSOCIATIONS: sections.associations_section, PIXELS: sections.pixels_section,
+    ITEMS: sections.items_section, QUERIES: sections.queries_section, CURVES: sections.curves_section,
+    TRAINING: sections.training_section, DETECTION: sections.detection_section,
+}  # fmt: skip
 _SECTIONS = {
-    "images": {
-        PIXELS: sections.pixels_section,
-        COLUMNS: sections.columns_section,
-        **_LABELS_AND_DETECTION,
-    },
-    "table": {
-        COLUMNS: sections.columns_section,
-        ASSOCIATIONS: sections.associations_section,
-        **_LABELS_AND_DETECTION,
-    },
-    "baskets": {
-        ITEMS: sections.items_section,
-        ASSOCIATIONS: sections.associations_section,
-        QUERIES: sections.queries_section,
-        **_LABELS_AND_DETECTION,
-    },
-    "series": {
-        CURVES: sections.curves_section,
-        COLUMNS: sections.columns_section,
-        ASSOCIATIONS: sections.associations_section,
-        **_LABELS_AND_DETECTION,
-    },
+    "images": (PIXELS, COLUMNS, TRAINING, DETECTION),
+    "table": (COLUMNS, ASSOCIATIONS, TRAINING, DETECTION),
+    "baskets": (ITEMS, ASSOCIATIONS, QUERIES, TRAINING, DETECTION),
+    "series": (CURVES, COLUMNS, ASSOCIATIONS, TRAINING, DETECTION),
 }
 KINDS = tuple(_SECTIONS)
 
@@ -53,7 +39,6 @@ class Evaluation:
     """The results of an evaluation. Private: they are computed from real records.
 
     Args:
-        kind: kind of records.
         scores: the values of synthetic records, by section and score.
         reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
             can be expected.
@@ -136,13 +121,13 @@ def evaluate_encoded(
     )
     scores, reference, notes, figures = {}, {}, {}, {}
     start = time.monotonic()
-    for section, compute in _SECTIONS[kind].items():
+    for section in _SECTIONS[kind]:
         if seconds is not None and time.monotonic() - start > seconds:
             notes[section] = f"skipped: {seconds:g} seconds were over"
             continue
         if progress is not None:
             progress(section)
-        found = compute(sides)
+        found = _COMPUTED[section](sides)
         if isinstance(found, str):
             notes[section] = found
             continue

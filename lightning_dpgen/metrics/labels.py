@@ -12,9 +12,6 @@ from torchmetrics.utilities import dim_zero_cat
 class LabelDistance(Metric):
     """Total variation distance between the label shares of real and synthetic records: 0 equal, 1 disjoint.
 
-    Args:
-        classes: number of labels.
-
     Example:
         >>> metric = LabelDistance(2)
         >>> metric.update(torch.tensor([0, 1]), real=True)

@@ -6,30 +6,21 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.columns import (
-    blocks,
-    check_fit,
-    choose_pairs,
-    column_sizes,
-    columns,
-    count_cells,
-    count_pairs,
-)
+from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, column_sizes, columns, count_cells, count_pairs
+from lightning_dpgen.metrics.two_sided import TwoSided
 
 # Cells of the tables of all pairs together: 64 MB a side.
 _CELLS = 1 << 23
 
 
-class MarginalDistance(Metric):
+class MarginalDistance(TwoSided):
     """Total variation distance of one-way and two-way marginals: 0 equal, 1 disjoint.
 
     A column is a unit (in ten equal bins of [0, 1], or 0 and 1) or a group of the layout.
 
     Args:
-        layout: the records' layout.
         most_pairs: number of pairs beyond which a choice of pairs stands for all.
         seed: seed of that choice; public.
 
@@ -46,17 +37,11 @@ class MarginalDistance(Metric):
         {'one_way_mean': 0.0, 'one_way_worst': 0.0, 'two_way_mean': 1.0, 'two_way_worst': 1.0}
     """
 
-    full_state_update = False
-    higher_is_better = False
-
     def __init__(self, layout: Layout, *, most_pairs: int = 500, seed: int = 0, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.layout = layout
-        self.sizes = column_sizes(layout)
-        self.pairs = choose_pairs(self.sizes, most_pairs, _CELLS, seed)
-        self.add_state("records", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
-        for name, sizes in (("one_way", self.sizes), ("two_way", self.sizes[self.pairs].prod(axis=1))):
-            self.add_state(name, torch.zeros(2, int(sizes.sum()), dtype=torch.int64), dist_reduce_fx="sum")
+        sizes = column_sizes(layout)
+        pairs = choose_pairs(sizes, most_pairs, _CELLS, seed)
+        super().__init__({"one_way": (int(sizes.sum()),), "two_way": (int(sizes[pairs].prod(axis=1).sum()),)}, **kwargs)
+        self.layout, self.sizes, self.pairs = layout, sizes, pairs
 
     def update(self, encoded: Encoded, *, real: bool) -> None:
         """Take in records of one side.
@@ -65,14 +50,12 @@ class MarginalDistance(Metric):
             BadRecords: for records that are not of the layout.
         """
         check_fit(encoded, self.layout)
-        side, paired = int(real), np.unique(self.pairs)
+        paired = np.unique(self.pairs)
         places = np.searchsorted(paired, self.pairs)
         wide = len(paired) if scipy.sparse.issparse(encoded.units) else len(self.sizes)
         for block in blocks(encoded, wide):
             tables = count_pairs(columns(block, self.layout, paired), self.sizes[paired], places)
-            for state, counts in ((self.one_way, count_cells(block, self.layout)), (self.two_way, tables)):
-                state[side] += torch.from_numpy(counts).to(state)
-        self.records[side] += len(encoded)
+            self._add(real, len(block), one_way=count_cells(block, self.layout), two_way=tables)
 
     def shares(self) -> list[Tensor]:
         """Return for each column the shares of its values, (2, values), synthetic first.
@@ -80,7 +63,7 @@ class MarginalDistance(Metric):
         Raises:
             ValueError: where one side has no record.
         """
-        return list(torch.split(self._shares(self.one_way), self.sizes.tolist(), dim=1))
+        return list(torch.split(self.one_way.double() / self._counts(), self.sizes.tolist(), dim=1))
 
     def distances(self) -> dict[str, Tensor]:
         """Return the distances ``one_way`` (columns,) and ``two_way`` (pairs,), each in [0, 1].
@@ -88,19 +71,15 @@ class MarginalDistance(Metric):
         Raises:
             ValueError: where one side has no record.
         """
+        counts = self._counts()
         return {
-            "one_way": _halved(self._shares(self.one_way), self.sizes),
-            "two_way": _halved(self._shares(self.two_way), self.sizes[self.pairs].prod(axis=1)),
+            "one_way": _halved(self.one_way.double() / counts, self.sizes),
+            "two_way": _halved(self.two_way.double() / counts, self.sizes[self.pairs].prod(axis=1)),
         }
 
     def compute(self) -> dict[str, Tensor]:
         """Return the mean and the worst of `distances`, for each kind that is not empty."""
         return mean_and_worst(self.distances())
-
-    def _shares(self, counts: Tensor) -> Tensor:
-        if not self.records.all():
-            raise ValueError("marginals of no records: expected at least one real and one synthetic record")
-        return counts.double() / self.records[:, None]
 
 
 def _halved(shares: Tensor, sizes: np.ndarray) -> Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+
+from lightning_dpgen.metrics.two_sided import TwoSided
 
 
-class MomentDistance(Metric):
+class MomentDistance(TwoSided):
     """Root mean squared difference of column means, and of covariances between columns.
 
     Args:
@@ -21,33 +22,24 @@ class MomentDistance(Metric):
         {'means': 0.0, 'covariances': 0.354}
     """
 
-    full_state_update = False
-    higher_is_better = False
-
     def __init__(self, width: int, **kwargs) -> None:
-        super().__init__(**kwargs)
-        for side in ("real", "synthetic"):
-            self.add_state(f"{side}_count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-            self.add_state(f"{side}_sum", torch.zeros(width, dtype=torch.float64), dist_reduce_fx="sum")
-            self.add_state(f"{side}_square", torch.zeros(width, width, dtype=torch.float64), dist_reduce_fx="sum")
+        super().__init__({"sums": (width,), "squares": (width, width)}, torch.float64, **kwargs)
 
     def update(self, records: Tensor, *, real: bool) -> None:
         """Take in records (n, m) of one side."""
-        side = "real" if real else "synthetic"
         rows = records.double()
-        getattr(self, f"{side}_count").add_(len(rows))
-        getattr(self, f"{side}_sum").add_(rows.sum(dim=0))
-        getattr(self, f"{side}_square").add_(rows.T @ rows)
+        self._add(real, len(rows), sums=rows.sum(dim=0), squares=rows.T @ rows)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return ``means`` and ``covariances``, in the units of the records and their squares."""
-        sides = []
-        for side in ("real", "synthetic"):
-            count = getattr(self, f"{side}_count")
-            mean = getattr(self, f"{side}_sum") / count
-            sides.append((mean, getattr(self, f"{side}_square") / count - torch.outer(mean, mean)))
-        (mean, covariance), (other_mean, other_covariance) = sides
+        """Return ``means`` and ``covariances``, in the units of the records and their squares.
+
+        Raises:
+            ValueError: where one side has no record.
+        """
+        count = self._counts()
+        means = self.sums / count
+        covariances = self.squares / count[:, None] - means[:, :, None] * means[:, None]
         return {
-            "means": (mean - other_mean).square().mean().sqrt(),
-            "covariances": (covariance - other_covariance).square().mean().sqrt(),
+            name: (synthetic - real).square().mean().sqrt()
+            for name, (synthetic, real) in (("means", means), ("covariances", covariances))
         }

@@ -36,12 +36,9 @@ class Sides:
     """The records that are compared. Private.
 
     Args:
-        kind: kind of records.
-        layout: layout of all three.
         names: names of the groups.
         real, synthetic: at least one record each.
         held_out: real records that nothing was learned from; None without any.
-        seed: seed of all draws.
     """
 
     kind: str
@@ -58,7 +55,6 @@ class Section:
     """Scores by their names, of the synthetic records and of the held-out real ones in their place; private.
 
     Args:
-        scores: the scores of the synthetic records.
         reference: the same with real records in the place of synthetic ones: as good as can be expected.
         figures: the data of pictures, by their names.
     """
@@ -121,22 +117,21 @@ def associations_section(sides: Sides) -> Section | str:
 def pixels_section(sides: Sides) -> Section | str:
     """Compare means and covariances of units, and the shares of labels."""
     scale = sides.layout.levels or 1
-
-    def update(metric: Metric, encoded: Encoded, real: bool) -> None:
-        for start in range(0, len(encoded), _AT_ONCE):
-            part = encoded[start : start + _AT_ONCE].units
-            metric.update(torch.from_numpy(np.asarray(part, dtype=np.float64) / scale), real=real)
-
-    metrics = _compared(MomentDistance(sides.layout.units), sides, update)
+    metrics = _compared(
+        MomentDistance(sides.layout.units),
+        sides,
+        lambda encoded: torch.from_numpy(np.asarray(encoded.units, dtype=np.float64) / scale),
+        at_once=_AT_ONCE,
+    )
     words = {"means": "pixel means, rms difference", "covariances": "pixel covariances, rms difference"}
     found = _renamed(metrics, words)
     label = sides.layout.label
     if label is not None:
-
-        def update_label(metric: Metric, encoded: Encoded, real: bool) -> None:
-            metric.update(torch.from_numpy(encoded.codes[:, label].astype(np.int64)), real=real)
-
-        labels = _compared(LabelDistance(sides.layout.groups[label]), sides, update_label)
+        labels = _compared(
+            LabelDistance(sides.layout.groups[label]),
+            sides,
+            lambda encoded: torch.from_numpy(encoded.codes[:, label].astype(np.int64)),
+        )
         for scores, metric in zip(found, labels, strict=True):
             scores["labels, total variation"] = float(metric.compute())
     means = {
@@ -148,11 +143,9 @@ def pixels_section(sides: Sides) -> Section | str:
 
 def items_section(sides: Sides) -> Section:
     """Compare how often items are bought, and how many at a time."""
-    metrics = _compared(BasketDistance(sides.layout.units), sides, _update_units)
-    shares = metrics[0].shares()
-    figures = {name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in shares.items()}
+    metrics = _compared(BasketDistance(sides.layout.units), sides, _units)
     words = {"items": "items bought, total variation", "sizes": "basket sizes, total variation"}
-    return _section(_renamed(metrics, words), figures)
+    return _section(_renamed(metrics, words), _of_both(metrics[0].shares()))
 
 
 def queries_section(sides: Sides) -> Section | str:
@@ -165,12 +158,12 @@ def queries_section(sides: Sides) -> Section | str:
     found = [{} for other in (sides.synthetic, sides.held_out) if other is not None]
     for number in range(1, QUERY_SETS + 1):
         longest = max(1, number * largest // QUERY_SETS)
-        metrics = _compared(CountingQueryError(uniform_queries(sides.layout.units, longest, random)), sides, _update_units)
+        metrics = _compared(CountingQueryError(uniform_queries(sides.layout.units, longest, random)), sides, _units)
         for scores, metric in zip(found, metrics, strict=True):
             for reading, value in metric.compute().items():
                 scores[f"{reading}, set {number}: of up to {longest} items"] = float(value)
     if largest > 1:
-        metrics = _compared(CountingQueryError(queries_together(baskets, random)), sides, _update_units)
+        metrics = _compared(CountingQueryError(queries_together(baskets, random)), sides, _units)
         for scores, metric in zip(found, metrics, strict=True):
             scores["all of 2 to 4 items taken together"] = float(metric.compute()["all"])
     # All queries that ask for ALL before those that ask for ANY.
@@ -183,16 +176,9 @@ def curves_section(sides: Sides) -> Section | str:
         return "the records have no readings"
     scale = sides.layout.levels or 1
     metrics = _compared(
-        SeriesDistance(sides.layout.units),
-        sides,
-        lambda metric, encoded, real: metric.update(np.asarray(encoded.units, dtype=np.float64) / scale, real=real),
+        SeriesDistance(sides.layout.units), sides, lambda encoded: np.asarray(encoded.units, dtype=np.float64) / scale
     )
-    figures = {
-        "curves": {
-            name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in metrics[0].curves().items()
-        },
-        "samples": sides.synthetic.units[:60] / scale,
-    }
+    figures = {"curves": _of_both(metrics[0].curves()), "samples": sides.synthetic.units[:60] / scale}
     words = {"mean": "mean curve, rms difference", "spread": "spread, rms difference",
              "autocorrelation": "autocorrelation, rms difference", "shape": "shape, total variation"}  # fmt: skip
     return _section(_renamed(metrics, words), figures)
@@ -223,22 +209,30 @@ def detection_section(sides: Sides) -> Section | str:
     return _section([{"AUC": each["AUC"], "detected, 2 AUC - 1": each["detected"]} for each in found], {})
 
 
-def _update_whole(metric: Metric, encoded: Encoded, real: bool) -> None:
-    metric.update(encoded, real=real)
+def _units(encoded: Encoded) -> Any:
+    return encoded.units
 
 
-def _update_units(metric: Metric, encoded: Encoded, real: bool) -> None:
-    metric.update(encoded.units, real=real)
+def _compared(
+    metric: Metric, sides: Sides, of: Callable[[Encoded], Any] = lambda encoded: encoded, at_once: int | None = None
+) -> list[Metric]:
+    """Compare real with synthetic records, and with held-out ones if there are any, by the numbers `of` some at a time."""
 
+    def update(metric: Metric, encoded: Encoded, real: bool) -> None:
+        step = at_once or max(1, len(encoded))
+        for start in range(0, len(encoded), step):
+            metric.update(of(encoded[start : start + step]), real=real)
 
-def _compared(metric: Metric, sides: Sides, update: Callable = _update_whole) -> list[Metric]:
-    """Compare real with synthetic records, and with held-out ones if there are any."""
     update(metric, sides.real, True)
     others = [sides.synthetic] + ([] if sides.held_out is None else [sides.held_out])
     metrics = [metric, copy.deepcopy(metric)][: len(others)]
     for each, other in zip(metrics, others, strict=True):
         update(each, other, False)
     return metrics
+
+
+def _of_both(pairs: dict[str, torch.Tensor]) -> dict[str, dict[str, np.ndarray]]:
+    return {name: {"synthetic": pair[0].numpy(), "real": pair[1].numpy()} for name, pair in pairs.items()}
 
 
 def _section(found: list[dict[str, float]], figures: dict[str, Any]) -> Section:

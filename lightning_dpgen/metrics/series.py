@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+
+from lightning_dpgen.metrics.two_sided import TwoSided
 
 # A series whose readings vary less than this has no autocorrelation: rounding in float32.
 _CONSTANT = 1e-12
 
 
-class SeriesDistance(Metric):
+class SeriesDistance(TwoSided):
     """Differences of curves of real and synthetic series, readings in [0, 1] in the order of time.
 
     Args:
@@ -25,16 +26,10 @@ class SeriesDistance(Metric):
         {'mean': 0.707, 'spread': 0.0, 'autocorrelation': 1.0, 'shape': 0.5}
     """
 
-    full_state_update = False
-    higher_is_better = False
-
     def __init__(self, readings: int, **kwargs) -> None:
-        super().__init__(**kwargs)
+        shapes = dict.fromkeys(("sums", "squares", "shapes"), (readings,)) | {"lagged": (readings // 2,)}
+        super().__init__(shapes, torch.float64, **kwargs)
         self.readings = readings
-        self.add_state("records", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")
-        for name in ("sums", "squares", "shapes"):
-            self.add_state(name, torch.zeros(2, readings, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("lagged", torch.zeros(2, readings // 2, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, series: np.ndarray, *, real: bool) -> None:
         """Take in series (N, T) of one side.
@@ -45,14 +40,9 @@ class SeriesDistance(Metric):
         if series.ndim != 2 or series.shape[1] != self.readings:
             raise ValueError(f"series of shape {series.shape[1:]}: expected {self.readings} readings each")
         values = np.asarray(series, dtype=np.float64)
-        for state, found in (
-            (self.sums, values.sum(axis=0)),
-            (self.squares, (values**2).sum(axis=0)),
-            (self.shapes, _shapes(values).sum(axis=0)),
-            (self.lagged, autocorrelations(values, self.readings // 2).sum(axis=0)),
-        ):
-            state[int(real)] += torch.from_numpy(found).to(state)
-        self.records[int(real)] += len(values)
+        shapes, lagged = _shapes(values).sum(axis=0), autocorrelations(values, self.readings // 2).sum(axis=0)
+        squares = (values**2).sum(axis=0)
+        self._add(real, len(values), sums=values.sum(axis=0), squares=squares, shapes=shapes, lagged=lagged)
 
     def curves(self) -> dict[str, Tensor]:
         """Return the curves that are compared, synthetic first.
@@ -63,9 +53,7 @@ class SeriesDistance(Metric):
         Raises:
             ValueError: where one side has no record.
         """
-        if not self.records.all():
-            raise ValueError("series distances of no records: expected at least one real and one synthetic record")
-        count = self.records[:, None]
+        count = self._counts()
         mean = self.sums / count
         spread = (self.squares / count - mean.square()).clamp(min=0.0).sqrt()
         return {"mean": mean, "spread": spread, "autocorrelation": self.lagged / count, "shape": self.shapes / count}

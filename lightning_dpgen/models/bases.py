@@ -17,7 +17,6 @@ class Basis:
     """Orthonormal vectors in the space of a record's numbers: its coordinates are no longer than the record.
 
     Args:
-        layout: the layout of the records.
         vectors: (size, units); or (size, width), of units and of choices as one-hot.
 
     Raises:

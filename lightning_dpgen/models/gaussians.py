@@ -27,7 +27,6 @@ class StackedGaussians(nn.Module):
 
     Args:
         schema: the public description of a record.
-        k: number of components.
         size: number of waves.
         rank: length of z, at most the size.
         pieces: number of pieces of the curve; at first it clamps values to 0 to 1.

@@ -43,7 +43,6 @@ def held_bias(
         targets: (k, width) means of units and shares of choices. Public.
         noise: (k,) standard deviation of the noise of each number of the targets. Public.
         latent: dimensions of a code.
-        layout: the layout of a record.
 
     Returns:
         (k, width) the bias.

@@ -57,7 +57,6 @@ class StackedMLP(nn.Module):
     """k fully connected networks with rectifiers between their layers.
 
     Args:
-        k: number of components.
         widths: widths of the input, the hidden layers and the output.
         slope: slope of the rectifiers below 0.
         last_bias: whether the last layer has a bias.
@@ -114,7 +113,6 @@ class StackedMLP(nn.Module):
 
         Args:
             x: (B, n); for networks of two layers or more also (B, ones) int64, the places of a record's ones.
-            offsets: the offsets of the components.
             bias: (k, o) the bias of the last layer, where it has none of its own.
         """
         inputs, own = [x], self._offsets(offsets)
@@ -151,7 +149,6 @@ class PictureEncoder(nn.Module):
 
     Args:
         schema: pictures whose height and width are multiples of 4.
-        k: number of components.
         outputs: o.
         slope: slope of the rectifiers below 0.
         generator: public generator of the initial weights.

@@ -23,7 +23,6 @@ class StackedProducts(nn.Module):
 
     Args:
         schema: the public description of a record.
-        k: number of components.
         classifier: whether a classifier draws the label; only for records of choices with a label.
 
     Raises:

@@ -31,8 +31,6 @@ class StackedRBM(nn.Module):
 
     Args:
         schema: the public description of a record.
-        k: number of components.
-        hidden: hidden units.
         chains: persistent chains of each component.
         generator: public generator of initial weights and chains.
 

@@ -34,7 +34,6 @@ class StackedVAE(nn.Module):
 
     Args:
         schema: the public description of a record.
-        k: number of components.
         network: ``dense`` (hidden layers on each side) or ``conv`` (two convolutions on each side).
         hidden: units of each hidden layer of a dense network.
         layers: hidden layers on each side of a dense network; DPGM has 1, and 2 in its Appendix A.

@@ -27,7 +27,6 @@ class StackedGenerator(nn.Module):
 
     Args:
         schema: the public description of a record.
-        k: number of components.
         network: ``dense`` (two hidden layers) or ``conv`` (two transposed convolutions).
         hidden: units of each hidden layer of a dense network.
         latent: dimensions of the code z.

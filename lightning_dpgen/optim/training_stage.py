@@ -27,7 +27,6 @@ def training_stage(
         steps: the number of lots; None leaves it to be solved for.
         noise: the noise multiplier of a lot; None leaves it to be solved for.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
-        stage: its name.
 
     Raises:
         ValueError: for another clipping, n or sample_rate; if nothing is left for the gradient; if two noises have one

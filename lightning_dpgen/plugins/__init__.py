@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from lightning_dpgen.plugins.accountant import MomentsAccountant as MomentsAccountant
     from lightning_dpgen.plugins.checkpoints import Checkpoints as Checkpoints
     from lightning_dpgen.plugins.checkpoints import DurableCheckpointIO as DurableCheckpointIO
+    from lightning_dpgen.plugins.events import PrivateEvents as PrivateEvents
+    from lightning_dpgen.plugins.events import PublicEvents as PublicEvents
     from lightning_dpgen.plugins.mixture import PrivateMixture as PrivateMixture
     from lightning_dpgen.plugins.opacus_engine import AccountEngine as AccountEngine
     from lightning_dpgen.plugins.opacus_loader import AccountDataLoader as AccountDataLoader
     from lightning_dpgen.plugins.previews import Previews as Previews
-    from lightning_dpgen.plugins.private_events import PrivateEvents as PrivateEvents
     from lightning_dpgen.plugins.private_training import PrivateTraining as PrivateTraining
     from lightning_dpgen.plugins.progress import PrivateProgress as PrivateProgress
-    from lightning_dpgen.plugins.public_events import PublicEvents as PublicEvents
     from lightning_dpgen.plugins.rbm import RBM as RBM
     from lightning_dpgen.plugins.split import PrivateSplitDataModule as PrivateSplitDataModule
     from lightning_dpgen.plugins.vae import VAE as VAE
@@ -27,14 +27,13 @@ else:
         {
             "accountant": ["MomentsAccountant"],
             "checkpoints": ["Checkpoints", "DurableCheckpointIO"],
+            "events": ["PrivateEvents", "PublicEvents"],
             "mixture": ["PrivateMixture"],
             "opacus_engine": ["AccountEngine"],
             "opacus_loader": ["AccountDataLoader"],
             "previews": ["Previews"],
-            "private_events": ["PrivateEvents"],
             "private_training": ["PrivateTraining"],
             "progress": ["PrivateProgress"],
-            "public_events": ["PublicEvents"],
             "rbm": ["RBM"],
             "split": ["PrivateSplitDataModule"],
             "vae": ["Divergence", "VAE"],

@@ -32,7 +32,6 @@ class AutomaticModule:
 
     Args:
         module: a module with automatic optimization, which is switched off.
-        account: the plan, ledger and private stream.
         engine: as for `term_gradients`.
     """
 

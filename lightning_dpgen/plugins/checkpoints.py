@@ -38,7 +38,6 @@ class Checkpoints(pl.Callback):
     A crash then loses the steps since the last checkpoint: they are spent, and not made again.
 
     Args:
-        path: the file.
         every: steps between two checkpoints.
         asked_to_stop: called after each block of lots; if it returns True, the fit is left with a fresh checkpoint, by a
             KeyboardInterrupt.

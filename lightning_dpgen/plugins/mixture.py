@@ -14,11 +14,9 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
-from lightning_dpgen.plugins.synthetic_batches import SyntheticBatches
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.sampling.lots import Lot, LotBlock
@@ -76,26 +74,6 @@ class PrivateMixture(pl.LightningModule):
         self._restored = False
         # The time and the step of the last line of the log.
         self._logged: tuple[float, int] | None = None
-        self._made: SyntheticBatches | None = None
-        self._made_steps, self._made_weight = 0, 0.0
-
-    def learn_from(self, made: SyntheticBatches, *, steps: int, weight: float) -> None:
-        """Learn from the records of a released model, too: first from these alone, then beside private ones.
-
-        Args:
-            made: records of the same schema and number of components.
-            steps: the number of steps before the first private one, at the same learning rate.
-            weight: the weight of their loss in each private step, beside that of private records; 0 for none.
-
-        Raises:
-            ValueError: if another account has paid for that model.
-        """
-        if made.run not in ("", self.account.ledger.run):
-            raise ValueError(
-                "made: another account has paid for this mixture, and the certificate of this one would not say so; "
-                "measure it on this one, or release it first and hand over what load_release reads"
-            )
-        self._made, self._made_steps, self._made_weight = made, steps, weight
 
     @property
     def trained(self) -> Any:
@@ -127,21 +105,6 @@ class PrivateMixture(pl.LightningModule):
             return
         if self.bias != "zero":
             self.network.start_at(self.means)
-        if self._made is not None:
-            self._learn_alone(self._made)
-
-    def _learn_alone(self, made: SyntheticBatches) -> None:
-        parameters = list(self.trained.parameters())
-        optimizer = torch.optim.Adam(parameters, lr=self.lr)
-        for step in range(1, self._made_steps + 1):
-            # Written to these alone: other parameters of the loss belong to other optimizers.
-            gradients = torch.autograd.grad(made.loss(self.trained.term, parameters[0]), parameters, allow_unused=True)
-            for p, gradient in zip(parameters, gradients, strict=True):
-                p.grad = gradient
-            optimizer.step()
-            self.after_step(step)
-        for p in parameters:
-            p.grad = None
 
     @property
     def expected_batch_size(self) -> float:
@@ -176,17 +139,12 @@ class PrivateMixture(pl.LightningModule):
         dtype: Any = self.dtype
         for i, lot in enumerate(block, start=1):
             gradients = self.gradients(lot.to(self.device, dtype))
-            optimizer.set_gradients(*gradients, data_free=self._data_free())
+            optimizer.set_gradients(*gradients)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
             self.after_step(self.steps_taken)
             if self.steps_taken % self.log_every == 0:
                 self._log(optimizer, gradients, len(lot))
-
-    def _data_free(self) -> list[DataFree]:
-        if self._made is None or not self._made_weight:
-            return []
-        return [self._made.data_free(self.trained.term, next(self.trained.parameters()), self._made_weight)]
 
     def _log(
         self, optimizer: PrivateOptimizer, gradients: Sequence[RecordGradients | EmbeddingGradients], size: int

@@ -213,11 +213,7 @@ class AccountEngine(PrivacyEngine):
 
 
 class LedgerAccountant(IAccountant):
-    """An accountant of Opacus that adds nothing up: it answers from the account's plan and ledger.
-
-    Args:
-        account: the account of the run.
-    """
+    """An accountant of Opacus that adds nothing up: it answers from the account's plan and ledger."""
 
     def __init__(self, account: Account) -> None:
         self._account = account

@@ -8,8 +8,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release
 

@@ -51,6 +51,10 @@ class PrivateTraining:
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
         stream: the private stream; None makes one keyed by the operating system.
 
+    Attributes:
+        account: the plan, ledger and private stream, for the explicit parts.
+        plan: the promise of the fit, with its noise and epsilon.
+
     Raises:
         ValueError: for a setting that is out of range, naming it; `BadRecords` for records that no lot can be drawn from.
         BudgetTooSmall: if the records cannot outweigh the noise.
@@ -91,20 +95,11 @@ class PrivateTraining:
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
         persons_of(store, persons, max_rows)
-        self._account = _opened(plan, ledger, stream)
-        self._lots = PoissonLots(store, self._account, persons=persons)
-        self._callback = _Accountant(self._account, clipping, engine)
+        self.account = _opened(plan, ledger, stream)
+        self.plan = self.account.plan
+        self._lots = PoissonLots(store, self.account, persons=persons)
+        self._callback = _Accountant(self.account, clipping, engine)
         self._released: Path | None = None
-
-    @property
-    def account(self) -> Account:
-        """The plan, ledger and private stream, for the explicit parts."""
-        return self._account
-
-    @property
-    def plan(self) -> Plan:
-        """The promise of the fit, with its noise and epsilon."""
-        return self._account.plan
 
     @property
     def _stage(self) -> Stage:
@@ -115,7 +110,7 @@ class PrivateTraining:
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
             f"sample_rate={stage.access.sample_rate:g}, "
-            f"{stage.count - self._account.remaining('training')} of {stage.count} steps made)"
+            f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
     def loader(self, block: int | None = None) -> LotBlocks:
@@ -124,7 +119,7 @@ class PrivateTraining:
         Args:
             block: lots in a batch that the Trainer sees; None takes `block_of` of the steps.
         """
-        steps = self._account.remaining("training")
+        steps = self.account.remaining("training")
         return _Lots(self._lots, steps, block or block_of(steps), self._callback)
 
     def callback(self) -> MomentsAccountant:
@@ -156,7 +151,7 @@ class PrivateTraining:
         """
         if self._released is not None:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
-        left, steps = self._account.remaining("training"), self._stage.count
+        left, steps = self.account.remaining("training"), self._stage.count
         if left == steps:
             raise PlanMismatch("nothing was trained yet: fit(model, loader()) with the callback first, and release then")
         if left:
@@ -167,7 +162,7 @@ class PrivateTraining:
         # None where spawned processes have fitted it, or an earlier program.
         if self._callback.fitted not in (None, model):
             raise ValueError("model: expected the module that was fitted with this training's callback")
-        certificate = release_weights(model, self._account, folder, data=data, unit=unit, declared=declared, public=public)
+        certificate = release_weights(model, self.account, folder, data=data, unit=unit, declared=declared, public=public)
         self._released = Path(folder)
         return certificate
 

@@ -17,7 +17,6 @@ class RBM(PrivateMixture):
     Args:
         schema, account, clipping, n, k, lr, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are the same
             here, since visible biases are always trained.
-        hidden: hidden units.
         chains: persistent chains of each component, swept once a step.
     """
 

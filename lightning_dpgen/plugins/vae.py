@@ -29,7 +29,6 @@ class Divergence:
     Args:
         kind: ``group`` for each of `groups` random groups of a lot, clipped by a rule of its own; or ``embedding`` for the
             lot's noisy mean embedding, where each record's part is clipped with the rest of its gradient.
-        weight: the weight of the divergence.
         groups: the number of groups of a lot.
         features: the length of an embedding.
     """

@@ -24,7 +24,6 @@ class Option:
 
     Attributes:
         matrix, k, noise: the kind of matrix, its columns, and the noise.
-        scale: scale of the noise.
         error: standard deviation of a recovered squared distance over the typical one, over the draws of projection and
             noise, if the typical one is the true one.
         error_of_mean: the same for the mean over many pairs: their noises average out, and the distortion that all of them

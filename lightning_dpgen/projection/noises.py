@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.projection.sensitivity import l1_of_a_row, l2_of_a_row, largest_row
 
 
@@ -21,14 +21,14 @@ class Noise:
     Args:
         kind: the kind in `Access.kinds`.
         norm: 1 or 2, the norm that a change is measured in.
-        add: adds the noise, by the mechanism of that name.
+        add: the mechanism that adds it to rows (n, k).
         variance: variance of one coordinate, at scale 1, for k.
         fourth: ``E |z|^4`` of a whole row, at scale 1, for k.
     """
 
     kind: str
     norm: int
-    add: Callable[[OpenAccess, str, Tensor, float], Tensor]
+    add: Callable[..., Tensor]
     variance: Callable[[int], float]
     fourth: Callable[[int], float]
 
@@ -48,21 +48,10 @@ class Noise:
         return 2.0 * fourth - 2.0 * second**2 + 4.0 * second**2 / k
 
 
-def _laplace(access: OpenAccess, name: str, rows: Tensor, sensitivity: float) -> Tensor:
-    return mechanisms.laplace(access, name, rows, sensitivity=sensitivity)
-
-
-def _spherical(access: OpenAccess, name: str, rows: Tensor, sensitivity: float) -> Tensor:
-    return mechanisms.spherical(access, name, rows, sensitivity=sensitivity, by_row=True)
-
-
-def _gaussian(access: OpenAccess, name: str, rows: Tensor, sensitivity: float) -> Tensor:
-    return mechanisms.gaussian(access, name, rows, sensitivity=sensitivity)
-
-
+_SPHERICAL = functools.partial(mechanisms.spherical, by_row=True)
 # Laplace of scale b: E z^2 = 2 b^2, E z^4 = 24 b^4. Spherical: |z| is a sum of k exponentials. Gaussian: of scale sigma.
 NOISES = {
-    "laplace": Noise(LAPLACE, 1, _laplace, lambda k: 2.0, lambda k: 24.0 * k + 4.0 * k * (k - 1.0)),
-    "spherical": Noise(PURE, 2, _spherical, lambda k: k + 1.0, lambda k: k * (k + 1.0) * (k + 2.0) * (k + 3.0)),
-    "gaussian": Noise(GAUSSIAN, 2, _gaussian, lambda k: 1.0, lambda k: k * (k + 2.0)),
+    "laplace": Noise(LAPLACE, 1, mechanisms.laplace, lambda k: 2.0, lambda k: 24.0 * k + 4.0 * k * (k - 1.0)),
+    "spherical": Noise(PURE, 2, _SPHERICAL, lambda k: k + 1.0, lambda k: k * (k + 1.0) * (k + 2.0) * (k + 3.0)),
+    "gaussian": Noise(GAUSSIAN, 2, mechanisms.gaussian, lambda k: 1.0, lambda k: k * (k + 2.0)),
 }

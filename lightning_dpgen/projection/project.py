@@ -43,7 +43,6 @@ class Projection:
 
     Args:
         matrix: (d, k), drawn without looking at a record.
-        neighbourhood: the neighbourhood of tables.
         noise: ``laplace``, ``spherical`` or ``gaussian``.
         centre: (d,) a public row that is subtracted from every row, and that a radius is measured from; None for zero.
 
@@ -136,7 +135,7 @@ class Projection:
             # The count changes by 1 between neighbours. n is no secret here, so an impossible count is corrected.
             count = min(max(count, 0), len(projected))
         with account.open(ROWS) as access:
-            NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), self.sensitivity)
+            NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), sensitivity=self.sensitivity)
         if account.plan.private:
             grid = 2.0 ** (math.floor(math.log2(self.scale(account.plan))) - _GRID_BITS)
             np.rint(np.divide(projected, grid, out=projected), out=projected)

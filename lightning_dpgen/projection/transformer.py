@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from lightning_dpgen.projection.project import Projection, Rows, check_rows, col
 from lightning_dpgen.projection.recovery import Recovery
 
 
+@dataclass(eq=False, repr=False)
 class PrivateProjection(TransformerMixin, BaseEstimator):
     """A transformer that releases every row, projected and perturbed, once.
 
@@ -64,36 +66,20 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
         (100, 4)
     """
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 0.0,
-        unit: str = "row",
-        radius: float | None = None,
-        distance: float | None = None,
-        centre: np.ndarray | None = None,
-        matrix: str | None = None,
-        noise: str | None = None,
-        count_share: float = 0.01,
-        random_state: int = 0,
-        secure: bool = False,
-        ledger: str | Path | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.unit = unit
-        self.radius = radius
-        self.distance = distance
-        self.centre = centre
-        self.matrix = matrix
-        self.noise = noise
-        self.count_share = count_share
-        self.random_state = random_state
-        self.secure = secure
-        self.ledger = ledger
+    n_components: int | None = None
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 0.0
+    unit: str = "row"
+    radius: float | None = None
+    distance: float | None = None
+    centre: np.ndarray | None = None
+    matrix: str | None = None
+    noise: str | None = None
+    count_share: float = 0.01
+    random_state: int = 0
+    secure: bool = False
+    ledger: str | Path | None = None
 
     def fit(self, X: Rows, y: object = None) -> PrivateProjection:
         """Draw the matrix for as many columns as X has; no row is looked at."""

@@ -17,11 +17,10 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
+from lightning_dpgen.plugins.events import PrivateEvents, PublicEvents
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
-from lightning_dpgen.plugins.private_events import PrivateEvents
 from lightning_dpgen.plugins.progress import PrivateProgress
-from lightning_dpgen.plugins.public_events import PublicEvents
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.ranks import all_needed
 from lightning_dpgen.runs import resume

@@ -14,8 +14,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
-from lightning_dpgen.measure.embeddings import MeanEmbeddings
-from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, Means, Squares, shortened
+from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares, shortened
 from lightning_dpgen.models.bases import Basis, cosines
 
 TABLE = Layout(0, groups=(2, 3, 4), label=0)

@@ -21,7 +21,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.training_stage import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import check_overrides
-from lightning_dpgen.plugins.public_events import PublicEvents
+from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch

@@ -13,8 +13,8 @@ from torch import nn
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import lot_numbers
-from lightning_dpgen.plugins.public_events import PublicEvents
 
 # A name that is in the bytes of no picture by chance.
 MACHINE = "name-of-this-machine"

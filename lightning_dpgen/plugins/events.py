@@ -1,4 +1,4 @@
-"""TensorBoard for the public: an event file that holds nothing but numbers and pictures that the ledger covers."""
+"""Event files of TensorBoard: one for the public, of what the ledger covers, and one that only the curator may read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard import summary
+from torch.utils.tensorboard import SummaryWriter, summary
 
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.privacy.folders import restrict
 
 # TensorBoard looks for this in the name of a file; its own writer adds time, host and process.
 NAME, _VERSION = "events.out.tfevents", "brain.Event:2"
@@ -92,3 +94,20 @@ def _new_file(folder: Path) -> BinaryIO:
         except FileExistsError:
             continue
     raise AssertionError("numbers do not end")
+
+
+class PrivateEvents(TensorBoardLogger):
+    """Lightning's logger of all values, exact functions of records among them, in a folder and files that give no rights to
+    others, under any umask."""
+
+    @property
+    def experiment(self) -> SummaryWriter:
+        begins, writer = self._experiment is None, super().experiment
+        if begins and self._experiment is not None:
+            restrict(Path(self.log_dir))
+        return writer
+
+    def save(self) -> None:
+        super().save()
+        if self._experiment is not None:
+            restrict(Path(self.log_dir))
