@@ -43,10 +43,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
     parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
-    try:
-        arguments = parser.parse_intermixed_args(argv)
-    except SystemExit:
-        return 0
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.rows == 0:
         raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")
     # The seed of classifiers has 32 bits.

@@ -36,7 +36,6 @@ from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
-from lightning_dpgen.runs.launched import started
 from lightning_dpgen.runs.run import settle
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.specs.compose import FLAGS, conf_dir, expanded, refuse_interpolations
@@ -120,7 +119,7 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
                 "(hydra.launcher...) alone; a sweeper that chooses by results selects on records, unpaid"
             )
-    if started():
+    if launch.launched():
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 

@@ -77,8 +77,7 @@ def select(
         account = run_folder.reopen_account(folder, stream, study)
     else:
         reporter.say(candidates.table())
-        if (text := check_study(study, candidates.plan)) is not None:
-            reporter.say(text)
+        reporter.say(check_study(study, candidates.plan))
         records = read_records(first, source, reporter)
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)

@@ -89,7 +89,7 @@ def _set(word: str) -> str:
 
 
 def _check_word(word: str) -> None:
-    if word in ("-m", "--multirun"):
+    if word in FLAGS:
         raise UsageError(f"{word}: goes with dpgen train alone")
     if word.startswith("-"):
         raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")

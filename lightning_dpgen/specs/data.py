@@ -10,6 +10,7 @@ from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 _MOST_RECORDS = 10**9
+_BINS = {"ge": 1, "le": 2**16, "by_default": "follows from n and the budget"}
 
 
 class DataSpec(Spec):
@@ -79,9 +80,7 @@ class PublicTableSpec(DataSpec):
 
     kind = "table"
     source: Literal["adult", "mushroom"]
-    bins: int | None = setting(
-        "bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
-    )
+    bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
 class PublicBasketsSpec(DataSpec):
@@ -119,9 +118,7 @@ class TableSpec(_InFile, _OfPersons):
     source: Literal["table"]
     schema_: Any = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
     discovery_share: float | None = setting("the share of the budget for what is `private` in the schema")
-    bins: int | None = setting(
-        "bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
-    )
+    bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
 class _OfFiles(_InFile, _OfPersons):
@@ -166,9 +163,7 @@ class CustomDataSpec(_OfPersons):
     options: dict[str, Any] | None = setting(
         "its keyword arguments, plain values; PUBLISHED as given: no password, and no path that tells something"
     )
-    bins: int | None = setting(
-        "of a frame: bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
-    )
+    bins: int | None = setting("of a frame: bins of numbers whose schema does not say", **_BINS)
 
 
 AnyData = Annotated[

@@ -87,11 +87,15 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         raise UsageError("data.n: must be given, as in data.n=...")
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
+    _refuse_seed_of_secure_noise(spec)
+    return spec
+
+
+def _refuse_seed_of_secure_noise(spec: RunSpec | ProjectSpec) -> None:
     if spec.privacy.noise == "secure" and spec.debug.private_seed is not None:
         raise UsageError(
             f"debug.private_seed={spec.debug.private_seed}: secure noise takes no seed; leave out one of the two"
         )
-    return spec
 
 
 def read_data(words: Sequence[str]) -> DataSpec:
@@ -114,6 +118,7 @@ def read_projection(words: Sequence[str]) -> ProjectSpec:
     if spec.privacy.delta is None:
         spec = spec.changed(privacy=spec.privacy.changed(delta=default_delta(spec.data.n)))
     spec.check()
+    _refuse_seed_of_secure_noise(spec)
     return spec
 
 

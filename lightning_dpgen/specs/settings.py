@@ -156,7 +156,9 @@ class Settings:
         declared = {"data": spec.data.source, "n": self.n}
         declared |= {name: value for name, value in spec.data.given().items() if name not in _NOT_SHOWN}
         if self.parts:
-            declared["discovered"] = list(names_of(self.parts).values())
+            declared["discovered"] = [
+                bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in self.parts.items()
+            ]
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
@@ -200,11 +202,6 @@ def read_settings(words: Sequence[str]) -> Settings:
 def has_first_pass(spec: RunSpec) -> bool:
     """Return True where something is bought before the rest is planned."""
     return spec.data.n_share is not None or spec.data.share_of_discovery is not None
-
-
-def names_of(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Return the names of the noises that parts are found with."""
-    return {name: bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in parts.items()}
 
 
 def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
