@@ -50,9 +50,6 @@ _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 def run(argv: Sequence[str]) -> int:
     """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
 
-    Args:
-        argv: of `dpgen train`.
-
     Raises:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """

@@ -32,11 +32,7 @@ def _under(*names: str) -> Any:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps its files.
-
-    Args:
-        root: the run's folder.
-    """
+    """Where a run keeps its files."""
 
     root: Path
 

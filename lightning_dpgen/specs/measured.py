@@ -111,8 +111,6 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
 
     Args:
         spec: complete.
-        n: the declared number of records.
-        k: the number of clusters.
     """
     if isinstance(schema, TableSchema):
         sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness

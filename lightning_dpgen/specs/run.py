@@ -67,7 +67,6 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
 
     Args:
         words: as in ``["data=mnist", "privacy.epsilon=2"]``.
-        kind: the settings of the command.
         given: values by name that are no words.
 
     Raises:

@@ -207,7 +207,8 @@ def range_of(field: FieldInfo) -> str:
     said = []
     for member in _members(field.annotation):
         if get_origin(member) is Literal:
-            said.append(_any_of(get_args(member)))
+            names = [shown(value) for value in get_args(member)]
+            said.append(names[0] if len(names) == 1 else f"one of {', '.join(names)}")
         elif member is bool:
             said.append("true or false")
         elif member is str:
@@ -221,11 +222,6 @@ def range_of(field: FieldInfo) -> str:
     if type(None) in _members(field.annotation) and not about(field, "needed"):
         said.append("null")
     return " or ".join(dict.fromkeys(said)) or "a value"
-
-
-def _any_of(values: Sequence[Any]) -> str:
-    names = [shown(value) for value in values]
-    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
