@@ -167,7 +167,7 @@ class CustomDataSpec(_OfPersons):
 
 
 AnyData = Annotated[
-    PublicPicturesSpec | PublicTableSpec | PublicBasketsSpec | PublicSeriesSpec | PicturesSpec | TableSpec | BasketsSpec
+    PublicPicturesSpec | PicturesSpec | PublicTableSpec | TableSpec | PublicBasketsSpec | BasketsSpec | PublicSeriesSpec
     | SeriesSpec | CustomDataSpec,
     Field(discriminator="source"),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, Trai
 from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
-from lightning_dpgen.specs.run import RunSpec, check_privacy, check_two_of_three, read_run
+from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.sources import Part, Source, source_of
 from lightning_dpgen.specs.spec import completed, variants
 from lightning_dpgen.specs.usage_error import UsageError
@@ -100,10 +100,7 @@ class Settings:
         Raises:
             UsageError: if it is larger than a release may be.
         """
-        return make_module(
-            self.spec.model, self.schema, clipping or self.clipping, account,
-            n=self.n, k=self.split.k, seed=self.spec.seed, log_every=self.spec.trainer.log_every,
-        )  # fmt: skip
+        return make_module(self.spec, self.schema, clipping or self.clipping, account)
 
     def plan(self, promise: Plan | None = None) -> Plan:
         """Return the plan of the run; reads no data.
@@ -275,7 +272,6 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     schema = make_schema(spec, source, found)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
-    check_two_of_three(spec)
     spec, defaults = _complete(spec, schema)
     model, data = spec.model, spec.data
     if isinstance(model, TrainedSpec):
