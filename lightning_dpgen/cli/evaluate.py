@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
@@ -52,7 +52,9 @@ def run(argv: Sequence[str]) -> int:
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
         raise UsageError(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
-    certificate = _certificate(arguments.release)
+    certificate: dict[str, Any] = {}
+    with suppress(NotARelease):  # a model can be evaluated without its certificate
+        certificate = read_certificate(arguments.release)
     source = _source(arguments.data, certificate, release.schema.kind)
     real, counted = source.records(release.schema)
     held_out = None
@@ -121,14 +123,6 @@ def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Sourc
     source = source_of(spec)
     source.files()
     return source
-
-
-def _certificate(folder: Path) -> dict[str, Any]:
-    """Return the certificate of a release; nothing where there is none, since a model can be evaluated without."""
-    try:
-        return read_certificate(folder)
-    except NotARelease:
-        return {}
 
 
 def _seconds(text: str) -> float:

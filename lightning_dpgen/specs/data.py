@@ -173,14 +173,7 @@ AnyData = Annotated[
 ]  # fmt: skip
 
 
-class RowsSpec(Spec):
-    """Rows of numbers for a projection."""
-
-    n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
-    d: int | None = setting("the number of columns", ge=1, le=2**20)
-
-
-class BlobsSpec(RowsSpec):
+class BlobsSpec(Spec):
     """Two round clusters of unit variance whose centres are 4 apart: simulated from the public seed."""
 
     source: Literal["blobs"]
@@ -188,11 +181,13 @@ class BlobsSpec(RowsSpec):
     d: int = setting("the number of columns", 50, ge=1, le=2**20)
 
 
-class ArraySpec(RowsSpec):
+class ArraySpec(Spec):
     """Anybody's rows of numbers: .npy (n, d), .npz of scipy (sparse), .parquet with numeric columns only."""
 
     source: Literal["array"]
     path: Text | None = setting("the file", needed=True)
+    n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
+    d: int | None = setting("the number of columns", ge=1, le=2**20)
 
 
 AnyRows = Annotated[BlobsSpec | ArraySpec, Field(discriminator="source")]
