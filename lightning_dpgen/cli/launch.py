@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from lightning_fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from torch.distributed.elastic.agent.server.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.cli.guarded import what_came_of
@@ -116,7 +116,9 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         # Rank 0 has explained the status that it leaves with.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode
-        text = f"rank {first} of {devices} {_ended(ranks[first])}{what_came_of('train', argv, folder)}"
+        code = ranks[first].exitcode
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        text = f"rank {first} of {devices} {ended}{what_came_of('train', argv, folder)}"
         raise UsageError(text, RANK_LOST) from None
     finally:
         del os.environ[_BESIDE]
@@ -154,7 +156,3 @@ def watched() -> bool:
 
 def _on_gpus(trainer: TrainerSpec) -> bool:
     return trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and torch.cuda.is_available())
-
-
-def _ended(failure: ProcessFailure) -> str:
-    return f"was killed by signal {-failure.exitcode}" if failure.exitcode < 0 else f"ended with status {failure.exitcode}"

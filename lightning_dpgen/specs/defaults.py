@@ -128,7 +128,10 @@ class Defaults:
     @property
     def c_max(self) -> float:
         """2 sqrt(units + 2 groups); of records of a known norm, 2 sqrt 2 times it."""
-        return 2.0 * _output_norm(self.layout)
+        # The gradient of a record's loss in its logits is about so long at most: a choice moves by at most sqrt 2.
+        layout = self.layout
+        norm = math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
+        return 2.0 * norm
 
     @property
     def waves(self) -> int:
@@ -204,11 +207,6 @@ def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: flo
 def components_of(layout: Layout, k: int) -> int:
     """Return the number of components of measured pictures and series: one for each label and cluster."""
     return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
-
-
-def _output_norm(layout: Layout) -> float:
-    """Return how long the gradient of a record's loss in its logits can be, about: a choice moves by at most sqrt 2."""
-    return math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
 
 
 def _between(value: float, low: float, high: float) -> float:

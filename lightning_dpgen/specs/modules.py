@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import torch
 
@@ -85,7 +84,10 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     keywords["log_every"] = run.trainer.log_every
     given = schema, account, rules[0] if len(rules) == 1 else rules
     if isinstance(spec, CustomSpec):
-        module = _make_custom(spec, given, keywords)
+        try:
+            module = named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
+        except Exception as error:
+            raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
     else:
         module = _CLASSES[type(spec)](*given, **keywords, **own)
     try:
@@ -114,13 +116,6 @@ def check_custom(spec: CustomSpec) -> None:
         raise UsageError(
             f"{where}: cannot be made from schema, account, clipping, {', '.join(_KEYWORDS)} and model.options ({error})"
         ) from None
-
-
-def _make_custom(spec: CustomSpec, given: tuple[Any, ...], keywords: dict[str, Any]) -> PrivateMixture:
-    try:
-        return named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
-    except Exception as error:
-        raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
 
 
 def rehearse(module: PrivateMixture, target: str) -> None:

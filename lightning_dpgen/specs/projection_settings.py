@@ -90,7 +90,11 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
     Raises:
         UsageError: for a k, a centre or a budget that does not go with the rest.
     """
-    project, neighbourhood = spec.project, _neighbourhood(spec)
+    project = spec.project
+    try:
+        neighbourhood = Neighbourhood(project.unit, project.radius, project.distance)
+    except ValueError as error:
+        raise UsageError(f"project.{error}") from None
     if project.k is not None and not 1 <= project.k <= d:
         raise UsageError(f"project.k={project.k}: expected 1 to {d}, the number of columns")
     if spec.data.d is not None and spec.data.d != d:
@@ -126,14 +130,6 @@ def _options(spec: ProjectSpec, neighbourhood: Neighbourhood, d: int, typical: f
         count_share=project.count_share,
         seed=spec.seed,
     )
-
-
-def _neighbourhood(spec: ProjectSpec) -> Neighbourhood:
-    project = spec.project
-    try:
-        return Neighbourhood(project.unit, project.radius, project.distance)
-    except ValueError as error:
-        raise UsageError(f"project.{error}") from None
 
 
 def _typical(spec: ProjectSpec, neighbourhood: Neighbourhood, d: int) -> float:

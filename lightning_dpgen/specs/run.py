@@ -35,10 +35,6 @@ class RunSpec(Spec):
         """Return the settings with another budget."""
         return self.changed(privacy=self.privacy.changed(**values))
 
-    def with_n(self, n: int) -> RunSpec:
-        """Return the settings for a number of records that was bought."""
-        return self.changed(data=self.data.changed(n=n))
-
 
 class AuditOptions(Spec):
     """The settings of an audit of a training, on made-up records."""
