@@ -40,11 +40,7 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True)
 class Fitted:
-    """A finished run: ``release/`` may be published, ``private/`` may not.
-
-    Args:
-        folder: of the run.
-    """
+    """A finished run: ``release/`` may be published, ``private/`` may not."""
 
     folder: Path
 

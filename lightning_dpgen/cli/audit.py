@@ -17,6 +17,7 @@ from lightning_dpgen.audit.measurements import audit_measurements
 from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
 from lightning_dpgen.audit.one_run import StepScores, audit_run, measured_scores
 from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
+from lightning_dpgen.cli.launch import launched
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
@@ -31,7 +32,6 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.launched import started
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.runs.train import fit, quiet_lightning
 from lightning_dpgen.specs.run import AuditOptions, AuditSpec, read_run
@@ -106,7 +106,7 @@ def _settle(spec: AuditSpec, source: Source) -> Settings:
         raise UsageError("privacy=off: claims nothing that could be audited")
     if spec.debug.private_seed is not None:
         raise UsageError(f"debug.private_seed={spec.debug.private_seed}: says itself that it is not private; leave it out")
-    if started() or ranks != 1:
+    if launched() or ranks != 1:
         raise UsageError(f"trainer.devices={spec.trainer.devices}: an audit is one process on one device")
     if spec.privacy.study is not None or spec.privacy.selection is not None:
         raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")

@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
@@ -43,10 +43,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
     parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
-    try:
-        arguments = parser.parse_intermixed_args(argv)
-    except SystemExit:
-        return 0
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.rows == 0:
         raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")
     # The seed of classifiers has 32 bits.
@@ -55,7 +52,9 @@ def run(argv: Sequence[str]) -> int:
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
         raise UsageError(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
-    certificate = _certificate(arguments.release)
+    certificate: dict[str, Any] = {}
+    with suppress(NotARelease):  # a model can be evaluated without its certificate
+        certificate = read_certificate(arguments.release)
     source = _source(arguments.data, certificate, release.schema.kind)
     real, counted = source.records(release.schema)
     held_out = None
@@ -124,14 +123,6 @@ def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Sourc
     source = source_of(spec)
     source.files()
     return source
-
-
-def _certificate(folder: Path) -> dict[str, Any]:
-    """Return the certificate of a release; nothing where there is none, since a model can be evaluated without."""
-    try:
-        return read_certificate(folder)
-    except NotARelease:
-        return {}
 
 
 def _seconds(text: str) -> float:

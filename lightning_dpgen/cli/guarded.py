@@ -29,6 +29,20 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     return "; nothing was released, and nothing was spent"
 
 
+def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str) -> None:
+    """Print what a release promises about its unit, where it is, and what can be done with it."""
+    private = certificate["private"]
+    if private:
+        print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, {unit}")
+    else:
+        print(f"\ndone, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
+    print(f"  release (may be published{'' if private else ': NO'}):  {folder.release}")
+    print(f"  private (must not leave this machine):  {folder.private}")
+    print("next:")
+    for line in (f"dpgen verify {folder.release}", *more):
+        print(f"  {line}")
+
+
 def guarded(
     command: str, argv: Sequence[str], folder: RunFolder, work: Callable[[Interrupts], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -36,7 +50,6 @@ def guarded(
 
     Args:
         command: of dpgen, with its arguments `argv`, for the line that says how to go on.
-        folder: of the run.
         work: is handed what the user has asked for by signals.
 
     Raises:

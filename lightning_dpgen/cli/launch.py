@@ -17,14 +17,14 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from lightning_fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from torch.distributed.elastic.agent.server.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.launched import launcher
 from lightning_dpgen.specs.trainer import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
@@ -32,6 +32,17 @@ from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageE
 _BESIDE = "DPGEN_BESIDE"
 # Seconds for a clean stop: the end of a block of lots, and a checkpoint.
 _TO_STOP = 300
+
+
+def launcher() -> ClusterEnvironment | None:
+    """Return torchrun's or SLURM's description of its processes; None where this process was started alone."""
+    return next((kind() for kind in (TorchElasticEnvironment, SLURMEnvironment) if kind.detect()), None)
+
+
+def launched() -> bool:
+    """Return True where a launcher has started this process as one of several."""
+    environment = launcher()
+    return environment is not None and environment.world_size() > 1
 
 
 def to_launch(trainer: TrainerSpec) -> bool:
@@ -105,7 +116,9 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         # Rank 0 has explained the status that it leaves with.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode
-        text = f"rank {first} of {devices} {_ended(ranks[first])}{what_came_of('train', argv, folder)}"
+        code = ranks[first].exitcode
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        text = f"rank {first} of {devices} {ended}{what_came_of('train', argv, folder)}"
         raise UsageError(text, RANK_LOST) from None
     finally:
         del os.environ[_BESIDE]
@@ -116,7 +129,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
 def together(trainer: TrainerSpec) -> Iterator[Ranks]:
     """Make this process one of those that were started; alone where one was."""
     environment = launcher()
-    if environment is None or environment.world_size() == 1:
+    if not launched():
         if rank := launched_as():
             raise UsageError(
                 f"this process says that it is rank {rank} of several (RANK, LOCAL_RANK or SLURM_PROCID), and it is alone"
@@ -143,7 +156,3 @@ def watched() -> bool:
 
 def _on_gpus(trainer: TrainerSpec) -> bool:
     return trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and torch.cuda.is_available())
-
-
-def _ended(failure: ProcessFailure) -> str:
-    return f"was killed by signal {-failure.exitcode}" if failure.exitcode < 0 else f"ended with status {failure.exitcode}"

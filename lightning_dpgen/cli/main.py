@@ -49,6 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with leaving_at_once():
             command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
         return command.run(argv[1:])
+    except SystemExit as end:
+        if end.code:
+            raise
+        # A parser of arguments has printed its help.
+        return OK
     except KeyboardInterrupt:
         return _complain("interrupted; nothing was released", INTERRUPTED)
     except BrokenPipeError:

@@ -9,22 +9,23 @@ from typing import Any
 import scipy.sparse
 import torch
 
-from lightning_dpgen.cli.guarded import guarded
+from lightning_dpgen.cli.guarded import guarded, tell_release
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.projected_content import ProjectedContent
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs.context import private_stream
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import warn
 from lightning_dpgen.runs.resume import load_state
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.runs.warnings import seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
 from lightning_dpgen.specs.run import read_projection
@@ -53,7 +54,9 @@ def run(argv: Sequence[str]) -> int:
     spec = read_projection(argv)
     folder = run_folder.choose(spec.run_dir)
     certificate = guarded("project", argv, folder, lambda interrupts: _run(spec, folder, interrupts))
-    _tell(certificate, folder)
+    unit = f"one {certificate['declared']['projection']['unit']} replaced"
+    report = f"open {folder.release / 'report.html'} in a browser; in Python: load_release({str(folder.release)!r})"
+    tell_release(certificate, folder, unit, report)
     return 0
 
 
@@ -67,7 +70,7 @@ def _run(spec: ProjectSpec, folder: run_folder.RunFolder, interrupts: Interrupts
     if settings.private and settings.projection.noise == "gaussian" and spec.privacy.delta >= 1.0 / n:
         raise UsageError(f"privacy.delta={spec.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
     _warn(settings)
-    stream = PrivateStream(spec.debug.private_seed, secure=spec.privacy.noise == "secure")
+    stream = private_stream(spec)
     records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
     asked = settings.asked(n)
     study = study_of(spec.privacy)
@@ -125,8 +128,7 @@ def _released(
 
 def _warn(settings: ProjectionSettings) -> None:
     spec = settings.spec
-    if spec.debug.private_seed is not None:
-        warn(f"debug.private_seed={spec.debug.private_seed}: NOT PRIVATE, since who has the seed can remove the noise")
+    warn(seed_warning(spec.debug.private_seed))
     if spec.project.unit == "element" and settings.private:
         warn(
             "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "
@@ -146,19 +148,3 @@ def _warn_if_clipped(count: int | None, n: int, settings: ProjectionSettings) ->
     print(f"about {count:,} of {n:,} rows were farther from the centre than {radius:g} and pulled back (noisy count)")
     if count > n / 2:
         warn(f"project.radius={radius:g}: pulls back most rows, so distances between them shrink; choose a larger one")
-
-
-def _tell(certificate: dict[str, Any], folder: run_folder.RunFolder) -> None:
-    print()
-    if certificate["private"]:
-        print(
-            f"done: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, "
-            f"one {certificate['declared']['projection']['unit']} replaced"
-        )
-    else:
-        print(f"done, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
-    print(f"  release (may be published{'' if certificate['private'] else ': NO'}):  {folder.release}")
-    print(f"  private (must not leave this machine):  {folder.private}")
-    print("next:")
-    print(f"  dpgen verify {folder.release}")
-    print(f"  open {folder.release / 'report.html'} in a browser; in Python: load_release({str(folder.release)!r})")

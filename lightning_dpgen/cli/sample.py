@@ -53,10 +53,7 @@ def run(argv: Sequence[str]) -> int:
         help="in CSV, write text that begins with = + - @ as it is: by default an apostrophe before it keeps spreadsheets "
         "from running it as a formula",
     )
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit:
-        return 0
+    arguments = parser.parse_args(argv)
     if arguments.seed is not None and arguments.seed >= 2**63:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^63")
     if arguments.n is not None and arguments.n > _MOST:

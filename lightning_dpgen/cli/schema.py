@@ -31,10 +31,7 @@ def run(argv: Sequence[str]) -> int:
         "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
     )
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit:
-        return 0
+    arguments = parser.parse_args(argv)
     path = Path(arguments.file)
     if not path.is_file():
         raise UsageError(f"{path}: expected a file")

@@ -27,7 +27,8 @@ def run(argv: Sequence[str]) -> int:
     if run_dir is not None:
         forget_what_is_left(RunFolder(Path(run_dir)))
     folder = run_folder.choose(run_dir)
-    candidates, reporter = read_candidates(words, TerminalReporter()), TerminalReporter()
+    reporter = TerminalReporter()
+    candidates = read_candidates(words, reporter)
     certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")

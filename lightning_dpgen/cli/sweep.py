@@ -36,7 +36,6 @@ from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
-from lightning_dpgen.runs.launched import started
 from lightning_dpgen.runs.run import settle
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.specs.compose import FLAGS, conf_dir, expanded, refuse_interpolations
@@ -50,9 +49,6 @@ _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
 def run(argv: Sequence[str]) -> int:
     """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
-
-    Args:
-        argv: of `dpgen train`.
 
     Raises:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
@@ -120,7 +116,7 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
                 "(hydra.launcher...) alone; a sweeper that chooses by results selects on records, unpaid"
             )
-    if started():
+    if launch.launched():
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 

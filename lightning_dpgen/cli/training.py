@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lightning_dpgen.cli import launch
-from lightning_dpgen.cli.guarded import guarded
+from lightning_dpgen.cli.guarded import guarded, tell_release
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import settle, train
@@ -34,20 +33,11 @@ def run(argv: Sequence[str], spec: RunSpec) -> int:
             if mistake.status == RANK_LOST and launch.watched():
                 return RANK_LOST
             raise
-    _tell(certificate, folder)
+    tell_release(
+        certificate,
+        folder,
+        f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
+        f"dpgen sample {folder.release} -n 1000 -o more.parquet",
+        f"open {folder.release / 'report.html'} in a browser; tensorboard --logdir {folder.private}",
+    )
     return OK
-
-
-def _tell(certificate: dict[str, Any], folder: run_folder.RunFolder) -> None:
-    print()
-    if certificate["private"]:
-        unit = "one person" if "max_rows" in certificate["declared"] else "one record"
-        print(f"done: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, {unit} added or removed")
-    else:
-        print(f"done, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
-    print(f"  release (may be published{'' if certificate['private'] else ': NO'}):  {folder.release}")
-    print(f"  private (must not leave this machine):  {folder.private}")
-    print("next:")
-    print(f"  dpgen verify {folder.release}")
-    print(f"  dpgen sample {folder.release} -n 1000 -o more.parquet")
-    print(f"  open {folder.release / 'report.html'} in a browser; tensorboard --logdir {folder.private}")

@@ -19,10 +19,7 @@ def run(argv: Sequence[str]) -> int:
         "Exit status 0: consistent; 2: not to be trusted.",
     )
     parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit:
-        return 0
+    arguments = parser.parse_args(argv)
     verdict = verify(arguments.release)
     problems = verdict.problems[:_MOST_PRINTED]
     for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", problems)):

@@ -127,27 +127,15 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
             except UsageError as mistake:
                 words = " ".join(f"{name}={value}" for name, value in own.items())
                 raise UsageError(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None
-        trials = tuple(dict.fromkeys(map(_Event, settings)))
-        access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(own.event for own in trials))
+        # Candidates whose trees are the same cost the same: one of them is enough.
+        trials = {repr(event): event for event in (own.plan().event for own in settings)}
+        access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(trials.values()))
         plan = Plan((Stage(access, 1, 1.0),), largest, delta, max_rows=specs[0].data.most_rows)
         return tuple(settings), plan
 
     epsilon = _trial_epsilon(lambda epsilon: at(epsilon)[1].epsilon, largest)
     settings, plan = at(epsilon)
     return Candidates(privacy.selection, mean, privacy.selection_score, chosen, settings, plan, epsilon, scorer, source)
-
-
-class _Event:
-    """The cost of a trial, equal to that of another candidate whose tree is the same."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.event = settings.plan().event
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Event) and self.event == other.event
-
-    def __hash__(self) -> int:
-        return hash(repr(self.event))
 
 
 def _check(spec: RunSpec, source: Source) -> None:

@@ -12,6 +12,7 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
+from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
 
@@ -21,11 +22,7 @@ class Context:
     """A run under way.
 
     Args:
-        settings: of the run, complete.
-        account: what it may spend and has spent.
-        folder: where it keeps its files.
-        interrupts: what the user has asked for by signals.
-        reporter: hears what there is to say.
+        settings: complete.
         ranks: the processes that make the run together; this one leads.
         keeps: whether what is released of the split is kept in the folder.
     """
@@ -54,6 +51,6 @@ class Context:
         )
 
 
-def private_stream(spec: RunSpec) -> PrivateStream:
+def private_stream(spec: RunSpec | ProjectSpec) -> PrivateStream:
     """Return the private stream of a run."""
     return PrivateStream(spec.debug.private_seed, secure=spec.privacy.noise == "secure")

@@ -199,7 +199,9 @@ def with_bought(spec: RunSpec, source: Source, bought: Bought) -> Settings:
     Raises:
         UsageError: as `settings.fill`.
     """
-    return fill(spec if bought.n is None else spec.with_n(bought.n), source, bought.parts or None)
+    if bought.n is not None:
+        spec = spec.changed(data=spec.data.changed(n=bought.n))
+    return fill(spec, source, bought.parts or None)
 
 
 def settings_of(spec: RunSpec, source: Source, about: Mapping[str, Any]) -> Settings:

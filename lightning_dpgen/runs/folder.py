@@ -25,68 +25,32 @@ from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 JOBS = "jobs.json"
 
 
+def _under(*names: str) -> Any:
+    """Return a property: the path of these names in a run's folder."""
+    return property(lambda folder: folder.root.joinpath(*names))
+
+
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps its files.
-
-    Args:
-        root: the run's folder.
-    """
+    """Where a run keeps its files."""
 
     root: Path
 
-    @property
-    def release(self) -> Path:
-        return self.root / RELEASE
-
-    @property
-    def private(self) -> Path:
-        return self.root / "private"
-
-    @property
-    def public(self) -> Path:
-        """The folder for those who may watch a private run: it holds what the ledger covers."""
-        return self.root / "public"
-
-    @property
-    def ledger(self) -> Path:
-        return self.private / FILE_NAME
-
-    @property
-    def split(self) -> Path:
-        return self.private / "split.pt"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.private / "checkpoint.ckpt"
-
-    @property
-    def measured(self) -> Path:
-        return self.private / "measured.pt"
-
-    @property
-    def bought(self) -> Path:
-        return self.private / "bought.pt"
-
-    @property
-    def fidelity(self) -> Path:
-        return self.private / "fidelity.pt"
-
-    @property
-    def projected(self) -> Path:
-        return self.private / "projected.pt"
-
-    @property
-    def selection(self) -> Path:
-        return self.private / "selection.pt"
-
-    @property
-    def trials(self) -> Path:
-        return self.private / "trials"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.private / "tensorboard"
+    release = _under(RELEASE)
+    private = _under("private")
+    # For those who may watch a private run: it holds what the ledger covers.
+    public = _under("public")
+    ledger = _under("private", FILE_NAME)
+    split = _under("private", "split.pt")
+    checkpoint = _under("private", "checkpoint.ckpt")
+    measured = _under("private", "measured.pt")
+    bought = _under("private", "bought.pt")
+    fidelity = _under("private", "fidelity.pt")
+    projected = _under("private", "projected.pt")
+    selection = _under("private", "selection.pt")
+    trials = _under("private", "trials")
+    tensorboard = _under("private", "tensorboard")
+    staging = _under("private", "release-in-progress")
 
     @property
     def states(self) -> tuple[Path, ...]:
@@ -104,10 +68,6 @@ class RunFolder:
     def unfinished(self) -> bool:
         """True where a run was begun that has not released; without a ledger, nothing was drawn."""
         return self.ledger.exists() and not self.release.exists()
-
-    @property
-    def staging(self) -> Path:
-        return self.private / "release-in-progress"
 
 
 def choose(run_dir: str | None) -> RunFolder:

@@ -7,23 +7,21 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from lightning_dpgen.specs.usage_error import INTERRUPTED
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def leaving_at_once() -> Iterator[None]:
+def leaving_at_once() -> AbstractContextManager[None]:
     """Let a signal end the program there and then: for imports, some of which swallow a KeyboardInterrupt."""
 
     def leave(*_) -> None:
         os.write(sys.__stderr__.fileno(), b"dpgen: interrupted; nothing was released\n")
         os._exit(INTERRUPTED)
 
-    with _handled_by(leave):
-        yield
+    return _handled_by(leave)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ class Reporter(Protocol):
 
     bar: bool
 
-    def say(self, text: str) -> None:
-        """Say something worth knowing: the plan, what was read."""
+    def say(self, text: str | None) -> None:
+        """Say something worth knowing, such as the plan or what was read; nothing where it is None."""
 
     def warn(self, text: str | None) -> None:
         """Warn of something that may have to change; of nothing where it is None."""
@@ -37,8 +37,9 @@ class TerminalReporter:
     def bar(self) -> bool:
         return sys.stderr.isatty()
 
-    def say(self, text: str) -> None:
-        print(text, flush=True)
+    def say(self, text: str | None) -> None:
+        if text:
+            print(text, flush=True)
 
     def warn(self, text: str | None) -> None:
         warn(text)
@@ -49,11 +50,10 @@ class SilentReporter:
 
     bar = False
 
-    def say(self, text: str) -> None:
+    def say(self, text: str | None) -> None:
         pass
 
-    def warn(self, text: str | None) -> None:
-        pass
+    warn = say
 
 
 class LogReporter:
@@ -66,8 +66,9 @@ class LogReporter:
     def __init__(self, bar: bool) -> None:
         self.bar = bar
 
-    def say(self, text: str) -> None:
-        logging.getLogger("lightning_dpgen").info(text)
+    def say(self, text: str | None) -> None:
+        if text:
+            logging.getLogger("lightning_dpgen").info(text)
 
     def warn(self, text: str | None) -> None:
         if text:

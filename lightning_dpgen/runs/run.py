@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_dpgen.privacy import durable
@@ -30,21 +31,12 @@ from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError
 
 
 def train(
-    spec: RunSpec,
-    source: Source,
-    folder: RunFolder,
-    interrupts: Interrupts,
-    reporter: Reporter,
-    ranks: Ranks | None = None,
+    spec: RunSpec, source: Source, folder: RunFolder, interrupts: Interrupts, reporter: Reporter, ranks: Ranks | None = None
 ) -> dict[str, Any]:
     """Train or go on with the training of that folder, write its release, and return the certificate.
 
     Args:
         spec: the settings; what they say of records is checked here, before anything is spent.
-        source: of the records.
-        folder: of the run.
-        interrupts: what the user has asked for by signals.
-        reporter: hears what there is to say.
         ranks: those that train together with this one, which leads; None for this process alone.
 
     Raises:
@@ -72,20 +64,16 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     return settled
 
 
+@dataclass(eq=False)
 class _Run:
     """A run; its account and settings come with its stages."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        source: Source,
-        folder: RunFolder,
-        interrupts: Interrupts,
-        reporter: Reporter,
-        ranks: Ranks,
-    ) -> None:
-        self.spec, self.source, self.folder = spec, source, folder
-        self.interrupts, self.reporter, self.ranks = interrupts, reporter, ranks
+    spec: RunSpec
+    source: Source
+    folder: RunFolder
+    interrupts: Interrupts
+    reporter: Reporter
+    ranks: Ranks
 
     def release(self) -> dict[str, Any]:
         settings, plan = settle(self.spec, self.source)
@@ -110,15 +98,13 @@ class _Run:
         plan = settings.plan(promise)
         for text in doubts(settings, plan):
             self.reporter.warn(text)
-        if settings.chosen is not None:
-            self.reporter.say(settings.chosen)
+        self.reporter.say(settings.chosen)
         self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
         return plan
 
     def _look(self, settings: Settings | None, plan: Plan) -> Any:
         """Return the records, or what a first pass sees of them, once all is known that could be wrong."""
-        if (text := check_study(self.study, plan)) is not None:
-            self.reporter.say(text)
+        self.reporter.say(check_study(self.study, plan))
         if isinstance(self.spec.model, CustomSpec):
             known = discover.for_any_find(self.spec, self.source) if settings is None else settings
             rehearse(known.module(Account(plan)), self.spec.model.target)
@@ -194,11 +180,7 @@ class _Run:
             records = read_records(settings, self.source, self.reporter)
         run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
         content = learn(run, records)
+        declared = settings.declared()
         return write_release(
-            self.folder.release,
-            self.folder.staging,
-            content,
-            account,
-            unit=settings.unit,
-            declared=settings.declared(),
+            self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
         )

@@ -62,11 +62,6 @@ def check_records(
 ) -> None:
     """Refuse to go on with other records, or with the same read in another way; see `about_records`.
 
-    Args:
-        about: of the run, from its ledger.
-        records, read_as: now.
-        folder: of the run.
-
     Raises:
         UsageError: naming what is different.
     """

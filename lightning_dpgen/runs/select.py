@@ -77,8 +77,7 @@ def select(
         account = run_folder.reopen_account(folder, stream, study)
     else:
         reporter.say(candidates.table())
-        if (text := check_study(study, candidates.plan)) is not None:
-            reporter.say(text)
+        reporter.say(check_study(study, candidates.plan))
         records = read_records(first, source, reporter)
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
@@ -115,7 +114,6 @@ class _Trials:
     """The trials of a selection, one after the other; what is kept of them is the best one and where to go on.
 
     Args:
-        candidates, records, account, folder, interrupts: of the selection.
         score: of what a trial has learned; nothing but what is paid for, or follows from what is released.
     """
 
@@ -190,7 +188,8 @@ class _Trials:
         try:
             content = self._learn(position)
         except Exception as error:
-            if _of_the_machine(error):
+            # The machine is at fault, and not the trial: the selection stops, and can go on.
+            if isinstance(error, OSError) or is_out_of_memory(error):
                 raise
             return None, _WORST, said(error)
         try:
@@ -258,11 +257,6 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
         return _WORST if math.isnan(found) else found
 
     return score
-
-
-def _of_the_machine(error: Exception) -> bool:
-    """Return True where the machine is at fault and not the trial: then the selection stops, and can go on."""
-    return isinstance(error, OSError) or is_out_of_memory(error)
 
 
 def forget_what_is_left(folder: RunFolder) -> None:

@@ -64,7 +64,6 @@ def mark(
     A run of no study only reads, and passes over what is no study: the folder may be another program's.
 
     Args:
-        study: of the run, if it has one.
         privacy: says where studies are kept.
         records: as bytes, all of them; of none nothing is noted.
     """

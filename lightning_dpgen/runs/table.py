@@ -20,7 +20,6 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
     """Return the plan as text: a line a stage, and the total at delta under the named relation.
 
     Args:
-        plan: of a run.
         of_person: whether the unit is a person, even where a person has one record.
 
     A share is that of mu^2 (Gaussian differential privacy), at delta 0 of epsilon; the last stage takes what is left.

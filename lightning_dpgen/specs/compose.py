@@ -45,15 +45,10 @@ def refuse_interpolations(words: Sequence[str]) -> None:
             raise UsageError(f"argument {word!r}: expected the value itself; nothing of the form ${{...}} is looked up")
 
 
-def compose_settings(
-    words: Sequence[str], name: str, sources: Sequence[str], other: str, others: Sequence[str]
-) -> dict[str, Any]:
+def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     """Return the configuration of that name, with the words of a command line, as a dictionary.
 
     Files hold only what differs from the defaults of settings, so a word may name any setting; `parse` refuses others.
-
-    Args:
-        sources: values of ``data.source``; `others` are for the command `other`.
 
     Raises:
         UsageError: for whatever Hydra does not like, in one line.
@@ -67,19 +62,13 @@ def compose_settings(
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             composed = compose(name, overrides=[_set(word) for word in words])
-        values = OmegaConf.to_container(composed, resolve=False)
+        return OmegaConf.to_container(composed, resolve=False)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_explain(error)) from None
     finally:
         GlobalHydra.instance().clear()
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
-    source = values["data"].get("source") if isinstance(values.get("data"), dict) else None
-    if source in others:
-        raise UsageError(f"data={source}: is for {other}; expected one of {', '.join(sources)}")
-    if source is not None and source not in sources:
-        raise UsageError(f"data.source={source}: there is none; expected one of {', '.join(sources)}")
-    return values
 
 
 def _set(word: str) -> str:
@@ -89,7 +78,7 @@ def _set(word: str) -> str:
 
 
 def _check_word(word: str) -> None:
-    if word in ("-m", "--multirun"):
+    if word in FLAGS:
         raise UsageError(f"{word}: goes with dpgen train alone")
     if word.startswith("-"):
         raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")

@@ -19,7 +19,6 @@ def named(setting: str, target: str | None) -> Any:
 
     Args:
         setting: that holds the name, for messages.
-        target: the name.
 
     Raises:
         UsageError: if there is no such thing, or its module cannot be imported.

@@ -10,6 +10,7 @@ from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 _MOST_RECORDS = 10**9
+_BINS = {"ge": 1, "le": 2**16, "by_default": "follows from n and the budget"}
 
 
 class DataSpec(Spec):
@@ -79,9 +80,7 @@ class PublicTableSpec(DataSpec):
 
     kind = "table"
     source: Literal["adult", "mushroom"]
-    bins: int | None = setting(
-        "bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
-    )
+    bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
 class PublicBasketsSpec(DataSpec):
@@ -119,9 +118,7 @@ class TableSpec(_InFile, _OfPersons):
     source: Literal["table"]
     schema_: Any = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
     discovery_share: float | None = setting("the share of the budget for what is `private` in the schema")
-    bins: int | None = setting(
-        "bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
-    )
+    bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
 class _OfFiles(_InFile, _OfPersons):
@@ -166,26 +163,17 @@ class CustomDataSpec(_OfPersons):
     options: dict[str, Any] | None = setting(
         "its keyword arguments, plain values; PUBLISHED as given: no password, and no path that tells something"
     )
-    bins: int | None = setting(
-        "of a frame: bins of numbers whose schema does not say", ge=1, le=2**16, by_default="follows from n and the budget"
-    )
+    bins: int | None = setting("of a frame: bins of numbers whose schema does not say", **_BINS)
 
 
 AnyData = Annotated[
-    PublicPicturesSpec | PublicTableSpec | PublicBasketsSpec | PublicSeriesSpec | PicturesSpec | TableSpec | BasketsSpec
+    PublicPicturesSpec | PicturesSpec | PublicTableSpec | TableSpec | PublicBasketsSpec | BasketsSpec | PublicSeriesSpec
     | SeriesSpec | CustomDataSpec,
     Field(discriminator="source"),
 ]  # fmt: skip
 
 
-class RowsSpec(Spec):
-    """Rows of numbers for a projection."""
-
-    n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
-    d: int | None = setting("the number of columns", ge=1, le=2**20)
-
-
-class BlobsSpec(RowsSpec):
+class BlobsSpec(Spec):
     """Two round clusters of unit variance whose centres are 4 apart: simulated from the public seed."""
 
     source: Literal["blobs"]
@@ -193,11 +181,13 @@ class BlobsSpec(RowsSpec):
     d: int = setting("the number of columns", 50, ge=1, le=2**20)
 
 
-class ArraySpec(RowsSpec):
+class ArraySpec(Spec):
     """Anybody's rows of numbers: .npy (n, d), .npz of scipy (sparse), .parquet with numeric columns only."""
 
     source: Literal["array"]
     path: Text | None = setting("the file", needed=True)
+    n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
+    d: int | None = setting("the number of columns", ge=1, le=2**20)
 
 
 AnyRows = Annotated[BlobsSpec | ArraySpec, Field(discriminator="source")]

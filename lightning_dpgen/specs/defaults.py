@@ -128,13 +128,16 @@ class Defaults:
     @property
     def c_max(self) -> float:
         """2 sqrt(units + 2 groups); of records of a known norm, 2 sqrt 2 times it."""
-        return 2.0 * _output_norm(self.layout)
+        # The gradient of a record's loss in its logits is about so long at most: a choice moves by at most sqrt 2.
+        layout = self.layout
+        norm = math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
+        return 2.0 * norm
 
     @property
     def waves(self) -> int:
         """3 sqrt(s / components), 16 to 200, at most the numbers of a record."""
         # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
-        found = round(_between(3.0 * math.sqrt(self.strength / _components(self.layout, self.k)), 16, 200))
+        found = round(_between(3.0 * math.sqrt(self.strength / components_of(self.layout, self.k)), 16, 200))
         return min(max(self.layout.units, 1), found)
 
     @property
@@ -157,8 +160,8 @@ def strength_of(n: int, epsilon: float | None, delta: float, max_rows: int = 1) 
         >>> round(strength_of(60_000, 1.74, 1e-5) / 1000)
         27
     """
-    # Noise is that of all records of a person.
-    return n * _mu(epsilon, delta) / max_rows
+    # Noise is that of all records of a person; without noise, the strength is that of the most generous budget.
+    return n * gaussian_mu(100.0 if epsilon is None else epsilon, delta) / max_rows
 
 
 def default_hidden(strength: float, layout: Layout) -> int:
@@ -184,12 +187,7 @@ def default_bins(n: int, epsilon: float | None, delta: float) -> int:
         >>> default_bins(1_000, 1.0, 1e-5), default_bins(32_561, 4.0, 1e-6), default_bins(10**6, 4.0, 1e-7)
         (6, 30, 50)
     """
-    return round(_between((n * _mu(epsilon, delta)) ** (1 / 3), 5, 50))
-
-
-def _mu(epsilon: float | None, delta: float) -> float:
-    # Without noise, as with the most generous budget.
-    return gaussian_mu(100.0 if epsilon is None else epsilon, delta)
+    return round(_between(strength_of(n, epsilon, delta) ** (1 / 3), 5, 50))
 
 
 def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:
@@ -203,17 +201,12 @@ def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: flo
         [1, 1, 5]
     """
     strength = strength_of(n, epsilon, delta, max_rows)
-    return round(_between(strength / _components(layout, 1) / 2400, 1, 5))
+    return round(_between(strength / components_of(layout, 1) / 2400, 1, 5))
 
 
-def _components(layout: Layout, k: int) -> int:
-    """Return the number of components of measured moments: one for each label and cluster."""
+def components_of(layout: Layout, k: int) -> int:
+    """Return the number of components of measured pictures and series: one for each label and cluster."""
     return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
-
-
-def _output_norm(layout: Layout) -> float:
-    """Return how long the gradient of a record's loss in its logits can be, about: a choice moves by at most sqrt 2."""
-    return math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
 
 
 def _between(value: float, low: float, high: float) -> float:

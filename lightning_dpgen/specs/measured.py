@@ -17,7 +17,7 @@ from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, wha
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
-from lightning_dpgen.specs.defaults import Defaults
+from lightning_dpgen.specs.defaults import Defaults, components_of
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
@@ -60,7 +60,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     if spec.waves is not None:
         if spec.waves > layout.units:
             raise UsageError(f"model.waves={spec.waves}: expected a whole number from 1 to {layout.units:,}")
-        components = components_of(schema, defaults.k)
+        components = components_of(layout, defaults.k)
         if (numbers := components * spec.waves**2) > _MOST_CELLS:
             raise UsageError(
                 f"split.k={defaults.k}, model.waves={spec.waves}: the second moments of {components:,} "
@@ -71,7 +71,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
 
 def _check_tables(spec: MeasuredSpec, schema: TableSchema, has: dict[str, Any]) -> None:
     layout = schema.layout
-    cells = layout.width**2 * (1 if layout.label is None else layout.groups[layout.label])
+    cells = layout.width**2 * components_of(layout, 1)
     if cells > _MOST_CELLS:
         raise UsageError(
             f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
@@ -111,8 +111,6 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
 
     Args:
         spec: complete.
-        n: the declared number of records.
-        k: the number of clusters.
     """
     if isinstance(schema, TableSchema):
         sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness
@@ -123,14 +121,8 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
-    components = components_of(schema, k)
+    components = components_of(schema.layout, k)
     return GaussianRecipe(schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries)
-
-
-def components_of(schema: Schema, k: int) -> int:
-    """Return the number of components of pictures and series: one for each label and cluster."""
-    layout = schema.layout
-    return k * (1 if layout.label is None else layout.groups[layout.label])
 
 
 def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) -> list[StageSpec]:

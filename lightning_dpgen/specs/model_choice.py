@@ -39,7 +39,6 @@ def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | Non
     nearest decides: first by strength, then by width, each by how many times the one is the other.
 
     Args:
-        schema: of the records.
         strength: ``n mu``, as `defaults.strength_of` has it.
         table: of trials; None for the one that ships.
 

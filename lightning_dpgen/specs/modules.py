@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from lightning_dpgen.release.bounds import check_numbers
 from lightning_dpgen.release.sampler import rebuilt
 from lightning_dpgen.specs.custom import named, options_of, said
 from lightning_dpgen.specs.model import CustomSpec, RBMSpec, TrainedSpec, VAESpec, WGANSpec
+from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 _CLASSES = {VAESpec: VAE, RBMSpec: RBM, WGANSpec: WGAN}
@@ -69,30 +69,25 @@ def stage_of_training(spec: TrainedSpec, clipping: ClippingRule, n: int) -> Stag
     )
 
 
-def make_module(
-    spec: TrainedSpec,
-    schema: Schema,
-    clipping: ClippingRule,
-    account: Account,
-    *,
-    n: int,
-    k: int,
-    seed: int,
-    log_every: int,
-) -> PrivateMixture:
+def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: Account) -> PrivateMixture:
     """Return the module that is trained; before anything is spent on it.
 
     Raises:
         UsageError: if it cannot be made, or is larger than a release may be.
     """
+    spec = run.model
     own = {name: getattr(spec, name) for name in spec.own}
     if isinstance(spec, VAESpec) and spec.divergence is not None:
         own["divergence"] = Divergence(spec.divergence, weight=spec.divergence_weight, **spec.given("groups", "features"))
     rules = rules_of(spec, clipping)
-    keywords = {"n": n, "k": k, "bias": spec.bias, "lr": spec.lr, "seed": seed, "log_every": log_every}
+    keywords = {"n": run.data.n, "k": run.split.k, "bias": spec.bias, "lr": spec.lr, "seed": run.seed}
+    keywords["log_every"] = run.trainer.log_every
     given = schema, account, rules[0] if len(rules) == 1 else rules
     if isinstance(spec, CustomSpec):
-        module = _make_custom(spec, given, keywords)
+        try:
+            module = named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
+        except Exception as error:
+            raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
     else:
         module = _CLASSES[type(spec)](*given, **keywords, **own)
     try:
@@ -121,13 +116,6 @@ def check_custom(spec: CustomSpec) -> None:
         raise UsageError(
             f"{where}: cannot be made from schema, account, clipping, {', '.join(_KEYWORDS)} and model.options ({error})"
         ) from None
-
-
-def _make_custom(spec: CustomSpec, given: tuple[Any, ...], keywords: dict[str, Any]) -> PrivateMixture:
-    try:
-        return named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
-    except Exception as error:
-        raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
 
 
 def rehearse(module: PrivateMixture, target: str) -> None:

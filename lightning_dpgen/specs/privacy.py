@@ -12,6 +12,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # Below it nothing can be computed soundly.
 SMALLEST_DELTA = 1e-30
+_NOISE = "where noise comes from; secure: sampling (and a GPU's noise) from the cipher, too"
 
 
 class _Privacy(Spec):
@@ -48,9 +49,7 @@ class _Privacy(Spec):
 class PrivacySpec(_Privacy):
     """One record added or removed."""
 
-    noise: Literal["standard", "secure"] = setting(
-        "where noise comes from; secure: sampling (and a GPU's noise) from the cipher, too", "standard"
-    )
+    noise: Literal["standard", "secure"] = setting(_NOISE, "standard")
     fidelity_share: float | None = setting(
         "the share of the budget for a public figure of how close the synthetic records are", gt=0, lt=0.5
     )
@@ -85,13 +84,7 @@ class PurePrivacySpec(_Privacy):
     """Pure epsilon (delta = 0), one row or element replaced: for projections."""
 
     delta: float | None = setting("the probability that epsilon does not hold; above 0 for Gaussian noise", 0.0, ge=0, lt=1)
-    noise: Literal["standard", "secure"] = setting(
-        "where noise comes from; secure: sampling (and a GPU's noise) from the cipher, too", "standard"
-    )
-
-
-class PureOffSpec(OffSpec):
-    """The non-private twin of a projection."""
+    noise: Literal["standard", "secure"] = setting(_NOISE, "standard")
 
 
 AnyPrivacy = Annotated[PrivacySpec | OffSpec, Field(discriminator="noise")]

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lightning_dpgen.specs.data import AnyRows
-from lightning_dpgen.specs.privacy import SMALLEST_DELTA, PureOffSpec, PurePrivacySpec, check_budget
+from lightning_dpgen.specs.privacy import OffSpec, PurePrivacySpec
 from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.trainer import DebugSpec
-from lightning_dpgen.specs.usage_error import UsageError
 
 
 class ProjectionSpec(Spec):
@@ -39,25 +38,7 @@ class ProjectSpec(Spec):
 
     data: AnyRows
     project: ProjectionSpec = ProjectionSpec()
-    privacy: Annotated[PurePrivacySpec | PureOffSpec, Field(discriminator="noise")]
+    privacy: Annotated[PurePrivacySpec | OffSpec, Field(discriminator="noise")]
     debug: DebugSpec = DebugSpec()
     run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: the matrix, and the simulated rows", 0, ge=0, lt=2**62)
-
-    def check(self) -> None:
-        """Check what can be checked before the number of columns is known.
-
-        Raises:
-            UsageError: naming the argument, its value and what was expected.
-        """
-        privacy = self.privacy
-        if privacy.private:
-            if privacy.unit is not None:
-                raise UsageError("privacy.unit: the unit of a projection follows from project.unit; leave it out")
-            check_budget(privacy.epsilon)
-            if privacy.delta != 0.0 and not SMALLEST_DELTA <= privacy.delta < 1.0:
-                raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
-        if privacy.noise == "secure" and self.debug.private_seed is not None:
-            raise UsageError(
-                f"debug.private_seed={self.debug.private_seed}: secure noise takes no seed; leave out one of the two"
-            )

@@ -23,12 +23,23 @@ _SEARCHED = 4096
 
 @dataclass(frozen=True)
 class ProjectionSettings:
-    """A checked projection of rows of d numbers."""
+    """A checked projection of rows of d numbers.
+
+    Args:
+        options: the ways to release the rows at this budget, the best first; what the settings fix stays fixed.
+        projection: by the best of them.
+        typical: the distance between two rows for which errors are weighed.
+    """
 
     spec: ProjectSpec
-    chosen: Option
+    options: list[Option]
     projection: Projection
     typical: float
+
+    @property
+    def chosen(self) -> Option:
+        """The best option, by which rows are projected."""
+        return self.options[0]
 
     @property
     def private(self) -> bool:
@@ -36,7 +47,12 @@ class ProjectionSettings:
 
     def plan(self) -> Plan:
         """Return the plan of the release; reads no data."""
-        return _plan(self.projection, self.spec)
+        privacy = self.spec.privacy
+        delta = privacy.delta if privacy.private else (1e-5 if self.projection.noise == "gaussian" else 0.0)
+        try:
+            return self.projection.plan(privacy.target, delta, count_share=self.spec.project.count_share)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
     def declared(self, n: int) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
@@ -74,14 +90,19 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
     Raises:
         UsageError: for a k, a centre or a budget that does not go with the rest.
     """
-    project, neighbourhood = spec.project, _neighbourhood(spec)
+    project = spec.project
+    try:
+        neighbourhood = Neighbourhood(project.unit, project.radius, project.distance)
+    except ValueError as error:
+        raise UsageError(f"project.{error}") from None
     if project.k is not None and not 1 <= project.k <= d:
         raise UsageError(f"project.k={project.k}: expected 1 to {d}, the number of columns")
     if spec.data.d is not None and spec.data.d != d:
         raise UsageError(f"data.d={spec.data.d}: the rows have {d} columns")
     typical = _typical(spec, neighbourhood, d)
     try:
-        option = _options(spec, neighbourhood, d, typical)[0]
+        found = _options(spec, neighbourhood, d, typical)
+        option = found[0]
         matrix = make_matrix(option.matrix, d, option.k, spec.seed)
         projection = Projection(matrix, neighbourhood, option.noise, _centre(project.centre, d))
     except ValueError as error:
@@ -90,20 +111,7 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
         check_rows(spec.data.n or 0, 8 * option.k)
     except ValueError as error:
         raise UsageError(f"data.n: {error}") from None
-    return ProjectionSettings(spec, option, projection, typical)
-
-
-def all_options(spec: ProjectSpec, d: int) -> list[Option]:
-    """Return the ways to release rows at this budget, the best first; what the settings fix stays fixed.
-
-    Raises:
-        UsageError: as `fill_projection`.
-    """
-    neighbourhood = _neighbourhood(spec)
-    try:
-        return _options(spec, neighbourhood, d, _typical(spec, neighbourhood, d))
-    except ValueError as error:
-        raise UsageError(f"project.{error}") from None
+    return ProjectionSettings(spec, found, projection, typical)
 
 
 def _options(spec: ProjectSpec, neighbourhood: Neighbourhood, d: int, typical: float) -> list[Option]:
@@ -122,23 +130,6 @@ def _options(spec: ProjectSpec, neighbourhood: Neighbourhood, d: int, typical: f
         count_share=project.count_share,
         seed=spec.seed,
     )
-
-
-def _plan(projection: Projection, spec: ProjectSpec) -> Plan:
-    private, epsilon = spec.privacy.private, spec.privacy.target
-    delta = spec.privacy.delta if private else (1e-5 if projection.noise == "gaussian" else 0.0)
-    try:
-        return projection.plan(epsilon, delta, count_share=spec.project.count_share)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _neighbourhood(spec: ProjectSpec) -> Neighbourhood:
-    project = spec.project
-    try:
-        return Neighbourhood(project.unit, project.radius, project.distance)
-    except ValueError as error:
-        raise UsageError(f"project.{error}") from None
 
 
 def _typical(spec: ProjectSpec, neighbourhood: Neighbourhood, d: int) -> float:

@@ -11,17 +11,10 @@ from lightning_dpgen.specs.data import AnyData, DataSpec
 from lightning_dpgen.specs.model import ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.spec import Spec, Text, check_needed, parse, setting, shown
+from lightning_dpgen.specs.spec import Spec, Text, check_needed, parse, setting, shown, variants
 from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError
-
-# Sources of records that a network learns, and of rows that a projection releases.
-RECORDS = (
-    "digits", "mnist", "fashion_mnist", "images", "adult", "mushroom", "table", "retail", "bms_webview1", "baskets",
-    "uk_demand", "powercons", "ausgrid", "series", "own",
-)  # fmt: skip
-ROWS = ("blobs", "array")
 
 
 class RunSpec(Spec):
@@ -41,10 +34,6 @@ class RunSpec(Spec):
     def with_privacy(self, **values: Any) -> RunSpec:
         """Return the settings with another budget."""
         return self.changed(privacy=self.privacy.changed(**values))
-
-    def with_n(self, n: int) -> RunSpec:
-        """Return the settings for a number of records that was bought."""
-        return self.changed(data=self.data.changed(n=n))
 
 
 class AuditOptions(Spec):
@@ -67,13 +56,12 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
 
     Args:
         words: as in ``["data=mnist", "privacy.epsilon=2"]``.
-        kind: the settings of the command.
         given: values by name that are no words.
 
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
-    values = compose_settings(words, "config", RECORDS, "dpgen project", ROWS)
+    values = _composed(words, kind)
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
         values[group][last] = value
@@ -87,11 +75,26 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         raise UsageError("data.n: must be given, as in data.n=...")
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
+    _refuse_seed_of_secure_noise(spec)
+    return spec
+
+
+def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
+    """Return the configuration of a command, unless its records are those of another one."""
+    projects = kind is ProjectSpec
+    values = compose_settings(words, "project" if projects else "config")
+    source = values["data"].get("source") if isinstance(values.get("data"), dict) else None
+    if source in [*variants(RunSpec if projects else ProjectSpec, "data")]:
+        command, expected = "dpgen train" if projects else "dpgen project", ", ".join(variants(kind, "data"))
+        raise UsageError(f"data={source}: is for {command}; expected one of {expected}")
+    return values
+
+
+def _refuse_seed_of_secure_noise(spec: RunSpec | ProjectSpec) -> None:
     if spec.privacy.noise == "secure" and spec.debug.private_seed is not None:
         raise UsageError(
             f"debug.private_seed={spec.debug.private_seed}: secure noise takes no seed; leave out one of the two"
         )
-    return spec
 
 
 def read_data(words: Sequence[str]) -> DataSpec:
@@ -104,21 +107,28 @@ def read_data(words: Sequence[str]) -> DataSpec:
         name = word.partition("=")[0].lstrip("+~")
         if name != "data" and not name.startswith("data.") and "=" in word:
             raise UsageError(f"{word}: expected settings of the data alone, as in data=table data.path=FILE")
-    return parse(RunSpec, compose_settings(words, "config", RECORDS, "dpgen project", ROWS)).data
+    return parse(RunSpec, _composed(words, RunSpec)).data
 
 
 def read_projection(words: Sequence[str]) -> ProjectSpec:
     """Return the settings of a projection; see `read_run`."""
-    spec = parse(ProjectSpec, compose_settings(words, "project", ROWS, "dpgen train", RECORDS))
+    spec = parse(ProjectSpec, _composed(words, ProjectSpec))
     check_needed(spec.data, "data")
     if spec.privacy.delta is None:
         spec = spec.changed(privacy=spec.privacy.changed(delta=default_delta(spec.data.n)))
-    spec.check()
+    privacy = spec.privacy
+    if privacy.private:
+        if privacy.unit is not None:
+            raise UsageError("privacy.unit: the unit of a projection follows from project.unit; leave it out")
+        check_budget(privacy.epsilon)
+        if privacy.delta != 0.0 and not SMALLEST_DELTA <= privacy.delta < 1.0:
+            raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
+    _refuse_seed_of_secure_noise(spec)
     return spec
 
 
 def check_privacy(spec: RunSpec) -> None:
-    """Check the budget, for a declared number of records or before one is bought.
+    """Check the budget, and noise and steps beside it, for a declared number of records or before one is bought.
 
     Raises:
         UsageError: naming the setting.
@@ -146,21 +156,12 @@ def check_privacy(spec: RunSpec) -> None:
             f"privacy.delta={privacy.delta:g}: expected less than 1/n = {1.0 / data.n:.3g} for data.n={data.n}, "
             "since publishing one record at random would satisfy a delta of 1/n"
         )
-
-
-def check_two_of_three(spec: RunSpec) -> None:
-    """Refuse noise of a step beside epsilon and steps, or without privacy.
-
-    Raises:
-        UsageError: naming the settings.
-    """
-    noise = getattr(spec.model, "noise", None)
-    if noise is None:
+    if (noise := getattr(spec.model, "noise", None)) is None:
         return
-    if not spec.privacy.private:
+    if not privacy.private:
         raise UsageError(f"model.noise={noise:g}: privacy=off draws no noise")
-    if spec.privacy.epsilon is not None and spec.model.steps is not None:
+    if privacy.epsilon is not None and spec.model.steps is not None:
         raise UsageError(
-            f"privacy.epsilon={shown(spec.privacy.epsilon)}, model.noise={noise:g}, model.steps={spec.model.steps}: give "
+            f"privacy.epsilon={shown(privacy.epsilon)}, model.noise={noise:g}, model.steps={spec.model.steps}: give "
             "two of them, and the third is solved for (privacy.epsilon=null leaves it open)"
         )

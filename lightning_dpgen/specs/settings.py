@@ -37,7 +37,7 @@ from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, Trai
 from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
-from lightning_dpgen.specs.run import RunSpec, check_privacy, check_two_of_three, read_run
+from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.sources import Part, Source, source_of
 from lightning_dpgen.specs.spec import completed, variants
 from lightning_dpgen.specs.usage_error import UsageError
@@ -101,10 +101,7 @@ class Settings:
         Raises:
             UsageError: if it is larger than a release may be.
         """
-        return make_module(
-            self.spec.model, self.schema, clipping or self.clipping, account,
-            n=self.n, k=self.split.k, seed=self.spec.seed, log_every=self.spec.trainer.log_every,
-        )  # fmt: skip
+        return make_module(self.spec, self.schema, clipping or self.clipping, account)
 
     def plan(self, promise: Plan | None = None) -> Plan:
         """Return the plan of the run; reads no data.
@@ -157,7 +154,9 @@ class Settings:
         declared = {"data": spec.data.source, "n": self.n}
         declared |= {name: value for name, value in spec.data.given().items() if name not in _NOT_SHOWN}
         if self.parts:
-            declared["discovered"] = list(names_of(self.parts).values())
+            declared["discovered"] = [
+                bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in self.parts.items()
+            ]
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
@@ -201,11 +200,6 @@ def read_settings(words: Sequence[str]) -> Settings:
 def has_first_pass(spec: RunSpec) -> bool:
     """Return True where something is bought before the rest is planned."""
     return spec.data.n_share is not None or spec.data.share_of_discovery is not None
-
-
-def names_of(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Return the names of the noises that parts are found with."""
-    return {name: bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in parts.items()}
 
 
 def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
@@ -280,7 +274,6 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     schema = make_schema(spec, source, found)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
-    check_two_of_three(spec)
     spec, defaults = _complete(spec, schema)
     model, data = spec.model, spec.data
     if isinstance(model, TrainedSpec):

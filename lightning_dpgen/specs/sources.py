@@ -68,11 +68,7 @@ class Part:
 
 
 class Source:
-    """Records by the settings that say where they are; for files of one kind, and the base of all kinds.
-
-    Args:
-        spec: the settings.
-    """
+    """Records by the settings that say where they are; for files of one kind, and the base of all kinds."""
 
     # A record in a word, and whether there are records that no training sees.
     word, held_out = "record", False
@@ -250,7 +246,6 @@ class TableFile(Source):
     """A table in a file, or in memory.
 
     Args:
-        spec: the settings.
         frame: the records, where they are in memory; the settings name no file then.
         schema: their description, where no file holds it.
     """

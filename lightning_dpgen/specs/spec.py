@@ -110,14 +110,13 @@ def parse(kind: type[T], values: Mapping[str, Any], *, within: str = "") -> T:
 def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     """Return the first mistake as one line."""
     # A name that does not exist explains best what else is wrong.
-    mistakes = sorted(error.errors(include_url=False), key=lambda mistake: mistake["type"] != "extra_forbidden")
-    mistake = mistakes[0]
+    mistake = min(error.errors(include_url=False), key=lambda mistake: mistake["type"] != "extra_forbidden")
     names, spec, field, chosen = [within] if within else [], kind, None, ""
     for part in mistake["loc"]:
         options = {} if field is None else _variants(field)
         if part in options:
             spec, field, chosen = options[part], None, part
-        elif isinstance(part, str) and (found := _field(spec, part)) is not None:
+        elif isinstance(part, str) and (found := names_of(spec).get(part)) is not None:
             field = found
             names.append(part)
             if isinstance(field.annotation, type) and issubclass(field.annotation, Spec):
@@ -137,10 +136,6 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
         return f"{name}: must be given, as in {name}=..."
     expected = _expected(field) if field is not None else _TYPES.get(told, mistake["msg"])
     return f"{name}={shown(value)}: expected {expected}"
-
-
-def _field(spec: type[Spec], name: str) -> FieldInfo | None:
-    return next((field for own, field in spec.model_fields.items() if name in (own, field.alias)), None)
 
 
 def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
@@ -207,7 +202,8 @@ def range_of(field: FieldInfo) -> str:
     said = []
     for member in _members(field.annotation):
         if get_origin(member) is Literal:
-            said.append(_any_of(get_args(member)))
+            names = [shown(value) for value in get_args(member)]
+            said.append(names[0] if len(names) == 1 else f"one of {', '.join(names)}")
         elif member is bool:
             said.append("true or false")
         elif member is str:
@@ -221,11 +217,6 @@ def range_of(field: FieldInfo) -> str:
     if type(None) in _members(field.annotation) and not about(field, "needed"):
         said.append("null")
     return " or ".join(dict.fromkeys(said)) or "a value"
-
-
-def _any_of(values: Sequence[Any]) -> str:
-    names = [shown(value) for value in values]
-    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:

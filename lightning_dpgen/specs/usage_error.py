@@ -11,7 +11,6 @@ class UsageError(Exception):
     """Ends the program: the text is the one line that is shown.
 
     Args:
-        text: the line.
         status: exit status; 2 for a mistake of the user's.
     """
 
