@@ -8,4 +8,10 @@ if TYPE_CHECKING:
     from lightning_dpgen.clustering.kmeans import Split as Split
     from lightning_dpgen.clustering.settings import SplitSettings as SplitSettings
 else:
-    __all__, __getattr__, __dir__ = lazy_names(__name__, {"kmeans": ["Split"], "settings": ["SplitSettings"]})
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "kmeans": ["Split"],
+            "settings": ["SplitSettings"],
+        },
+    )

@@ -12,5 +12,10 @@ if TYPE_CHECKING:
     from lightning_dpgen.models.symmetries import Symmetries as Symmetries
 else:
     __all__, __getattr__, __dir__ = lazy_names(
-        __name__, {"bases": ["Basis", "cosines"], "mixture": ["GenerativeNetwork", "Mixture"], "symmetries": ["Symmetries"]}
+        __name__,
+        {
+            "bases": ["Basis", "cosines"],
+            "mixture": ["GenerativeNetwork", "Mixture"],
+            "symmetries": ["Symmetries"],
+        },
     )

@@ -9,5 +9,9 @@ if TYPE_CHECKING:
     from lightning_dpgen.optim.training_stage import training_stage as training_stage
 else:
     __all__, __getattr__, __dir__ = lazy_names(
-        __name__, {"private": ["PrivateOptimizer"], "training_stage": ["training_stage"]}
+        __name__,
+        {
+            "private": ["PrivateOptimizer"],
+            "training_stage": ["training_stage"],
+        },
     )

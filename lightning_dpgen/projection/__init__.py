@@ -10,5 +10,10 @@ if TYPE_CHECKING:
     from lightning_dpgen.projection.transformer import PrivateProjection as PrivateProjection
 else:
     __all__, __getattr__, __dir__ = lazy_names(
-        __name__, {"neighbourhood": ["Neighbourhood"], "recovery": ["Recovery"], "transformer": ["PrivateProjection"]}
+        __name__,
+        {
+            "neighbourhood": ["Neighbourhood"],
+            "recovery": ["Recovery"],
+            "transformer": ["PrivateProjection"],
+        },
     )

@@ -17,10 +17,10 @@ else:
     __all__, __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "as_store": ["store_of"],
             "contents": ["check_finite"],
             "errors": ["BadRecords"],
             "lots": ["Lot", "LotBlocks", "PoissonLots", "poisson_loader"],
-            "as_store": ["store_of"],
             "stores": ["Store"],
         },
     )
