@@ -18,7 +18,7 @@ import numpy as np
 from lightning_dpgen.privacy import settlement
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import Spent
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
@@ -96,7 +96,7 @@ class Account:
         reopened = Ledger.read(ledger) if launched_as() else Ledger.reopen(ledger)
         if reopened.noise != stream.source:
             reopened.close()
-            raise LedgerError(
+            raise OtherNoise(
                 f"{ledger}: this run began with other noise ({str(reopened.noise)[:40]!r}; now: {stream.source!r}): give "
                 "a stream of the same kind, and of the same seed if it has one, to go on"
             )

@@ -17,6 +17,10 @@ class LedgerError(PrivacyError):
     """Noise was asked for outside an open access, twice, after the end of the run, or for records spent already."""
 
 
+class OtherNoise(LedgerError):
+    """A run goes on with noise of another source, or of another seed, than it began with."""
+
+
 class DamagedState(PrivacyError):
     """The saved state of an interrupted run cannot be read."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.chain import heads_file
+from lightning_dpgen.privacy.errors import OtherNoise
 from lightning_dpgen.privacy.folders import make_folder, make_private
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -152,7 +153,10 @@ def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None
         LedgerError: as `Account.resume`.
     """
     take(folder)
-    return Account.resume(folder.ledger, stream, study=study, exact=exact)
+    try:
+        return Account.resume(folder.ledger, stream, study=study, exact=exact)
+    except OtherNoise as error:
+        raise UsageError(f"{error} (privacy.noise and debug.private_seed)") from None
 
 
 def open_account(

@@ -670,7 +670,8 @@ BROKEN = {
         (references.a_study_of_records_replaced_charges_its_pair,),
     ),
     "reference for records added stated for a record replaced": Broken(
-        certificate._replaceable, {"return reference is None or reference.replaceable": "return True"},
+        certificate.make_certificate,
+        {"replaceable = reference is None or reference.replaceable": "replaceable = True"},
         (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(

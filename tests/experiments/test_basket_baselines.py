@@ -144,7 +144,7 @@ def test_other_releases_and_missing_files_get_one_clear_line(folder, monkeypatch
     for arguments, words in (
         (["transit", folder, other, "--records", N], "not a release of baskets over the items"),
         (["transit", folder, folder, "--records", N], "expected a release"),
-        (["transit", folder], "no file"),
+        (["transit", folder], "no such file"),
         (["transit", folder, "--seeds", "0"], "--seeds 0"),
     ):
         with pytest.raises(SystemExit):
