@@ -90,7 +90,7 @@ def _own_groups(patch):
 
 def _one_shard(patch):
     """Leave out the sum over ranks, though each divides by the expected lot of all."""
-    patch.setattr("contracts.threads.ThreadRanks.sum_", lambda self, values: values.copy_(self.told(values)))
+    patch.setattr("contracts.threads.ThreadRanks.sum_", lambda self, values: values.copy_(self.broadcast_object(values)))
 
 
 def _every_record_everywhere(patch):
