@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.cli.guarded import guarded
+from lightning_dpgen.cli.launch import launched
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.select import forget_what_is_left, select
 from lightning_dpgen.specs.compose import refuse_interpolations
-from lightning_dpgen.specs.usage_error import OK
+from lightning_dpgen.specs.usage_error import OK, UsageError
 
 
 def run(argv: Sequence[str]) -> int:
@@ -22,6 +23,11 @@ def run(argv: Sequence[str]) -> int:
         UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
     """
     refuse_interpolations(argv)
+    if launched():
+        raise UsageError(
+            "privacy.selection: trials are made one after the other by one process, on one device; start it without "
+            "torchrun or srun"
+        )
     words = [word for word in argv if not word.startswith("run_dir=")]
     run_dir = next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None)
     if run_dir is not None:

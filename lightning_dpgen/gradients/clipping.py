@@ -23,7 +23,7 @@ _SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
 
 
 class ClippingRule(ABC):
-    """A rule that chooses the bounds of a lot, and what becomes of a longer gradient.
+    """A rule that chooses the bounds of a lot, and how a longer gradient is shortened.
 
     A rule holds public settings and nothing else. It remembers only the bounds of the lot before, which the optimizer keeps
     and hands to it. Settings are those of a bound on a whole gradient; where each layer has a bound, these are smaller by

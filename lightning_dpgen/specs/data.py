@@ -49,7 +49,7 @@ class _OfPersons(DataSpec):
     person: Text | None = setting("the column that says whose a record is, where a person has several")
     max_rows: int | None = setting("how many records of a person take part at most", ge=1, le=10_000)
     outside: Literal["refuse", "clamp"] | None = setting(
-        "what becomes of values that are not declared: refuse them, or clamp (and count them, privately)",
+        "values that are not declared are refused, or clamped and counted, privately",
         by_default="refuse",
     )
 

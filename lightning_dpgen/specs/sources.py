@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class Part:
     whole: bool = False
 
 
-class Source:
+class Source(ABC):
     """Records by the settings that say where they are; for files of one kind, and the base of all kinds."""
 
     # A record in a word, and whether there are records that no training sees.
@@ -76,16 +77,17 @@ class Source:
     def __init__(self, spec: DataSpec) -> None:
         self.spec: Any = spec
 
+    @abstractmethod
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
         """Return the schema from what is declared alone, and from what was found privately.
 
         Raises:
             UsageError, BadSchema, ValueError: if it describes no record.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, schema: Schema, held_out: bool) -> Reading:
-        raise NotImplementedError
+        """Read the records, for a training or held out."""
 
     def files(self, held_out: bool = False) -> list[Path]:
         """Return the files, none of them read.
@@ -147,7 +149,7 @@ class Source:
         Raises:
             UsageError, MissingData, BadRecords: as `records`.
         """
-        raise NotImplementedError
+        return {}, None
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         """Return what was found privately, as a schema would say it."""

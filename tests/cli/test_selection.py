@@ -337,3 +337,12 @@ def test_a_certificate_of_another_selection_is_not_to_be_trusted(selected, tmp_p
 def test_a_selection_is_asked_for_by_its_law():
     assert asks_for_selection(["privacy.selection=poisson"])
     assert not asks_for_selection(["privacy.selection=null", "privacy.selection_mean=4"])
+
+
+def test_several_processes_make_no_trials(dpgen, tmp_path, monkeypatch):
+    """Each would draw a number of trials of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    status, _, err = dpgen("train", *LAW, *BY_FIDELITY)
+    assert status == 2 and "without torchrun" in err and not list(tmp_path.iterdir())
