@@ -10,10 +10,10 @@ import safetensors.numpy
 import scipy.sparse
 from contracts.sealed import rewrite
 
-from lightning_dpgen.cli import project
 from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.runs import project
 
 SETTINGS = ["data.n=300", "data.d=12", "project.radius=6", "project.k=5"]
 
@@ -307,7 +307,7 @@ def test_an_interrupted_projection_goes_on_or_says_what_is_lost(dpgen, tmp_path,
 
     with monkeypatch.context() as patch:
         where = {
-            "before the draw": (project, "_released", crash),
+            "before the draw": (project, "_draw", crash),
             "after the draw": (project.durable, "save", crash),
             "after saving": (project.durable, "save", save_and_crash),
             "while writing": (project, "write_release", crash),

@@ -1,0 +1,151 @@
+"""A run that releases every row of a table, projected and perturbed: plan, look, open, draw, release."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from lightning_dpgen.data.rows import blobs, read_rows
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.projection.project import check_rows
+from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.projected import ProjectedRows
+from lightning_dpgen.release.projected_content import ProjectedContent
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs.context import private_stream
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.resume import load_state
+from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.runs.warnings import seed_warning
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
+from lightning_dpgen.specs.usage_error import UsageError
+
+
+def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, reporter: Reporter) -> dict[str, Any]:
+    """Release the rows, or go on with a release that was interrupted, and return the certificate.
+
+    Raises:
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+        OSError: from the disk.
+    """
+    rows = _read(spec)
+    settings = _fill(spec, rows)
+    _warn(settings, reporter)
+    account = _open(settings, rows, folder, reporter)
+    with closing(account.ledger):
+        projected = _draw(settings, rows, account, folder, interrupts)
+        _tell_clipped(projected, settings, reporter)
+        return write_release(
+            folder.release,
+            folder.staging,
+            ProjectedContent(projected, settings.typical),
+            account,
+            unit=settings.projection.neighbourhood.words,
+            declared=settings.declared(len(projected.rows)),
+        )
+
+
+def _read(spec: ProjectSpec) -> np.ndarray | scipy.sparse.csr_matrix:
+    if spec.data.source == "blobs":
+        return check_rows(blobs(spec.data.n, spec.data.d, spec.seed)[0])
+    rows = check_rows(read_rows(spec.data.path))
+    if spec.data.n not in (None, rows.shape[0]):
+        raise UsageError(f"data.n={spec.data.n}: {spec.data.path} holds {rows.shape[0]:,} rows")
+    return rows
+
+
+def _fill(spec: ProjectSpec, rows: np.ndarray | scipy.sparse.csr_matrix) -> ProjectionSettings:
+    n, d = rows.shape
+    settings = fill_projection(spec, d)
+    if settings.private and settings.projection.noise == "gaussian" and spec.privacy.delta >= 1.0 / n:
+        raise UsageError(f"privacy.delta={spec.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
+    return settings
+
+
+def _open(
+    settings: ProjectionSettings, rows: np.ndarray | scipy.sparse.csr_matrix, folder: RunFolder, reporter: Reporter
+) -> Account:
+    spec, asked = settings.spec, settings.asked(rows.shape[0])
+    stream, study = private_stream(spec), study_of(spec.privacy)
+    records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
+    if folder.unfinished:
+        with ExitStack() as unless_it_fits:
+            account = run_folder.reopen_account(folder, stream, study)
+            unless_it_fits.callback(account.ledger.close)
+            run_identity.check_records(account.ledger.about, records, {}, folder)
+            run_identity.check_settings(account.ledger.about, asked, folder)
+            unless_it_fits.pop_all()
+        return account
+    plan = settings.plan()
+    reporter.say(budget_table(plan))
+    reporter.say(check_study(study, plan))
+    reporter.warn(mark(study, spec.privacy, [] if spec.data.source == "blobs" else records))
+    run_folder.take(folder)
+    about = run_identity.about_records(records, {}) | run_identity.about_settings(asked, rows.shape[0], None)
+    return run_folder.open_account(plan, folder, stream, about, study)
+
+
+def _draw(
+    settings: ProjectionSettings,
+    rows: np.ndarray | scipy.sparse.csr_matrix,
+    account: Account,
+    folder: RunFolder,
+    interrupts: Interrupts,
+) -> ProjectedRows:
+    """Return the released rows, drawn now or before an interruption."""
+    projection = settings.projection
+    shutil.rmtree(folder.staging, ignore_errors=True)
+    kept = None
+    if account.resumed:
+        if folder.projected.is_file():
+            kept = load_state(folder.projected, account, "done", "rows", "count")
+        account.go_on(kept["done"] if kept else {})
+    if kept is None:
+        # A first interrupt waits until what was drawn is saved.
+        with interrupts.patient():
+            noisy, count = projection.release(rows, account)
+            kept = {"rows": torch.from_numpy(noisy), "count": count}
+            durable.save(folder.projected, kept | {"head": account.ledger.head, "done": account.done})
+        interrupts.stop_here()
+    account.verify_complete()
+    scale = projection.scale(account.plan)
+    return ProjectedRows(kept["rows"].numpy(), projection, settings.chosen.matrix, scale, kept["count"])
+
+
+def _warn(settings: ProjectionSettings, reporter: Reporter) -> None:
+    spec = settings.spec
+    reporter.warn(seed_warning(spec.debug.private_seed))
+    if spec.project.unit == "element" and settings.private:
+        reporter.warn(
+            "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "
+            "row, it protects them as many times less; project.unit=row is for that"
+        )
+    if spec.project.distance is not None and settings.private:
+        reporter.warn(
+            f"project.distance={spec.project.distance:g}: is declared and not enforced; {spec.project.unit}s that differ "
+            "by more are protected less (project.radius covers any replacement)"
+        )
+
+
+def _tell_clipped(projected: ProjectedRows, settings: ProjectionSettings, reporter: Reporter) -> None:
+    """Say how many rows were pulled back, a noisy count."""
+    count, n, radius = projected.pulled_back, len(projected.rows), settings.spec.project.radius
+    if count is None or not settings.private:
+        return
+    where = f"farther from the centre than {radius:g}"
+    reporter.say(f"about {count:,} of {n:,} rows were {where} and pulled back (noisy count)")
+    if count > n / 2:
+        reporter.warn(
+            f"project.radius={radius:g}: pulls back most rows, so distances between them shrink; choose a larger one"
+        )
