@@ -27,7 +27,7 @@ from torch import nn
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks

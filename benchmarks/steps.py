@@ -29,7 +29,7 @@ from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage

@@ -1,17 +1,5 @@
 """Opacus-compatible optimizers: a DPOptimizer around any torch optimizer."""
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from lightning_dpgen.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from lightning_dpgen.optim.private import PrivateOptimizer as PrivateOptimizer
-    from lightning_dpgen.optim.training_stage import training_stage as training_stage
-else:
-    __all__, __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "private": ["PrivateOptimizer"],
-            "training_stage": ["training_stage"],
-        },
-    )
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan

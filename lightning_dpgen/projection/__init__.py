@@ -1,19 +1,5 @@
 """The Johnson-Lindenstrauss release: every row, projected and perturbed."""
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from lightning_dpgen.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from lightning_dpgen.projection.neighbourhood import Neighbourhood as Neighbourhood
-    from lightning_dpgen.projection.recovery import Recovery as Recovery
-    from lightning_dpgen.projection.transformer import PrivateProjection as PrivateProjection
-else:
-    __all__, __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "neighbourhood": ["Neighbourhood"],
-            "recovery": ["Recovery"],
-            "transformer": ["PrivateProjection"],
-        },
-    )
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

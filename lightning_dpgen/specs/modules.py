@@ -9,7 +9,7 @@ import torch
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
-from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.rbm import RBM
 from lightning_dpgen.plugins.vae import VAE, Divergence

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import check_overrides
 from lightning_dpgen.plugins.events import PublicEvents

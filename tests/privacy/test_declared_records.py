@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_dpgen.gradients.clipping import Fixed
-from lightning_dpgen.optim.training_stage import training_stage
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import PlanMismatch

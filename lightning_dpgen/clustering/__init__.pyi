@@ -1,0 +1,2 @@
+from .kmeans import Split as Split
+from .settings import SplitSettings as SplitSettings

@@ -1,0 +1,9 @@
+from .baskets.schema import BasketSchema as BasketSchema
+from .layout import Encoded as Encoded
+from .layout import Layout as Layout
+from .pictures.schema import ImageSchema as ImageSchema
+from .pictures.schema import encode_images as encode_images
+from .records import Records as Records
+from .schema import Schema as Schema
+from .series.schema import SeriesSchema as SeriesSchema
+from .tables.schema import TableSchema as TableSchema

@@ -1,0 +1,16 @@
+from .basket_mixture import BasketRecipe as BasketRecipe
+from .baskets import ItemsBySize as ItemsBySize
+from .baskets import PairsBySize as PairsBySize
+from .gaussians import GaussianRecipe as GaussianRecipe
+from .products import ProductRecipe as ProductRecipe
+from .recipe import MostlyNoise as MostlyNoise
+from .recipe import Recipe as Recipe
+from .statistics import Counts as Counts
+from .statistics import Histogram as Histogram
+from .statistics import Marginals as Marginals
+from .statistics import MeanEmbeddings as MeanEmbeddings
+from .statistics import Means as Means
+from .statistics import Squares as Squares
+from .statistics import Statistic as Statistic
+from .workload import Measured as Measured
+from .workload import Workload as Workload

@@ -1,0 +1,11 @@
+from .baskets import BasketDistance as BasketDistance
+from .clustering import ClusteringAccuracy as ClusteringAccuracy
+from .correlation import AssociationDistance as AssociationDistance
+from .counting_queries import CountingQueryError as CountingQueryError
+from .evaluation import Evaluation as Evaluation
+from .labels import LabelDistance as LabelDistance
+from .labels import TrainOnSynthetic as TrainOnSynthetic
+from .marginals import MarginalDistance as MarginalDistance
+from .moments import MomentDistance as MomentDistance
+from .neighbours import NearestNeighbourDistance as NearestNeighbourDistance
+from .series import SeriesDistance as SeriesDistance

@@ -1,0 +1,16 @@
+from .accountant import MomentsAccountant as MomentsAccountant
+from .checkpoints import Checkpoints as Checkpoints
+from .checkpoints import DurableCheckpointIO as DurableCheckpointIO
+from .events import PrivateEvents as PrivateEvents
+from .events import PublicEvents as PublicEvents
+from .mixture import PrivateMixture as PrivateMixture
+from .opacus_engine import AccountEngine as AccountEngine
+from .opacus_loader import AccountDataLoader as AccountDataLoader
+from .previews import Previews as Previews
+from .private_training import PrivateTraining as PrivateTraining
+from .progress import PrivateProgress as PrivateProgress
+from .rbm import RBM as RBM
+from .split import PrivateSplitDataModule as PrivateSplitDataModule
+from .vae import VAE as VAE
+from .vae import Divergence as Divergence
+from .wgan import WGAN as WGAN
