@@ -19,7 +19,8 @@ from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.specs.run import read_data
-from lightning_dpgen.specs.sources import Source, source_of
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.specs.usage_error import UsageError
 

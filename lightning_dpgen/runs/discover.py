@@ -25,7 +25,7 @@ from lightning_dpgen.specs.defaults import MOST_STEPS
 from lightning_dpgen.specs.model import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema
-from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 

@@ -17,7 +17,7 @@ from lightning_dpgen.runs.measure import measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.train import trained_mixture
 from lightning_dpgen.specs.settings import Settings
-from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.source import Source
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.5

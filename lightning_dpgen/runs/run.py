@@ -26,7 +26,7 @@ from lightning_dpgen.specs.model import CustomSpec
 from lightning_dpgen.specs.modules import rehearse
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, read_as
-from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError
 
 

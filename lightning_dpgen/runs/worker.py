@@ -16,7 +16,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.train import Begun, fit, quiet_lightning
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import read_as
-from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST
 
 

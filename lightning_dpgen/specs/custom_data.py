@@ -23,7 +23,7 @@ from lightning_dpgen.data.tables.reading import read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.custom import named, options_of, said
-from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 _SCHEMAS = (ImageSchema, TableSchema, BasketSchema, SeriesSchema)

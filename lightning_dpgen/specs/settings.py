@@ -38,7 +38,8 @@ from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
-from lightning_dpgen.specs.sources import Part, Source, source_of
+from lightning_dpgen.specs.source import Part, Source
+from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed, variants
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -8,7 +8,7 @@ import torch
 from lightning_dpgen.cli import sample
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs.memory import is_out_of_memory
-from lightning_dpgen.specs.sources import Source
+from lightning_dpgen.specs.source import Source
 
 
 def _caught(ask):

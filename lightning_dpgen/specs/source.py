@@ -1,0 +1,173 @@
+"""The interface of a source: where the records of a run come from, and what is known of them before they are read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.argument_names import as_settings
+from lightning_dpgen.specs.data import (
+    DataSpec,
+)
+from lightning_dpgen.specs.usage_error import UsageError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a description that is found privately.
+
+    Args:
+        find: bounds or keys.
+        most: how many of them a unit (a record, or a person with all of theirs) has a part in.
+        whole: whether bounds are whole numbers.
+    """
+
+    find: str
+    most: int
+    whole: bool = False
+
+
+class Source(ABC):
+    """Records by the settings that say where they are; for files of one kind, and the base of all kinds."""
+
+    # A record in a word, and whether there are records that no training sees.
+    word, held_out = "record", False
+
+    def __init__(self, spec: DataSpec) -> None:
+        self.spec: Any = spec
+
+    @abstractmethod
+    def declare(self, found: dict[str, Any] | None = None) -> Schema:
+        """Return the schema from what is declared alone, and from what was found privately.
+
+        Raises:
+            UsageError, BadSchema, ValueError: if it describes no record.
+        """
+
+    @abstractmethod
+    def _read(self, schema: Schema, held_out: bool) -> Reading:
+        """Read the records, for a training or held out."""
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        """Return the files, none of them read.
+
+        Raises:
+            MissingData: if one is not there.
+        """
+        if not self.spec.path:
+            raise MissingData(f"data={self.spec.source} needs data.path=..., the place of its records")
+        path = Path(self.spec.path)
+        if not path.exists():
+            raise MissingData(f"no file {path} (data.path)")
+        return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+    def contents(self) -> Iterator[np.ndarray]:
+        """Yield the bytes of all records, for a fingerprint."""
+        for file in self.files():
+            yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
+
+    def records(self, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
+        """Return the records, at most `max_rows` of a person, and what was changed or left out on the way.
+
+        Raises:
+            UsageError: for a setting that makes no sense of how they are written.
+            MissingData: if a file is not there.
+            BadRecords: if there are no records, or they do not fit the schema.
+        """
+        with self._settings_named():
+            reading = self._read(schema, held_out)
+        if not len(reading.encoded):
+            raise BadRecords(
+                f"data={self.spec.source}: there are no records: expected at least one; see what data.path holds"
+            )
+        if reading.persons is None:
+            return Records(schema, reading.encoded), dict(reading.counted)
+        kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
+        left_out = len(reading.encoded) - len(kept)
+        counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
+        return Records(schema, reading.encoded[kept], reading.persons[kept]), counted
+
+    @property
+    def record(self) -> str:
+        """A record in words: whose presence is protected where no person has several."""
+        return self.word
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The public description of the records, with what of it is still to be found, as JSON."""
+        return self.declare().as_json()
+
+    @property
+    def open_parts(self) -> dict[str, Part]:
+        """The parts that are found privately, by name."""
+        return {}
+
+    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+        """Return where these are found (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and persons.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`.
+        """
+        return {}, None
+
+    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
+        """Return what was found privately, as a schema would say it."""
+        return {name: abbreviate(value) for name, value in found.items()}
+
+    @contextmanager
+    def _settings_named(self) -> Iterator[None]:
+        """Name a reader's arguments as settings in its errors; those about arguments alone are mistakes in the settings."""
+        try:
+            yield
+        except BadSchema:
+            # It names keys of the schema, which may be called like settings.
+            raise
+        except MissingData as error:
+            said = as_settings(error, "data", self.spec)
+            of_path = hasattr(self.spec, "path") and not said.startswith("data.")
+            raise MissingData(f"{said} (data.path)" if of_path else said) from None
+        except BadRecords as error:
+            raise BadRecords(as_settings(error, "data", self.spec)) from None
+        except ValueError as error:
+            raise UsageError(as_settings(error, "data", self.spec)) from None
+
+    def check(self) -> None:
+        """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
+
+        Raises:
+            UsageError: naming the setting.
+        """
+        spec, opened = self.spec, self.open_parts
+        if bool(opened) != (spec.share_of_discovery is not None):
+            raise UsageError(
+                f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "
+                "data.discovery_share=0.05, exactly where something is to be found privately "
+                f"({', '.join(opened) or 'nothing here'})"
+            )
+        if opened and spec.outside != "clamp":
+            raise UsageError(
+                f"data.outside={spec.outside or 'refuse'}: what is found privately does not cover every record, and a "
+                "refusal would tell: set data.outside=clamp"
+            )
+        if "items" in opened and spec.person is not None:
+            raise UsageError(
+                f"data.items=private with data.person={spec.person}: declare the items where a person has several"
+            )
+
+
+def abbreviate(keys: list[Any]) -> str:
+    """Return a list in words, or its length where it is long."""
+    return ", ".join(str(key) for key in keys) if len(keys) < 8 else f"{len(keys):,} of them"
