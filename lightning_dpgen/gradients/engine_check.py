@@ -22,6 +22,8 @@ from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
+# The part of its size by which a parameter is moved, and the least size.
+_STEP = 0.02
 
 
 def check_exact(
@@ -111,7 +113,7 @@ def _check(
 ) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
     # Random functions that are not held still would draw from public generators, once for each record.
-    with ConstantDraws() as still, randomness_of_their_own():
+    with ConstantDraws() as still, randomness_of_their_own(), _moved(parameters):
         with _unchanged(network):
             found = engine(network, term, few, noise, groups)
         single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
@@ -168,6 +170,26 @@ def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Paramet
             "it is not seen (held in a list beside the modules, say; engine='func' sees more), or "
             "the loss depends on random numbers that are not torch's, or gives other values when it is called again"
         )
+
+
+@contextmanager
+def _moved(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Move parameters a little for the time of this context.
+
+    At an optimum a gradient is what rounding leaves, and beside a weight of zeros it is zero: neither can be compared.
+    """
+    before = [p.detach().clone() for p in parameters]
+    try:
+        with torch.no_grad():
+            for i, p in enumerate(parameters):
+                generator = torch.Generator(p.device).manual_seed(i)
+                size = _STEP * p.square().mean().sqrt().clamp(min=_STEP)
+                p.add_(size * torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device))
+        yield
+    finally:
+        with torch.no_grad():
+            for p, own in zip(parameters, before, strict=True):
+                p.copy_(own)
 
 
 @contextmanager

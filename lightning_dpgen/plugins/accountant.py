@@ -25,6 +25,8 @@ from lightning_dpgen.sampling.lots import LotBlocks
 
 # The key of a checkpoint under which the spending stands.
 LEDGER = "lightning_dpgen"
+# The hooks of a module that are extended during a fit.
+_HOOKS = ("on_save_checkpoint", "on_load_checkpoint")
 # Seconds of a fit after which its logs show epsilon by the plan.
 _WORTH_A_CURVE = 30.0
 
@@ -74,10 +76,30 @@ class MomentsAccountant(pl.Callback):
         except (LedgerError, RanksDiffer) as error:
             raise MisconfigurationException(str(error)) from None
         if module.automatic_optimization:
-            self._adopted = AutomaticModule(module, self.account, self._engine)
+            self._adopted = AutomaticModule(module, self.account, self.stage, self._engine)
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
-        _extend(module, "on_save_checkpoint", self._record)
-        _extend(module, "on_load_checkpoint", self._go_on)
+        for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
+            _extend(module, hook, more)
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._restore(module)
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        # Lightning calls no teardown then.
+        self._restore(module)
+
+    def _restore(self, module: pl.LightningModule) -> None:
+        """Give the module back as it was before the fit, free to be copied, saved, evaluated and fitted again."""
+        if self._adopted is not None:
+            self._adopted.restore()
+            self._adopted = None
+        for hook in _HOOKS:
+            vars(module).pop(hook, None)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        # After the fit, when the module has its own hooks again.
+        self._record(checkpoint)
 
     def _record(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[LEDGER] = record_of(self.account)
@@ -153,7 +175,7 @@ class MomentsAccountant(pl.Callback):
 
 
 def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:
-    """Make `module` call `more` after the hook of its class; an earlier fit may have extended that of the instance."""
+    """Make `module` call `more` after the hook of its class."""
     own = getattr(type(module), hook)
 
     def both(checkpoint: dict[str, Any]) -> None:

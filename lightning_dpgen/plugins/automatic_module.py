@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
@@ -17,37 +17,50 @@ from lightning_dpgen.gradients.isolation import private_mean
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.plugins.lot_log import PRIVATE
+from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 
 class AutomaticModule:
-    """The private stand-in for a module's `training_step`: gradients, one access and one step for each lot of a block.
+    """The private stand-in for a module's `training_step` during one fit: gradients, one access and one step for each lot.
 
     It calls the module's own `training_step` once for each lot, with a batch that looks like one record
-    (`gradients/isolation.py`). That gives one loss a record (a tensor (B,), as ``reduction='none'`` leaves it, summed over
-    everything but the record), or a term, or a list of terms. Its logs go to the Trainer's loggers as private means over
-    the lot, and not to `trainer.callback_metrics`, where code that trains would find them.
+    (`gradients/isolation.py`), and the number of the lot as `batch_idx` where the step takes one. That gives one loss a
+    record (a tensor (B,), as ``reduction='none'`` leaves it, summed over everything but the record), or a term, or a list
+    of terms. What the training step logs goes to the Trainer's loggers as private means over the lot, and not to
+    `trainer.callback_metrics`, where code that trains would find it. Other hooks log as ever, under ``private/``.
 
     Args:
-        module: a module with automatic optimization, which is switched off.
+        module: a module with automatic optimization, which is switched off until `restore`.
+        stage: the plan's stage that the steps belong to.
         engine: as for `term_gradients`.
     """
 
-    def __init__(self, module: pl.LightningModule, account: Account, engine: str = "ghost") -> None:
-        self._module, self._account, self._engine = module, account, engine
+    # Attributes of the instance that hide those of its class for the time of a fit.
+    _REPLACED = ("training_step", "log", "log_dict")
+
+    def __init__(self, module: pl.LightningModule, account: Account, stage: str, engine: str = "ghost") -> None:
+        self._module, self._account, self._stage, self._engine = module, account, stage, engine
         self._own = type(module).training_step.__get__(module)
+        self._takes_index = _takes_index(self._own)
         # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
         # noised. None for one that gives losses.
         self._made_up: Any = None
-        # The values that the training step has logged, by name.
-        self._values: dict[str, Tensor | float] = {}
+        # The values that the training step has logged for a lot, by name; None outside of a lot.
+        self._values: dict[str, Tensor | float] | None = None
+        self._index = 0
         module.automatic_optimization = False
         instance: Any = module
         instance.log, instance.log_dict = self._log, self._log_all
         # A function, since Lightning compares its code with that of its own class.
         instance.training_step = lambda batch, batch_idx: self(batch)
+
+    def restore(self) -> None:
+        """Give the module back as it was: its next fit, with or without privacy, begins anew."""
+        for name in self._REPLACED:
+            vars(self._module).pop(name, None)
+        self._module.automatic_optimization = True
 
     def __call__(self, block: LotBlock) -> None:
         module: Any = self._module
@@ -55,6 +68,7 @@ class AutomaticModule:
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
         for i, lot in enumerate(block, start=1):
+            self._values, self._index = {}, self._account.done.get(self._stage, 0)
             private, free = self._terms(lot.to(module.device, module.dtype))
             optimizer.set_gradients(*private, data_free=free)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
@@ -63,21 +77,26 @@ class AutomaticModule:
                 config.scheduler.step()
             self._write_logs()
 
-    def _log(self, name: str, value: Tensor | float, *_: Any, **__: Any) -> None:
-        self._values[name] = private_mean(value) if isinstance(value, Tensor) else value
+    def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
+        if self._values is not None:
+            self._values[name] = private_mean(value) if isinstance(value, Tensor) else value
+            return
+        # The data of other hooks may be private; what a user computes from public data says so in its name.
+        name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
+        type(self._module).log(self._module, name, value, *others, **options)
 
-    def _log_all(self, values: Mapping[str, Tensor | float], *_: Any, **__: Any) -> None:
+    def _log_all(self, values: Mapping[str, Any], *others: Any, **options: Any) -> None:
         for name, value in values.items():
-            self._log(name, value)
+            self._log(name, value, *others, **options)
 
     def _write_logs(self) -> None:
         trainer: Any = self._module.trainer
+        values, self._values = self._values, None
         step = sum(self._account.done.values())
-        if self._values and step % trainer.log_every_n_steps == 0:
-            values = {f"{PRIVATE}{name.removeprefix(PRIVATE)}": float(value) for name, value in self._values.items()}
+        if values and step % trainer.log_every_n_steps == 0:
+            private = {f"{PRIVATE}{name.removeprefix(PRIVATE)}": float(value) for name, value in values.items()}
             for logger in trainer.loggers:
-                logger.log_metrics(values, step=step)
-        self._values.clear()
+                logger.log_metrics(private, step=step)
 
     def rehearse(self, empty: Any) -> None:
         """Check on made-up records that the engine understands the training step; see `check_exact`.
@@ -85,6 +104,7 @@ class AutomaticModule:
         A module that takes no made-up record gets a warning, and the check of its first lot alone.
         """
         some = next(self._module.parameters())
+        self._values = {}
         try:
             for whole in WHOLE:
                 lot, *_ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
@@ -100,7 +120,7 @@ class AutomaticModule:
                 self._made_up = lot.records
             for term in terms:
                 if isinstance(term, PerRecord):
-                    noise = torch.full((len(lot), term.noise), 0.5, device=some.device)
+                    noise = some.new_full((len(lot), term.noise), 0.5)
                     check_exact(ENGINES[self._engine], self._module, term, lot, noise)
         except UNSUITED as error:
             warnings.warn(
@@ -110,15 +130,19 @@ class AutomaticModule:
             )
         finally:
             # They are of no real record.
-            self._values.clear()
+            self._values = None
+
+    def _called(self, records: Any) -> Any:
+        """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
+        return self._own(records, self._index) if self._takes_index else self._own(records)
 
     def _asked(self, records: Any) -> list | None:
         """Return the terms that the training step gives; None if it gives losses."""
-        given = self._own(records, 0)
+        given = self._called(records)
         return None if isinstance(given, Tensor) else self._checked(given)
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
-        given = self._own(lot.records, 0)
+        given = self._called(lot.records)
         if isinstance(given, Tensor):
             return given
         raise ValueError(
@@ -131,7 +155,7 @@ class AutomaticModule:
         module, stream = self._module, self._account.stream
         if self._made_up is None:
             return [term_gradients(module, PerRecord(self._losses), lot, stream, engine=self._engine)], []
-        terms = self._checked(self._own(self._made_up, 0))
+        terms = self._checked(self._called(self._made_up))
         seeing = [t for t in terms if not isinstance(t, DataFree)]
         private = [term_gradients(module, t, lot, stream, engine=self._engine) for t in seeing]
         return private, [t for t in terms if isinstance(t, DataFree)]
@@ -148,6 +172,12 @@ class AutomaticModule:
                 "a list of these"
             )
         return terms
+
+
+def _takes_index(step: Any) -> bool:
+    kinds = [p.kind for p in inspect.signature(step).parameters.values()]
+    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in positional for kind in kinds) > 1
 
 
 def check_optimizers(module: pl.LightningModule, optimizers: list, account: Account, stage: str, *, adopted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,17 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
-from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.ranks import launched_as
+from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
@@ -38,7 +40,7 @@ class PrivateTraining:
 
     Args:
         records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
-        n: the declared number of records (or persons), public; never ``len(records)``.
+        n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: in (0, 1).
         sample_rate: the probability with which each record takes part in a step.
@@ -50,6 +52,7 @@ class PrivateTraining:
         max_rows: the largest number of records of a person.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
         stream: the private stream; None makes one keyed by the operating system.
+        study: the study that the training belongs to, with a total for all its runs.
 
     Attributes:
         account: the plan, ledger and private stream, for the explicit parts.
@@ -87,7 +90,13 @@ class PrivateTraining:
         max_rows: int = 1,
         engine: str = "ghost",
         stream: PrivateStream | None = None,
+        study: Study | None = None,
     ) -> None:
+        _check("engine", engine, engine in tuple(ENGINES), f"one of {', '.join(ENGINES)}")
+        _check("ledger", ledger, isinstance(ledger, str | Path | None), "a path, or None")
+        _check("stream", stream, isinstance(stream, PrivateStream | None), "a PrivateStream, or None")
+        _check("study", study, isinstance(study, Study | None), "a Study, or None")
+        _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
         stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
         plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows)
         store = store_of(records)
@@ -95,7 +104,8 @@ class PrivateTraining:
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
         persons_of(store, persons, max_rows)
-        self.account = _opened(plan, ledger, stream)
+        _warn(plan, len(store))
+        self.account = open_account(plan, ledger, stream, study, store)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
         self._callback = _Accountant(self.account, clipping, engine)
@@ -119,6 +129,7 @@ class PrivateTraining:
         Args:
             block: lots in a batch that the Trainer sees; None takes `block_of` of the steps.
         """
+        _check("block", block, block is None or (type(block) is int and block >= 1), "a whole number (int), 1 or more")
         steps = self.account.remaining("training")
         return _Lots(self._lots, steps, block or block_of(steps), self._callback)
 
@@ -162,35 +173,35 @@ class PrivateTraining:
         # None where spawned processes have fitted it, or an earlier program.
         if self._callback.fitted not in (None, model):
             raise ValueError("model: expected the module that was fitted with this training's callback")
+        if digest_of(model) != self.account.ledger.trained:
+            raise ValueError(
+                "model: its parameters are not those that the last private step left: release it before anything else "
+                "changes it, load the last checkpoint of the fit, or release what was made of it, if no further record was "
+                "looked at, with release_weights(model, account, ...)"
+            )
         certificate = release_weights(model, self.account, folder, data=data, unit=unit, declared=declared, public=public)
         self._released = Path(folder)
         return certificate
 
 
-def _opened(plan: Plan, ledger: str | Path | None, stream: PrivateStream | None) -> Account:
-    """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is."""
-    if ledger is None or launched_as() or not Path(ledger).exists():
-        return Account(plan, ledger, stream)
-    # Read first, since opening a ledger writes to it.
-    if not _promises(Ledger.read(ledger), plan):
-        raise LedgerError(
-            f"ledger={str(ledger)!r}: holds a run with other settings: give the settings of that run to go on with it, or "
-            "another file for a new one"
+def _check(name: str, value: Any, fits: bool, expected: str) -> None:
+    if not fits:
+        raise ValueError(f"{name}={value!r}: expected {expected}")
+
+
+def _warn(plan: Plan, records: int) -> None:
+    """Warn of a delta and of a number of records that are allowed and rarely meant."""
+    n = plan.n or 1
+    if plan.private and plan.delta > 0.1 / n:
+        warnings.warn(
+            f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is the custom", stacklevel=3
         )
-    account = Account.resume(ledger, stream)
-    if not account.ledger.accesses:
-        account.go_on({})
-    return account
-
-
-def _promises(ledger: Ledger, plan: Plan) -> bool:
-    """Return whether a ledger is of a run that promised what `plan` does."""
-    try:
-        begun = Plan.from_json(ledger.promise or {})
-    except ValueError:
-        return False
-    same = (plan.delta, plan.relation, plan.max_rows, plan.n) == (begun.delta, begun.relation, begun.max_rows, begun.n)
-    return same and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
+    # The message leaves out the true number, which is private.
+    if not 0.5 <= records / n <= 2.0:
+        warnings.warn(
+            f"n={n}: is far from the number of records, so sample_rate times n, the divisor of each sum, is no batch size",
+            stacklevel=3,
+        )
 
 
 class _Lots(LotBlocks):
@@ -229,11 +240,16 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 "this training has begun with another module: fit that one, or begin with a new PrivateTraining"
             )
-        if self.fitted is None and not module.automatic_optimization:
+        if not module.automatic_optimization:
             raise MisconfigurationException(
                 "automatic_optimization=False: a PrivateTraining steps the module itself; a module with steps of its own "
                 "takes the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not self.account.remaining(self.stage):
+            self.account.ledger.record_trained(digest_of(module))
+        super().on_fit_end(trainer, module)
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
         super()._go_on(checkpoint)
@@ -252,6 +268,11 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 f"configure_optimizers gave {count} optimizers: expected one; a module with several steps them itself, "
                 "with the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+            )
+        # Lightning puts one without parameters in the place of none.
+        if not any(group["params"] for group in optimizer.param_groups):
+            raise MisconfigurationException(
+                "configure_optimizers gave no optimizer: return one, as in torch.optim.Adam(self.parameters())"
             )
         if isinstance(optimizer, PrivateOptimizer):
             raise MisconfigurationException(
@@ -272,9 +293,6 @@ class _Accountant(MomentsAccountant):
         super().on_train_start(trainer, module)
         self.fitted, self._under_way = module, True
 
-    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        self.fitting = False
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        # Lightning calls no teardown then.
+    def _restore(self, module: pl.LightningModule) -> None:
+        super()._restore(module)
         self.fitting = False

@@ -67,12 +67,22 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
             f"min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}: a fit ends with the last planned step; leave "
             "both out"
         )
+    if trainer.max_steps != -1 and not trainer_.fast_dev_run:
+        raise MisconfigurationException(
+            f"max_steps={trainer.max_steps}: a Trainer counts blocks of lots and not steps, and a fit ends with the last "
+            "planned step: leave it out, and plan as many steps as you want"
+        )
     for callback in callbacks:
         monitor = getattr(callback, "monitor", None)
         if monitor is not None and not str(monitor).startswith("public/"):
             raise MisconfigurationException(
                 f"{type(callback).__name__}(monitor={monitor!r}) selects by a number computed from records, whose cost is "
                 "in no plan: leave it out, or log what is computed from synthetic or public data under public/"
+            )
+        if isinstance(callback, pl.callbacks.LearningRateFinder):
+            raise MisconfigurationException(
+                "LearningRateFinder (lr_find of a Tuner) makes steps that are thrown away, and whose cost is in no plan: "
+                "choose by public or simulated records"
             )
         if isinstance(callback, pl.callbacks.StochasticWeightAveraging):
             raise MisconfigurationException(

@@ -35,10 +35,11 @@ _SHAPES = {
     "promise": shape(promise=_OBJECT, about=_OBJECT),
     "plan": shape(plan=_OBJECT),
     "resumed": shape(),
+    "trained": shape(trained=_TEXT),
     "handed_over": shape(never_drawn=_IDS),
     "closed": shape(closed={"type": "integer", "minimum": 0}, never_drawn=_IDS),
 }
-_STATE = ("run", "promise", "plan", "about", "noise", "head", "_heads", "_ahead", "_drawn")
+_STATE = ("run", "promise", "plan", "about", "noise", "trained", "head", "_heads", "_ahead", "_drawn")
 
 
 class Ledger:
@@ -60,6 +61,7 @@ class Ledger:
     Attributes:
         promise, about, noise: as given, or as they were read.
         plan: the promise, or the plan that took its place when the run was resumed.
+        trained: the digest of the parameters that the last step left (`record_trained`); None where none was recorded.
         head: checksum of the last line, which stands for all lines up to it.
 
     Raises:
@@ -82,6 +84,7 @@ class Ledger:
     ) -> None:
         self.path = None if path is None else Path(path)
         self.promise, self.plan, self.noise, self.head = plan, plan, noise, ""
+        self.trained: str | None = None
         # Kept as it will be read again: the keys of JSON are text.
         self.about = parse_json(json.dumps(dict(about or {})).encode(), lone_surrogates=True)
         self._heads: set[str] = set()
@@ -117,7 +120,7 @@ class Ledger:
         """
         ledger = cls.__new__(cls)
         ledger.path, ledger._closed, ledger._ahead = Path(path), False, []
-        ledger._broken, ledger._process = False, os.getpid()
+        ledger._broken, ledger._process, ledger.trained = False, os.getpid(), None
         if not ledger.path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such ledger", str(path))
         with ExitStack() as held:
@@ -207,6 +210,11 @@ class Ledger:
         self.plan = plan
         self._append([{"plan": plan}])
 
+    def record_trained(self, digest: str) -> None:
+        """Record which parameters the accesses have led to, so that a release of others is noticed."""
+        self.trained = digest
+        self._append([{"trained": digest}])
+
     def detach(self) -> None:
         """Leave the files to another process, which reopens them; entries that nothing was drawn on are named."""
         if self._file is not None and not self._closed:
@@ -274,6 +282,8 @@ class Ledger:
                     self.about |= line["about"]
                 elif kind == "plan":
                     self.plan = _plan(line["plan"])
+                elif kind == "trained":
+                    self.trained = line["trained"]
                 elif kind in ("handed_over", "closed"):
                     for identity in line["never_drawn"]:
                         if entries.pop(identity, None) is None:

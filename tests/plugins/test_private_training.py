@@ -26,6 +26,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.sampling.lots import LotBlocks
 
 pytestmark = [
@@ -33,6 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec"),
     pytest.mark.filterwarnings("ignore:.*logging interval"),
     pytest.mark.filterwarnings("ignore:.*max_epochs"),
+    pytest.mark.filterwarnings("ignore:.*this fit will run with no optimizer"),
     pytest.mark.filterwarnings("ignore:GPU available"),
 ]
 
@@ -130,7 +132,11 @@ BAD = {
     "rate above 1": ({"sample_rate": 1.5}, ValueError, "sample_rate=1.5: expected"),
     "rate of 0": ({"sample_rate": 0.0}, ValueError, r"sample_rate=0\.0: expected"),
     "rate as text": ({"sample_rate": "0.2"}, ValueError, "sample_rate='0.2': expected"),
-    "half a step": ({"steps": 1.5}, ValueError, "count=1.5"),
+    "another engine": ({"engine": "x"}, ValueError, "engine='x': expected one of"),
+    "a ledger that is no path": ({"ledger": 5}, ValueError, "ledger=5: expected a path"),
+    "a seed as the stream": ({"stream": 5}, ValueError, "stream=5: expected a PrivateStream"),
+    "the name of a study": ({"study": "census"}, ValueError, "study='census': expected a Study"),
+    "half a step": ({"steps": 1.5}, ValueError, "steps=1.5: expected"),
     "delta": ({"delta": 2.0}, ValueError, "delta"),
     "epsilon": ({"epsilon": -1.0}, ValueError, "epsilon"),
     "tiny budget": ({"epsilon": 1e-4}, BudgetTooSmall, "too small"),
@@ -166,6 +172,11 @@ class Mean(Plain):
         return super().training_step(batch, batch_idx).mean()
 
 
+class Without(Plain):
+    def configure_optimizers(self):
+        return None
+
+
 class Quasi(Plain):
     def configure_optimizers(self):
         return torch.optim.LBFGS(self.parameters())
@@ -173,6 +184,7 @@ class Quasi(Plain):
 
 MODULES = {
     "two optimizers": (Two, "gave 2 optimizers: expected one"),
+    "no optimizer": (Without, "gave no optimizer: return one"),
     "its own steps": (Manual, "automatic_optimization=False"),
     "one loss for all": (Mean, "one value a record"),
     "several evaluations": (Quasi, "LBFGS"),
@@ -242,6 +254,56 @@ def test_a_release_follows_one_complete_fit_of_one_module(tmp_path):
     with pytest.raises(ValueError, match="was released before"):
         private.release(model, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("block", [-1, 0, 2.0, "2"])
+def test_a_block_that_makes_no_sense_is_refused(block):
+    with pytest.raises(ValueError, match=f"block={block!r}: expected a whole number"):
+        _private().loader(block)
+
+
+@pytest.mark.parametrize(("changes", "words"), [({"delta": 0.5}, "above 1/"), ({"n": 20}, "n=20: is far from")], ids=str)
+def test_it_warns_of_a_large_delta_and_of_a_number_far_off_which_it_does_not_tell(changes, words):
+    with pytest.warns(UserWarning, match=words) as found:
+        _private(**changes)
+    assert not [told for told in found if str(len(RECORDS)) in str(told.message)]
+
+
+def test_parameters_that_changed_after_the_last_step_are_not_released(tmp_path):
+    private = _private(ledger=tmp_path / "ledger")
+    trainer = _trainer(private.callback())
+    trainer.fit(model := Plain(), private.loader())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    kept = model.net[0].weight.detach().clone()
+    model.net[0].weight.data = RECORDS[:3]
+    with pytest.raises(ValueError, match="are not those that the last private step left"):
+        private.release(model, tmp_path / "release")
+    model.net[0].weight.data = kept
+    private.account.ledger.close()
+
+    later = _private(ledger=tmp_path / "ledger")
+    with pytest.raises(ValueError, match="are not those that the last private step left"):
+        later.release(Plain(), tmp_path / "release")
+    loaded = Plain()
+    loaded.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"])
+    later.release(loaded, tmp_path / "release")
+    assert verify(tmp_path / "release").good
+
+
+def test_a_ledger_of_other_records_is_refused_and_stays(tmp_path):
+    _interrupted(tmp_path)
+    before = (tmp_path / "ledger").read_bytes()
+    with pytest.raises(LedgerError, match="holds a run on other records"):
+        _private(RECORDS.flip(0), ledger=tmp_path / "ledger")
+    assert (tmp_path / "ledger").read_bytes() == before
+
+
+def test_its_study_counts_it(tmp_path):
+    private = _private(study=Study(tmp_path / "study.jsonl", epsilon=10.0, delta=1e-4))
+    certificate = private.release(_fitted(private), tmp_path / "release")
+    assert "together its runs so far" in certificate["statement"]
+    with pytest.raises(BudgetTooSmall):
+        _fitted(_private(study=Study(tmp_path / "study.jsonl", epsilon=10.0, delta=1e-4)))
 
 
 def _interrupted(folder):

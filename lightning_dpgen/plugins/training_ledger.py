@@ -1,0 +1,80 @@
+"""The ledger of one training: opened for its records, gone on with, and closed with a digest of what was trained."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.ranks import launched_as
+from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.sampling.contents import content
+from lightning_dpgen.sampling.stores import Store
+
+
+def open_account(
+    plan: Plan, ledger: str | Path | None, stream: PrivateStream | None, study: Study | None, store: Store
+) -> Account:
+    """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is.
+
+    Raises:
+        LedgerError: if the ledger holds a run with other settings, or on other records.
+    """
+    if ledger is None or launched_as() or not Path(ledger).exists():
+        return Account(plan, ledger, stream, about=None if ledger is None else _about(store), study=study)
+    # Read first, since opening a ledger writes to it.
+    begun = Ledger.read(ledger)
+    if not _promises(begun, plan):
+        raise LedgerError(
+            f"ledger={str(ledger)!r}: holds a run with other settings: give the settings of that run to go on with it, or "
+            "another file for a new one"
+        )
+    if not _is_about(begun, store):
+        raise LedgerError(
+            f"ledger={str(ledger)!r}: holds a run on other records, and what it has spent is about those: give the same "
+            "records to go on with it, or another file for a new run"
+        )
+    account = Account.resume(ledger, stream, study=study)
+    if not account.ledger.accesses:
+        account.go_on({})
+    return account
+
+
+def _about(store: Store, key: str | None = None) -> dict[str, str]:
+    """Return what a ledger says of the records: a fingerprint, and its key; of items of a Dataset it tells nothing."""
+    key = key or secrets.token_hex(16)
+    return {"key": key, "records": hashlib.blake2b(content(store), key=bytes.fromhex(key), digest_size=16).hexdigest()}
+
+
+def _is_about(ledger: Ledger, store: Store) -> bool:
+    key = ledger.about.get("key")
+    return isinstance(key, str) and bool(re.fullmatch("[0-9a-f]{32}", key)) and ledger.about == _about(store, key)
+
+
+def _promises(ledger: Ledger, plan: Plan) -> bool:
+    """Return whether a ledger is of a run that promised what `plan` does."""
+    try:
+        begun = Plan.from_json(ledger.promise or {})
+    except ValueError:
+        return False
+    same = (plan.delta, plan.relation, plan.max_rows, plan.n) == (begun.delta, begun.relation, begun.max_rows, begun.n)
+    return same and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
+
+
+def digest_of(module: nn.Module) -> str:
+    """Return a digest of the trainable parameters of a module, with their names; the same on any device."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} ".encode())
+            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
