@@ -268,9 +268,9 @@ class Account:
             made = ranks.leader_first(make if ranks.leads else lambda: None)
         finally:
             self.ranks = ranks
-        made, state = ranks.broadcast_object((made, self._state))
+        released, state = ranks.broadcast_object((made, self._state))
         self._catch_up(state)
-        return made
+        return released
 
     @property
     def _state(self) -> dict[str, Any]:
@@ -363,7 +363,7 @@ class Account:
         self._placed_ledger.check_open(stage, self.ranks)
         if self._progress.waits:
             raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
-        if None not in (of, self._of) and self._of() is not of:
+        if of is not None and self._of is not None and self._of() is not of:
             raise LedgerError(
                 f"stage {stage!r}: this account has paid for measurements of other records, and one model is made from "
                 "one data set: hand over the same Records, or begin another run"
