@@ -102,6 +102,12 @@ def test_impossible_specs_are_refused(make):
     assert "weights" not in str(error.value), "an argument goes by its present name"
 
 
+def test_a_plan_without_a_budget_needs_every_count():
+    """Nothing says how many accesses fit into an infinite epsilon."""
+    with pytest.raises(ValueError, match="stage 't': count=None: expected a number"):
+        make_plan([StageSpec("t", {"g": 1.0}, None, 10, noise=1.0)], epsilon=math.inf, delta=DELTA)
+
+
 @pytest.mark.parametrize("max_rows", [0, -1, 2.0, "2", True, None, math.nan])
 def test_the_records_of_a_person_are_a_whole_number(max_rows):
     for make in (
