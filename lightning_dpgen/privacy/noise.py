@@ -96,8 +96,9 @@ class PrivateStream:
         # A forked child needs a new lock, too: the thread that may have held it is gone.
         self._lock = threading.RLock()
         seeded = np.random.PCG64DXSM(self._seed) if self.seeded else None
-        self._bits: np.random.PCG64DXSM | Keystream = Keystream() if seeded is None else seeded
-        self._sampler = None if self.secure else np.random.Generator(np.random.PCG64DXSM() if seeded is None else seeded)
+        self._bits: np.random.PCG64DXSM | Keystream = seeded if seeded is not None else Keystream()
+        sampling = seeded if seeded is not None else np.random.PCG64DXSM()
+        self._sampler = None if self.secure else np.random.Generator(sampling)
         self._held = np.empty(0, np.uint64)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
