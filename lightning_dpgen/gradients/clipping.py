@@ -213,7 +213,8 @@ class Quantile(ClippingRule):
 
     The noisy share s of this lot's norms that are at most the bound C of the lot before gives the new bound
     ``C exp(-lr (s - target))``, for this lot already: both are one access. Each finite record counts as +1/2 or -1/2, so
-    the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers.
+    the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers. The share is taken of the
+    expected lot (or of the number of groups), which the optimizer knows.
 
     Args:
         c: the first bound.
