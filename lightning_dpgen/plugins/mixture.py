@@ -71,7 +71,7 @@ class PrivateMixture(pl.LightningModule):
         self.automatic_optimization = False
         self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k = network, network.k
-        self._optimizer = {"name": optimizer, "momentum": momentum}
+        self._optimizer, self._momentum = optimizer, momentum
         # Names are checked before anything is spent.
         self.inner_optimizer([torch.nn.Parameter(torch.zeros(1))])
         self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
@@ -128,9 +128,11 @@ class PrivateMixture(pl.LightningModule):
             embeddings=self._embeddings,
         )
 
-    def inner_optimizer(self, parameters: Iterable[torch.nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-        """Return the torch optimizer that private steps are made with; options as for `make_optimizer`."""
-        return make_optimizer(parameters=parameters, lr=self.lr, **self._optimizer, **options)
+    def inner_optimizer(
+        self, parameters: Iterable[torch.nn.Parameter], betas: tuple[float, float] = (0.9, 0.999)
+    ) -> torch.optim.Optimizer:
+        """Return the torch optimizer that private steps are made with; betas are Adam's."""
+        return make_optimizer(self._optimizer, parameters, lr=self.lr, momentum=self._momentum, betas=betas)
 
     def configure_optimizers(self) -> Any:
         return self.private_optimizer(self.inner_optimizer(self.trained.parameters()))

@@ -39,10 +39,10 @@ class NetworkSpec(TrainedSpec):
     optimizer: Literal["adam", "sgd"] = setting(
         "of private steps; those of sgd are in proportion to the bound of clipping", "adam"
     )
-    momentum: float = setting("momentum of sgd", 0.0, ge=0, lt=1)
+    momentum: float | None = setting("momentum of sgd", ge=0, lt=1, by_default="0")
 
     def model_post_init(self, _: Any) -> None:
-        if self.optimizer == "adam" and self.momentum:
+        if self.optimizer == "adam" and self.momentum is not None:
             raise UsageError(f"model.momentum={self.momentum:g}: is of model.optimizer=sgd; leave it out")
         if self.optimizer == "sgd" and self.lr is None:
             raise UsageError(

@@ -89,7 +89,7 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
         UsageError: if it cannot be made, or is larger than a release may be.
     """
     spec = run.model
-    own = {name: getattr(spec, name) for name in spec.own}
+    own = {name: getattr(spec, name) for name in spec.own if name != "momentum" or spec.momentum is not None}
     if isinstance(spec, VAESpec) and spec.divergence is not None:
         own["divergence"] = Divergence(spec.divergence, weight=spec.divergence_weight, **spec.given("groups", "features"))
     rules = rules_of(spec, clipping)

@@ -75,7 +75,7 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         raise UsageError("data.n: must be given, as in data.n=...")
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
-    _refuse_seed_of_secure_noise(spec)
+    _check_seed(spec)
     return spec
 
 
@@ -90,10 +90,17 @@ def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[s
     return values
 
 
-def _refuse_seed_of_secure_noise(spec: RunSpec | ProjectSpec) -> None:
-    if spec.privacy.noise == "secure" and spec.debug.private_seed is not None:
+def _check_seed(spec: RunSpec | ProjectSpec) -> None:
+    """Refuse a seed of the noise where it would stand beside a promise of privacy."""
+    seed, study = spec.debug.private_seed, spec.privacy.study
+    if seed is None:
+        return
+    if spec.privacy.noise == "secure":
+        raise UsageError(f"debug.private_seed={seed}: secure noise takes no seed; leave out one of the two")
+    if study is not None:
         raise UsageError(
-            f"debug.private_seed={spec.debug.private_seed}: secure noise takes no seed; leave out one of the two"
+            f"debug.private_seed={seed}: a run whose noise can be removed costs more than the total of "
+            f"privacy.study={study}; leave out one of the two"
         )
 
 
@@ -123,7 +130,7 @@ def read_projection(words: Sequence[str]) -> ProjectSpec:
         check_budget(privacy.epsilon)
         if privacy.delta != 0.0 and not SMALLEST_DELTA <= privacy.delta < 1.0:
             raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
-    _refuse_seed_of_secure_noise(spec)
+    _check_seed(spec)
     return spec
 
 
