@@ -33,7 +33,7 @@ from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
 from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
-from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec
+from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec, WGANSpec
 from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
@@ -346,6 +346,8 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
             model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
         if isinstance(model, VAESpec):
             model = model.with_divergence(defaults.c_max, max(model.rate * data.n, 1.0))
+        if isinstance(model, WGANSpec):
+            model = model.with_loss(schema.layout)
     return spec.changed(model=model, split=split), defaults
 
 
