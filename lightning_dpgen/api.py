@@ -19,6 +19,7 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.verify import read_certificate
@@ -201,7 +202,7 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
     if isinstance(description, TableSchema):
         return description
     if isinstance(description, str | Path):
-        return read_schema(description)
+        return read_schema(place_of(description))
     if not isinstance(description, Mapping):
         raise BadSchema(
             f"schema={shortened(description)}: expected a TableSchema, a dict as a schema file has it, or the path of one"

@@ -10,13 +10,14 @@ from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
+from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     """Return the line that says how to go on with the run of that folder."""
-    words = [word for word in argv if not word.startswith("run_dir=")]
-    return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
+    words = replaced(argv, "run_dir", folder.root)
+    return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words])}"
 
 
 def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:

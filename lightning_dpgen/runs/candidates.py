@@ -18,7 +18,7 @@ from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMAL
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs.compose import expanded
+from lightning_dpgen.specs.compose import expanded, name_of
 from lightning_dpgen.specs.custom import named
 from lightning_dpgen.specs.run import RunSpec, read_run
 from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
@@ -91,7 +91,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     """Return all that a selection may try, checked, at the budget of a trial with which the whole stays within epsilon.
 
     Args:
-        argv: of `dpgen train`, less run_dir.
+        argv: of `dpgen train`.
         reporter: hears how many candidates there are, since many take a while.
 
     Raises:
@@ -179,7 +179,7 @@ def _check(spec: RunSpec, source: Source) -> None:
 
 
 def _value(job: Sequence[str], name: str) -> str:
-    return next(word.partition("=")[2] for word in reversed(job) if word.partition("=")[0].lstrip("+") == name)
+    return next(word.partition("=")[2] for word in reversed(job) if name_of(word) == name)
 
 
 def _trial_epsilon(whole: Callable[[float], float], largest: float) -> float:

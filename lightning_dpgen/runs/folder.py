@@ -13,7 +13,7 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.chain import heads_file
 from lightning_dpgen.privacy.errors import OtherNoise
-from lightning_dpgen.privacy.folders import make_folder, make_private
+from lightning_dpgen.privacy.folders import make_folder, make_private, place_of
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
@@ -71,13 +71,13 @@ class RunFolder:
         return self.ledger.exists() and not self.release.exists()
 
 
-def choose(run_dir: str | None) -> RunFolder:
+def choose(run_dir: str | Path | None) -> RunFolder:
     """Return the folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
 
     Raises:
         UsageError: if it holds a release already or something in its place, or cannot be a folder.
     """
-    root = Path(run_dir) if run_dir else _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    root = place_of(run_dir or _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
     folder = RunFolder(root)
     if folder.finished:
         raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")

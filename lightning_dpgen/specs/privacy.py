@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Below it nothing can be computed soundly.
@@ -27,7 +27,7 @@ class _Privacy(Spec):
     )
     unit: Text | None = setting("whose presence is protected, in words", by_default="a record, or a person (data.person)")
     study: Text | None = setting("the name of a study: runs on the same population, which add up")
-    study_folder: Text | None = setting("where studies are kept", by_default="the folder studies")
+    study_folder: Place | None = setting("where studies are kept", by_default="the folder studies")
     study_epsilon: float | None = setting("the total of a study, declared when it begins")
     study_delta: float | None = setting("the delta of that total")
 

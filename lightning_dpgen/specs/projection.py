@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from lightning_dpgen.specs.data import AnyRows
 from lightning_dpgen.specs.privacy import OffSpec, PurePrivacySpec
-from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.spec import Place, Spec, setting
 from lightning_dpgen.specs.trainer import DebugSpec
 
 
@@ -25,7 +25,7 @@ class ProjectionSpec(Spec):
     noise: Literal["laplace", "spherical", "gaussian"] | None = setting(
         "the noise; gaussian with a delta above 0", by_default="chosen"
     )
-    centre: Any = setting("public: a number, or a list of one a column", by_default="0")
+    centre: float | list[float] | None = setting("public: a number, or a list of one a column", by_default="0")
     typical: float | None = setting(
         "public: the distance between two rows for which the error is weighed", gt=0, lt=1e12,
         by_default="follows from the rest",
@@ -40,5 +40,5 @@ class ProjectSpec(Spec):
     project: ProjectionSpec = ProjectionSpec()
     privacy: Annotated[PurePrivacySpec | OffSpec, Field(discriminator="noise")]
     debug: DebugSpec = DebugSpec()
-    run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
+    run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: the matrix, and the simulated rows", 0, ge=0, lt=2**62)

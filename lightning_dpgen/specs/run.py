@@ -11,7 +11,7 @@ from lightning_dpgen.specs.data import AnyData, DataSpec
 from lightning_dpgen.specs.model import ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.spec import Spec, Text, check_needed, parse, setting, shown, variants
+from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, shown, variants
 from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError
@@ -27,7 +27,7 @@ class RunSpec(Spec):
     split: SplitSpec
     trainer: TrainerSpec
     debug: DebugSpec = DebugSpec()
-    run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
+    run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: initial weights, features, the synthetic records", 0, ge=0, lt=2**62)
     rows: int | None = setting("synthetic records to release", ge=0, le=10**9, by_default="the declared number of records")
 

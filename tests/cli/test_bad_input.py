@@ -107,9 +107,16 @@ MISTAKES = {
     **{
         f"a schema named {value}": (
             ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"],
-            r"data\.schema=.*: expected the name",
+            rf"data\.schema=/.*/{value}: no such file",
         )
-        for value in ("12", "inf", "nan", "-1", "[1,2]", "{a:1}", "true")
+        for value in ("12", "2024_11", "1e3", "inf", "nan", "-1")
+    },
+    **{
+        f"a schema named {value}": (
+            ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"],
+            r"data\.schema=.*: expected text",
+        )
+        for value in ("[1,2]", "{a:1}", "true")
     },
     "an empty path": (["data=baskets", "data.path=", "data.items=1..9", "data.max_items=3", "data.n=9"], r"data\.path="),
     **{
@@ -133,7 +140,7 @@ MISTAKES = {
     ),
     "a number of classes of baskets": (
         ["data=baskets", "data.path=b.dat", "data.items=1..9", "data.n=300", "data.max_items=3", "data.classes=2"],
-        r"data\.classes=2: expected names in a list",
+        r"data\.classes=2: expected a list",
     ),
     "bad accelerator": (["trainer.accelerator=foo"], "trainer.accelerator=foo"),
 }

@@ -175,7 +175,7 @@ def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_p
         (["privacy.noise=secure", "debug.private_seed=1"], "takes no seed"),
         (["data.n=0"], "data.n=0"),
         (["data=array"], "data.path"),
-        (["data=array", "data.path=nowhere.npy"], "no file nowhere.npy"),
+        (["data=array", "data.path=nowhere.npy"], "nowhere.npy"),
         (["data=array", f"data.path={__file__}"], "expected a name that ends in"),
         (["seed=-1"], "seed=-1"),
         (["project.nothing=1"], "no setting"),
