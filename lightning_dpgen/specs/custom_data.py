@@ -83,7 +83,7 @@ class CustomSource(Source):
         if not isinstance(records, Records):
             if not isinstance(schema, TableSchema):
                 raise BadRecords(f"{where}: it gave a table: expected records of {schema.kind}")
-            return read_table(records, schema, outside=self.spec.outside or "refuse", person=self.spec.person)
+            return read_table(records, schema, outside=self.spec.outside, person=self.spec.person)
         if schema != own:
             raise BadRecords(f"{where}: its records are encoded by another schema than the release's")
         if (records.persons is None) != (self.spec.max_rows is None):

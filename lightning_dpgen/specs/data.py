@@ -48,9 +48,8 @@ class DataSpec(Spec):
 class _OfPersons(DataSpec):
     person: Text | None = setting("the column that says whose a record is, where a person has several")
     max_rows: int | None = setting("how many records of a person take part at most", ge=1, le=10_000)
-    outside: Literal["refuse", "clamp"] | None = setting(
-        "values that are not declared are refused, or clamped and counted, privately",
-        by_default="refuse",
+    outside: Literal["refuse", "clamp"] = setting(
+        "values that are not declared are refused, or clamped and counted, privately", "refuse"
     )
 
     def model_post_init(self, context: Any) -> None:
