@@ -192,7 +192,15 @@ def read_settings(words: Sequence[str]) -> Settings:
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
-    spec = read_run(words)
+    return settle_declared(read_run(words))
+
+
+def settle_declared(spec: RunSpec) -> Settings:
+    """Check the settings of a run with a declared number of records.
+
+    Raises:
+        UsageError: naming the argument, its value and what was expected.
+    """
     if spec.data.n is None:
         raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
     return fill(spec, source_of(spec.data))

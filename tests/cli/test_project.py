@@ -325,3 +325,11 @@ def test_an_interrupted_projection_goes_on_or_says_what_is_lost(dpgen, tmp_path,
         assert dpgen("verify", tmp_path / "r" / "release")[0] == 0
         status, _, err = dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
         assert status == 2 and "finished release" in _one_line(err)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_projection_is_one_process(dpgen, tmp_path, monkeypatch, rank):
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    status, _, err = dpgen("project", "project.radius=9", "data=array", "data.path=nowhere.npy", f"run_dir={tmp_path}/p")
+    assert status == 2 and "is one process; start it without torchrun" in err and not list(tmp_path.iterdir())

@@ -48,11 +48,24 @@ def test_no_settings_hold_a_record(monkeypatch, tmp_path):
     assert "77" not in repr(spec) + repr(source) and "Thule" not in repr(spec) + repr(source)
 
 
-@pytest.mark.parametrize("word", ["data.n=x", "model.hiden=3", "model.rate=2", "clipping=fixd"])
-def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported(word):
+MISTAKES = {
+    "train": ["data.n=x", "model.hiden=3", "model.rate=2", "clipping=fixd", "hydra.launcher.n_jobs=4"],
+    "budget": ["model.stepz=3"],
+    "budget project": ["project.kk=3", "model=vae"],
+    "audit": ["audit.drawz=3", "model.stepz=3", "data.n=5", "run_dir=x"],
+    "project": ["project.radius=x", "model=vae", "project.kk=3"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported(command):
     code = (
-        "import sys; from lightning_dpgen.cli.main import main; status = main(['train', sys.argv[1]]); "
-        "print(status, [name for name in ('torch', 'pytorch_lightning', 'scipy', 'pandas') if name in sys.modules])"
+        "import sys; from lightning_dpgen.cli.main import main; "
+        "print([main([*sys.argv[1].split(), word]) for word in sys.argv[2:]], "
+        "[name for name in ('torch', 'pytorch_lightning', 'scipy', 'pandas') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 []\n" and word.partition("=")[0] in done.stderr, done
+    words = MISTAKES[command]
+    done = subprocess.run([sys.executable, "-c", code, command, *words], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[2] * len(words)} []\n", done
+    told = done.stderr.splitlines()
+    assert len(told) == len(words) and all(word.partition("=")[0] in said for word, said in zip(words, told, strict=True))
