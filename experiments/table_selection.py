@@ -186,9 +186,9 @@ class SelectedProducts(ProductRecipe):
             return {"pairs": self._chosen(state)}
         return super().statistics(stage, state)
 
-    def doubt(self, plan: Plan) -> str | None:
+    def warning(self, plan: Plan) -> str | None:
         """Return None where tables are chosen, whose noise is what is asked about."""
-        return None if self._chooses else super().doubt(plan)
+        return None if self._chooses else super().warning(plan)
 
     @property
     def _chooses(self) -> bool:

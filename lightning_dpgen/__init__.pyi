@@ -11,6 +11,7 @@ from . import privacy as privacy
 from . import projection as projection
 from . import release as release
 from . import sampling as sampling
+from ._version import __version__ as __version__
 from .api import Fitted as Fitted
 from .api import fit as fit
 from .clustering.settings import SplitSettings as SplitSettings

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,20 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import LogReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.sources import TableFile
 from lightning_dpgen.specs.usage_error import UsageError
 
-Table = pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+
+class _Frame(Protocol):
+    """A DataFrame, or a table or record batch of Arrow, told by its shape: these libraries have no types of their own."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+
+Table: TypeAlias = _Frame | str | Path
 # Settings that have an argument of their own.
 _ARGUMENTS = {
     "data": "frame", "data.source": "frame", "data.path": "frame", "data.schema": "schema", "data.n": "n",
@@ -55,7 +64,9 @@ class Fitted:
     @cached_property
     def release(self) -> Release:
         """The released model, read from its folder."""
-        return load_release(self.folder / "release")
+        released = load_release(self.folder / "release")
+        assert isinstance(released, Release), "a fit learns a model"
+        return released
 
     @cached_property
     def certificate(self) -> dict[str, Any]:
@@ -187,6 +198,7 @@ def fit(
                 f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit is "
                 "one process; dpgen train data=table starts one for each device"
             )
+        assert isinstance(spec.data, TableSpec), "data=table is one"
         source = TableFile(spec.data, None if in_file else frame, described)
         folder = run_folder.choose(run_dir)
         with Interrupts().caught() as interrupts:

@@ -10,7 +10,7 @@ from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
 from lightning_dpgen.runs.studies import check_study, said, study_of
 from lightning_dpgen.runs.table import aligned, budget_table
-from lightning_dpgen.runs.warnings import doubts, seed_warning
+from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
 from lightning_dpgen.specs.run import RunSpec
@@ -24,7 +24,7 @@ def tell_run(spec: RunSpec) -> int:
     """Print the budget of a training."""
     settings = settle_declared(spec)
     plan = settings.plan()
-    for text in (seed_warning(settings.spec.debug.private_seed), *doubts(settings, plan)):
+    for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
         warn(text)
     if settings.chosen is not None:
         print(settings.chosen)

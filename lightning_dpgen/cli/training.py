@@ -9,7 +9,7 @@ from lightning_dpgen.cli.guarded import guarded, tell_release
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import settle, train
-from lightning_dpgen.runs.worker import follow
+from lightning_dpgen.runs.worker import run_worker
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
@@ -24,7 +24,7 @@ def run(argv: Sequence[str], spec: RunSpec) -> int:
         return launch.launch(argv, folder, spec.trainer.devices)
     with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
-            return follow(spec, source, folder, ranks)
+            return run_worker(spec, source, folder, ranks)
         try:
             certificate = guarded(
                 "train", argv, folder, lambda asked: train(spec, source, folder, asked, TerminalReporter(), ranks)

@@ -134,7 +134,7 @@ class SplitSettings:
         multiplier = plan.stage(LLOYD).access.multipliers["sums"] * plan.max_rows
         return multiplier * math.sqrt(self.space) * self.k / n
 
-    def doubt(self, plan: Plan, n: int) -> str | None:
+    def warning(self, plan: Plan, n: int) -> str | None:
         """Return a warning of more clusters than the budget can tell apart; None where it can tell them apart."""
         noise, apart = self.centre_noise(plan, n), _APART[self.projects]
         if noise <= apart:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
+from lightning_dpgen.privacy.number_arguments import check_number, read_whole, show
 from lightning_dpgen.privacy.open_access import OpenAccess
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
@@ -102,6 +103,7 @@ class Decay(_Known):
         c: the first bound.
         factor: the factor of one decay, in (0, 1].
         every: lots between two decays; the lots of an epoch, for a decay by epoch.
+        least: the bound below which it does not fall.
 
     Example:
         >>> Decay(1.0, factor=0.5, every=10).known(25)
@@ -116,10 +118,10 @@ class Decay(_Known):
     def __post_init__(self) -> None:
         _check_bound("c", self.c)
         _check_bound("least", self.least)
-        if not 0.0 < self.factor <= 1.0:
-            raise ValueError(f"factor={self.factor}: expected a number above 0, at most 1")
-        if self.every < 1 or self.least > self.c:
-            raise ValueError(f"every={self.every}, least={self.least:g}: expected 1 or more, and at most c={self.c:g}")
+        check_number("factor", self.factor, lambda factor: 0.0 < factor <= 1.0, "above 0, at most 1")
+        object.__setattr__(self, "every", read_whole("every", self.every))
+        if self.least > self.c:
+            raise ValueError(f"least={self.least}: expected a number up to c={self.c}")
 
     def known(self, number: int) -> float:
         return max(self.c * self.factor ** (number // self.every), self.least)
@@ -138,10 +140,16 @@ class Schedule(_Known):
 
     at: Callable[[int], float]
 
+    def __post_init__(self) -> None:
+        if not callable(self.at):
+            raise ValueError(f"at={show(self.at)}: expected a function of the number of a lot")
+
     def known(self, number: int) -> float:
-        bound = float(self.at(number))
-        _check_bound(f"the schedule's bound of lot {number}", bound)
-        return bound
+        bound = self.at(number)
+        if isinstance(bound, Tensor) and bound.numel() == 1:
+            bound = bound.item()
+        _check_bound(f"at({number})", bound)
+        return float(bound)
 
 
 @dataclass(frozen=True)
@@ -173,10 +181,9 @@ class DPNorm(ClippingRule):
 
     def __post_init__(self) -> None:
         _check_bound("c_max", self.c_max)
-        if self.bins < 2:
-            raise ValueError(f"bins={self.bins}: expected 2 or more")
-        _check_bound(f"c_max={self.c_max:g} over bins={self.bins}", self.c_max / self.bins)
-        _check_share(self.share)
+        object.__setattr__(self, "bins", read_whole("bins", self.bins, least=2))
+        _check_bound(f"c_max={self.c_max} over bins={self.bins}", self.c_max / self.bins)
+        _check_noise(self.share, self.noise)
 
     @property
     def noise_shares(self) -> Mapping[str, float]:
@@ -206,18 +213,19 @@ class Quantile(ClippingRule):
 
     The noisy share s of this lot's norms that are at most the bound C of the lot before gives the new bound
     ``C exp(-lr (s - target))``, for this lot already: both are one access. Each finite record counts as +1/2 or -1/2, so
-    the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers.
+    the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers. The share is taken of the
+    expected lot (or of the number of groups), which the optimizer knows.
 
     Args:
         c: the first bound.
-        expected_batch_size: the public divisor of the count, as for the optimizer (over groups, their number).
         target: share of the norms that the bound should be above.
+        lr: the speed at which the bound follows.
+        least, most: the smallest and the largest bound.
         share: share of the lot's inverse squared noise that the count uses.
         noise: the name of that noise in the plan.
     """
 
     c: float
-    expected_batch_size: float
     target: float = 0.5
     lr: float = 0.2
     least: float = 1e-3
@@ -229,14 +237,10 @@ class Quantile(ClippingRule):
         for name in ("c", "least", "most"):
             _check_bound(name, getattr(self, name))
         if not self.least <= self.c <= self.most:
-            raise ValueError(f"c={self.c:g}: expected a number from least={self.least:g} to most={self.most:g}")
-        if not 0.0 < self.target < 1.0:
-            raise ValueError(f"target={self.target}: expected a number between 0 and 1")
-        if not (self.expected_batch_size > 0.0 and 0.0 < self.lr < 100.0):
-            raise ValueError(
-                f"expected_batch_size={self.expected_batch_size}, lr={self.lr}: expected positive numbers, lr below 100"
-            )
-        _check_share(self.share)
+            raise ValueError(f"c={self.c}: expected a number from least={self.least} to most={self.most}")
+        check_number("target", self.target, lambda target: 0.0 < target < 1.0, "between 0 and 1")
+        check_number("lr", self.lr, lambda lr: 0.0 < lr < 100.0, "above 0, below 100")
+        _check_noise(self.share, self.noise)
 
     @property
     def noise_shares(self) -> Mapping[str, float]:
@@ -252,7 +256,7 @@ class Quantile(ClippingRule):
         noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most)
         # A component's share of the lot is private, so its count is divided by an equal part of the expected lot.
         parts = len(norms.columns) / norms.touched
-        below = [min(max(0.5 + float(s) * parts / self.expected_batch_size, 0.0), 1.0) for s in noisy]
+        below = [min(max(0.5 + float(s) * parts / norms.expected_rows, 0.0), 1.0) for s in noisy]
         return tuple(
             min(max(c * math.exp(-self.lr * (b - self.target)), self.least), self.most)
             for c, b in zip(current, below, strict=True)
@@ -290,6 +294,10 @@ class _Wrapper(ClippingRule):
 
     of: ClippingRule
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, ClippingRule):
+            raise ValueError(f"of={show(self.of)}: expected a clipping rule, such as Fixed(1.0)")
+
     @property
     def noise_shares(self) -> Mapping[str, float]:
         return self.of.noise_shares
@@ -319,8 +327,8 @@ class Smoothed(_Wrapper):
     keep: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.keep < 1.0:
-            raise ValueError(f"keep={self.keep}: expected a number from 0, below 1")
+        super().__post_init__()
+        check_number("keep", self.keep, lambda keep: 0.0 <= keep < 1.0, "from 0, below 1")
 
     @property
     def scope(self) -> Scope:
@@ -370,10 +378,12 @@ def clip_weights(norms: Tensor, bound: float) -> Tensor:
 
 
 def _check_bound(name: str, value: float) -> None:
-    if not _SMALLEST_BOUND <= value < _LARGEST_NORM:
-        raise ValueError(f"{name}={value:g}: expected a number from {_SMALLEST_BOUND:g} to {_LARGEST_NORM:g}")
+    expected = f"from {_SMALLEST_BOUND:g} to {_LARGEST_NORM:g}"
+    check_number(name, value, lambda bound: _SMALLEST_BOUND <= bound < _LARGEST_NORM, expected)
 
 
-def _check_share(share: float) -> None:
-    if not 0.0 < share < 1.0:
-        raise ValueError(f"share={share}: expected a number between 0 and 1")
+def _check_noise(share: float, noise: str) -> None:
+    """Refuse a share that leaves nothing, or no name."""
+    check_number("share", share, lambda share: 0.0 < share < 1.0, "between 0 and 1")
+    if not (isinstance(noise, str) and noise):
+        raise ValueError(f"noise={show(noise)}: expected the name of the noise in the plan, as text")

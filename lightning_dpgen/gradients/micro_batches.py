@@ -10,6 +10,7 @@ differ from the first norm, if the record draws randomness of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -56,17 +57,18 @@ class MicroBatches:
             raise ValueError("a lot in parts has no part: give one part of no records for an empty lot")
 
 
-def lot_norms(gradients: RecordGradients | MicroBatches, scope: Scope, *, needed: bool) -> LotNorms:
+def lot_norms(gradients: RecordGradients | MicroBatches, scope: Scope, expected_rows: float, *, needed: bool) -> LotNorms:
     """Return the norms of a lot, from which its bounds are chosen.
 
     Args:
+        expected_rows: as in `LotNorms`.
         needed: whether the bounds depend on the norms; if not, no pass is made over a lot in parts.
     """
     if isinstance(gradients, RecordGradients):
-        return scope.norms(gradients)
+        return replace(scope.norms(gradients), expected_rows=expected_rows)
     if not needed:
         first = scope.norms(next(gradients.parts()))
-        return LotNorms([column[:0] for column in first.columns], first.touched)
+        return LotNorms([column[:0] for column in first.columns], first.touched, expected_rows=expected_rows)
     each = [scope.norms(part) for part in gradients.parts()]
     columns = zip(*(norms.columns for norms in each), strict=True)
-    return LotNorms([torch.cat(column) for column in columns], each[0].touched)
+    return LotNorms([torch.cat(column) for column in columns], each[0].touched, expected_rows=expected_rows)

@@ -91,7 +91,7 @@ def privatize(
             divisor, reach = expected_batch_size, 1.0
             if gradients.groups is not None:
                 divisor, reach = gradients.groups * access.ranks.size, 2.0
-            norms = lot_norms(gradients, rule.scope, needed=access.private and rule.known(access.number) is None)
+            norms = lot_norms(gradients, rule.scope, divisor, needed=access.private and rule.known(access.number) is None)
             if access.private:
                 bounds = rule.bounds(access, norms, before and before[i])
             else:

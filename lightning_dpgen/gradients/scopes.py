@@ -20,6 +20,8 @@ class LotNorms:
 
     Args:
         columns: norms (R_j,), one of a record (or group) in each row.
+        expected_rows: the expected number of rows over all processes, public: the expected lot, or the number of groups.
+            A scope does not know it; `lot_norms` puts it in, before a rule chooses bounds.
         touched: the number of columns in which one record has a norm.
         grouped: rows are groups, so that a record changes a norm and does not add one.
     """
@@ -27,6 +29,7 @@ class LotNorms:
     columns: Sequence[Tensor]
     touched: int = 1
     grouped: bool = False
+    expected_rows: float | None = None
 
 
 class Scope(Protocol):

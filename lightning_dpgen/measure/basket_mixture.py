@@ -81,7 +81,7 @@ class BasketRecipe(Recipe):
         often = items.topk(min(self.most, len(items))).indices.sort().values
         return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
 
-    def doubt(self, plan: Plan) -> str | None:
+    def warning(self, plan: Plan) -> str | None:
         """Return how noisy the count of an item is where the noise outweighs the count, else None."""
         deviation = plan.stage(ITEMS).access.multipliers["items"] * plan.max_rows
         mean = self.n / self.schema.layout.units

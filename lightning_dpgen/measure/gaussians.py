@@ -109,7 +109,7 @@ class GaussianRecipe(Recipe):
             return found if self._values is None else found | {"values": self._values}
         return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
 
-    def doubt(self, plan: Plan) -> str | None:
+    def warning(self, plan: Plan) -> str | None:
         """Return by how much noise moves the mean of a component where records differ by less, else None."""
         deviation = plan.stage(MEANS).access.multipliers["means"] * self.radius * plan.max_rows
         off = deviation * math.sqrt(self.size) * self.k / self.n

@@ -97,7 +97,7 @@ class ProductRecipe(Recipe):
             return self._fitted(state)[1].statistics(state.get(LABELS, ()))
         return self.tables
 
-    def doubt(self, plan: Plan) -> str | None:
+    def warning(self, plan: Plan) -> str | None:
         """Return how noisy a cell of the tables of two columns is where the noise outweighs its records, else None."""
         tables = self.tables.get("pairs")
         if tables is None:

@@ -55,7 +55,7 @@ class Recipe(ABC):
         """Return the statistics of the next access of a stage, given what has been measured already."""
 
     @abstractmethod
-    def doubt(self, plan: Plan) -> str | None:
+    def warning(self, plan: Plan) -> str | None:
         """Return what to expect of a plan whose numbers hold more noise than records; None for other plans."""
 
     @abstractmethod
@@ -109,8 +109,8 @@ class Recipe(ABC):
         if state is not None and not self.fits(state):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
-        if account is not None and not state and (doubt := self.doubt(account.plan)) is not None:
-            warnings.warn(doubt, MostlyNoise, stacklevel=2)
+        if account is not None and not state and (warning := self.warning(account.plan)) is not None:
+            warnings.warn(warning, MostlyNoise, stacklevel=2)
         state = dict(state or {})
         if len(_runs(state) | ({account.ledger.run} if account is not None else set())) > 1:
             raise ValueError(_OF_SEVERAL)

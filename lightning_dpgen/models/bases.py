@@ -70,7 +70,6 @@ def _one_hot(records: Encoded, layout: Layout) -> Tensor:
     return found.scatter_(1, torch.from_numpy(places), 1.0)
 
 
-@functools.lru_cache(maxsize=8)  # asked for again by each part of a sample
 def cosines(layout: Layout, shape: tuple[int, ...], size: int) -> Basis:
     """Return the `size` slowest waves of a picture or a series (the discrete cosine transform, type II).
 
@@ -83,6 +82,11 @@ def cosines(layout: Layout, shape: tuple[int, ...], size: int) -> Basis:
         >>> cosines(Layout(units=6), (6, 1), 2).vectors[0].mul(6**0.5).round(decimals=6)
         tensor([1., 1., 1., 1., 1., 1.], dtype=torch.float64)
     """
+    return _cosines(layout, tuple(shape), size)
+
+
+@functools.lru_cache(maxsize=8)  # asked for again by each part of a sample
+def _cosines(layout: Layout, shape: tuple[int, ...], size: int) -> Basis:
     *axes, channels = shape
     if not 1 <= size <= layout.units:
         raise ValueError(f"size={size}: expected a whole number from 1 to {layout.units}, the units of a record")

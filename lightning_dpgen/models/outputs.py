@@ -47,6 +47,12 @@ def cross_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
     """Return the negative log likelihood (B,) of records x (B, width), in nats; a unit counts as a probability."""
     units = layout.units
     loss = F.binary_cross_entropy_with_logits(logits[:, :units], x[:, :units], reduction="none").sum(dim=1)
+    return loss + choice_entropy(logits, x, layout)
+
+
+def choice_entropy(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    """Return the part of `cross_entropy` that is of groups."""
+    loss = logits.new_zeros(len(logits))
     for own, group in zip(_groups(logits, layout), _groups(x, layout), strict=True):
         loss = loss - (group * F.log_softmax(own, dim=1)).sum(dim=1)
     return loss

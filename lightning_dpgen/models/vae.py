@@ -16,9 +16,10 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
+from lightning_dpgen.models.likelihoods import UnitLikelihood
 from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_layers, check_sizes
-from lightning_dpgen.models.outputs import cross_entropy, cross_entropy_gradient, logits, means
+from lightning_dpgen.models.outputs import choice_entropy, cross_entropy_gradient, logits, means
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.multi_hot import to_dense
 
@@ -29,8 +30,8 @@ Encoded = tuple[Tensor, list[Tensor]]
 class StackedVAE(nn.Module):
     """k autoencoders (DPGM, TKDE, section 6.1; Kingma and Welling 2014).
 
-    The record holds its label as one-hot, so the label is generated with the rest. Units are Bernoulli (or mean values),
-    groups categorical.
+    The record holds its label as one-hot, so the label is generated with the rest. Groups are categorical; units have a
+    likelihood of their own (`UnitLikelihood`).
 
     Args:
         schema: the public description of a record.
@@ -40,6 +41,9 @@ class StackedVAE(nn.Module):
         trunk: share the layers next to the records of a dense network among the components, which then differ in the layers
             next to the code, and in the output bias: fewer parameters, so less noise.
         latent: dimensions of the code z.
+        likelihood: of units: ``bernoulli`` (or mean values), ``gaussian`` or ``laplace``.
+        scale: of a Gaussian or Laplace likelihood, public; None learns it.
+        floor: the least scale.
         fixed_bias: keep the output bias of the decoder out of training, at values that were released before (noisy
             cluster means); otherwise it is trained like any other parameter.
         generator: public generator of the initial weights.
@@ -67,6 +71,9 @@ class StackedVAE(nn.Module):
         layers: int = 1,
         trunk: bool = False,
         latent: int = 2,
+        likelihood: str = "bernoulli",
+        scale: float | None = None,
+        floor: float = 0.01,
         fixed_bias: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -76,6 +83,7 @@ class StackedVAE(nn.Module):
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         self.layers, self.trunk, self.fixed_bias = layers, trunk, fixed_bias
         width = schema.layout.width
+        self.likelihood = UnitLikelihood(k, schema.layout.units, likelihood, scale=scale, floor=floor)
         if network == "dense":
             inner, shared = [hidden] * layers, [trunk] * layers
             self.encoder = StackedMLP(k, (width, *inner, 2 * latent), shared=[*shared, False], generator=generator)
@@ -96,7 +104,7 @@ class StackedVAE(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The arguments of `__init__`, without schema and k."""
         names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | self.likelihood.settings
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
@@ -135,11 +143,12 @@ class StackedVAE(nn.Module):
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
         """Return the negative evidence lower bound (B,) of each record, in nats; `noise` is its own (B, latent) normals."""
         z, mean, log_variance = self._draw_codes(lot, noise)
-        return self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
+        return self._losses(lot, self.decode(z, lot.offsets), mean, log_variance)
 
-    def _losses(self, x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+    def _losses(self, lot: Lot, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
         layout = self.schema.layout
-        loss = cross_entropy(logits, to_dense(x, layout.width, logits.dtype), layout)
+        x, units = to_dense(lot.records, layout.width, logits.dtype), layout.units
+        loss = self.likelihood.loss(logits[:, :units], x[:, :units], lot.offsets) + choice_entropy(logits, x, layout)
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
         return loss + kl
 
@@ -159,15 +168,20 @@ class StackedVAE(nn.Module):
         z = torch.addcmul(mean, deviation, noise)
         logits, decoded = self.decoder.run(z, offsets, self.output_bias)
 
+        of_scale: dict[nn.Parameter, GradientFactors] = {}
         d_logits = cross_entropy_gradient(logits, x, self.schema.layout)
+        if self.likelihood.kind != "bernoulli":
+            units = slice(self.schema.layout.units)
+            d_logits[:, units], of_scale = self.likelihood.gradient(logits[:, units], x[:, units], offsets)
         factors, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
         d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
         factors |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
+        factors |= of_scale
         if not self.fixed_bias:
             factors[self.output_bias] = OneComponent(Dense(d_logits), offsets)
         if x.is_floating_point():
-            return factors, lambda: self._losses(x, logits, mean, log_variance)
-        return factors, lambda: self._losses(x, self.decode(z, offsets), mean, log_variance).detach()
+            return factors, lambda: self._losses(lot, logits, mean, log_variance)
+        return factors, lambda: self._losses(lot, self.decode(z, offsets), mean, log_variance).detach()
 
     @property
     def term(self) -> PerRecord:
@@ -231,12 +245,15 @@ class StackedVAE(nn.Module):
 
         def loss(lot: Lot, noise: Tensor) -> Tensor:
             z, mean, log_variance = self._draw_codes(lot, noise)
-            elbo = self._losses(lot.records, self.decode(z, lot.offsets), mean, log_variance)
+            elbo = self._losses(lot, self.decode(z, lot.offsets), mean, log_variance)
             return elbo + (embedding(z) * towards).sum(dim=1)
 
         return PerRecord(loss, noise=self.latent)
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
-        """Generate means of units and shares of choices (n, width) from the prior, for records sorted by component."""
-        return means(self.decode(torch.randn(offsets[-1], self.latent, generator=generator), offsets), self.schema.layout)
+        """Generate units, or their means, and shares of choices (n, width) from the prior, sorted by component."""
+        z = torch.randn(offsets[-1], self.latent, generator=generator)
+        made, units = means(self.decode(z, offsets), self.schema.layout), slice(self.schema.layout.units)
+        made[:, units] = self.likelihood.draw(made[:, units], offsets, generator)
+        return made

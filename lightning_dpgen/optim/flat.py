@@ -68,7 +68,7 @@ class FlatGroups:
             start, width = flat.data_ptr(), flat.element_size()
             for p in members:
                 if p.data_ptr() != start:
-                    _adopt(p, flat, (start - flat.data_ptr()) // width)
+                    _move_into(p, flat, (start - flat.data_ptr()) // width)
                 start += width * p.numel()
 
     @contextmanager
@@ -84,7 +84,7 @@ class FlatGroups:
                 group["params"] = params
 
 
-def _adopt(p: Tensor, flat: Tensor, place: int) -> None:
+def _move_into(p: Tensor, flat: Tensor, place: int) -> None:
     """Make a parameter a view of a flat tensor that begins at `place`, with the numbers that it has."""
     if p.dtype != flat.dtype or p.device != flat.device:
         raise RuntimeError(

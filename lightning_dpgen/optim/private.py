@@ -119,7 +119,7 @@ class PrivateOptimizer(DPOptimizer):
         if sorted(drawn) != sorted(access.multipliers):
             raise ValueError(
                 f"stage {stage!r} of the plan lists the noises {sorted(access.multipliers)}, and the clipping rules draw "
-                f"{sorted(drawn)}: make the plan with the weights of these rules, each under a name of its own"
+                f"{sorted(drawn)}: make the plan with the noise_shares of these rules, each under a name of its own"
             )
         if len(self._rules) > 1 and any(isinstance(rule.scope, Components) for rule in self._rules):
             raise ValueError(

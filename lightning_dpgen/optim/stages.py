@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
 
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
 def training_stage(
     clipping: ClippingRule | Sequence[ClippingRule],
     *,
-    n: int,
+    n: SupportsIndex,
     sample_rate: float,
-    steps: int | None,
+    steps: SupportsIndex | None,
     noise: float | None = None,
+    share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
 ) -> StageSpec:
@@ -26,7 +29,10 @@ def training_stage(
         sample_rate: the probability with which each record takes part in a lot.
         steps: the number of lots; None leaves it to be solved for.
         noise: the noise multiplier of a lot; None leaves it to be solved for.
+        share: the share of the plan's budget that the stage may use, where a plan has several stages; None for what the
+            others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
+        stage: the name of the stage.
 
     Raises:
         ValueError: for another clipping, n or sample_rate; if nothing is left for the gradient; if two noises have one
@@ -40,10 +46,8 @@ def training_stage(
     rules = (clipping,) if isinstance(clipping, ClippingRule) else clipping
     if not (isinstance(rules, Sequence) and rules and all(isinstance(rule, ClippingRule) for rule in rules)):
         raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
-    if type(n) is not int or n < 1:
-        raise ValueError(f"n={n!r}: expected the declared number of records, a whole number (int), 1 or more")
-    if isinstance(sample_rate, bool) or not isinstance(sample_rate, int | float) or not 0.0 < sample_rate <= 1.0:
-        raise ValueError(f"sample_rate={sample_rate!r}: expected a number above 0, up to 1")
+    n = read_whole("n", n, of=" of records")
+    check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
     extra = dict(pairs)
     if len(extra) < len(pairs):
@@ -54,5 +58,12 @@ def training_stage(
     if left <= 0.0:
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
     return StageSpec(
-        stage, extra | {"gradient": left}, steps, max_noise=sample_rate * n, sample_rate=sample_rate, noise=noise, n=n
+        stage,
+        extra | {"gradient": left},
+        None if steps is None else read_whole("steps", steps),
+        max_noise=sample_rate * n,
+        sample_rate=sample_rate,
+        share=share,
+        noise=noise,
+        n=n,
     )

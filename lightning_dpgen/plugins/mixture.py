@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -15,6 +15,7 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
+from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
@@ -36,7 +37,8 @@ class PrivateMixture(pl.LightningModule):
         account: the plan, ledger and private stream.
         clipping: the rule that chooses the bounds of each lot, one for each term.
         n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
-        lr: learning rate of Adam.
+        lr: learning rate.
+        optimizer, momentum: see `make_optimizer`.
         bias: the start of the components: ``zero``, or the split's noisy cluster means (``means``, ``learned``).
         log_every: steps between two lines of the log.
         embeddings: names of the further noises of the terms.
@@ -59,6 +61,8 @@ class PrivateMixture(pl.LightningModule):
         lr: float,
         bias: str,
         log_every: int,
+        optimizer: str = "adam",
+        momentum: float = 0.0,
         embeddings: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -67,6 +71,9 @@ class PrivateMixture(pl.LightningModule):
         self.automatic_optimization = False
         self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k = network, network.k
+        self._optimizer, self._momentum = optimizer, momentum
+        # Names are checked before anything is spent.
+        self.inner_optimizer([torch.nn.Parameter(torch.zeros(1))])
         self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
         self.register_buffer("weights", torch.zeros(network.k))
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
@@ -121,8 +128,14 @@ class PrivateMixture(pl.LightningModule):
             embeddings=self._embeddings,
         )
 
+    def inner_optimizer(
+        self, parameters: Iterable[torch.nn.Parameter], betas: tuple[float, float] = (0.9, 0.999)
+    ) -> torch.optim.Optimizer:
+        """Return the torch optimizer that private steps are made with; betas are Adam's."""
+        return make_optimizer(self._optimizer, parameters, lr=self.lr, momentum=self._momentum, betas=betas)
+
     def configure_optimizers(self) -> Any:
-        return self.private_optimizer(torch.optim.Adam(self.trained.parameters(), lr=self.lr, fused=True))
+        return self.private_optimizer(self.inner_optimizer(self.trained.parameters()))
 
     def gradients(self, lot: Lot) -> tuple[RecordGradients | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""

@@ -15,8 +15,8 @@ class RBM(PrivateMixture):
     """k machines trained together by private persistent contrastive divergence; see `PrivateMixture` and `StackedRBM`.
 
     Args:
-        schema, account, clipping, n, k, lr, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are the same
-            here, since visible biases are always trained.
+        schema, account, clipping, n, k, lr, optimizer, momentum, bias, seed, log_every: as for `VAE`; ``learned`` and
+            ``means`` are the same here, since visible biases are always trained.
         chains: persistent chains of each component, swept once a step.
     """
 
@@ -31,13 +31,17 @@ class RBM(PrivateMixture):
         hidden: int = 100,
         chains: int = 20,
         lr: float = 1e-2,
+        optimizer: str = "adam",
+        momentum: float = 0.0,
         bias: str = "means",
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
         public = torch.Generator().manual_seed(seed)
         machine = StackedRBM(schema, k, hidden=hidden, chains=chains, generator=public)
-        super().__init__(machine, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every)
+        super().__init__(
+            machine, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every, optimizer=optimizer, momentum=momentum
+        )
         self._public = public
 
     def after_step(self, step: int) -> None:

@@ -88,18 +88,18 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 raise MisconfigurationException(
                     f"the model has k={components} components and the split k={self.settings.k} clusters: expected as many"
                 )
-            if (doubt := self.settings.doubt(self.account.plan, self.n)) is not None:
-                warnings.warn(doubt, stacklevel=2)
+            if (warning := self.settings.warning(self.account.plan, self.n)) is not None:
+                warnings.warn(warning, stacklevel=2)
 
     def make_split(self) -> Split:
         """Return the private split; rank 0 alone makes it, at the first call (under a Trainer, when training starts)."""
         if self.split is None or self.account.ranks.size > 1:
-            self.state = self.account.on_rank_zero(self._led)
+            self.state = self.account.on_rank_zero(self._make_on_rank_zero)
             # The other ranks compute theirs from the released state, which costs nothing.
             self.split = self.split or self._private_split()
         return self.split
 
-    def _led(self) -> SplitState | None:
+    def _make_on_rank_zero(self) -> SplitState | None:
         self.split = self.split or self._private_split()
         return self.state
 

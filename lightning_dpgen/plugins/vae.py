@@ -55,7 +55,9 @@ class VAE(PrivateMixture):
         network: ``dense`` or ``conv``.
         hidden, layers, trunk: the sizes of a dense network, see `StackedVAE`.
         latent: dimensions of a code.
-        lr: learning rate of Adam.
+        likelihood, scale, floor: of units, see `UnitLikelihood`.
+        lr: learning rate.
+        optimizer, momentum: of private steps, see `make_optimizer`.
         bias: ``means`` keeps the output bias at the split's noisy cluster means, ``learned`` starts there and trains it,
             ``zero`` starts at zero and trains it (the papers).
         divergence: a further, batch-wise term; None for none.
@@ -76,7 +78,12 @@ class VAE(PrivateMixture):
         layers: int = 1,
         trunk: bool = False,
         latent: int = 2,
+        likelihood: str = "bernoulli",
+        scale: float | None = None,
+        floor: float = 0.01,
         lr: float = 1e-3,
+        optimizer: str = "adam",
+        momentum: float = 0.0,
         bias: str = "means",
         divergence: Divergence | None = None,
         seed: int = 0,
@@ -91,6 +98,9 @@ class VAE(PrivateMixture):
             layers=layers,
             trunk=trunk,
             latent=latent,
+            likelihood=likelihood,
+            scale=scale,
+            floor=floor,
             fixed_bias=bias == "means",
             generator=generator,
         )
@@ -103,6 +113,8 @@ class VAE(PrivateMixture):
             lr=lr,
             bias=bias,
             log_every=log_every,
+            optimizer=optimizer,
+            momentum=momentum,
             embeddings=[] if embedded is None else ["embedding"],
         )
         self.divergence = divergence
@@ -122,7 +134,8 @@ class VAE(PrivateMixture):
 
     @property
     def takes_multi_hot(self) -> bool:
-        return self.network.network == "dense" and self.divergence is None
+        bernoulli = self.network.likelihood.kind == "bernoulli"
+        return self.network.network == "dense" and bernoulli and self.divergence is None
 
     def gradients(self, lot: Lot) -> tuple:
         if self.divergence is None:

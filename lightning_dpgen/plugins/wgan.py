@@ -12,6 +12,8 @@ from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 
+# Means of gradients and squares that Adam keeps, shorter than its own, since the two networks chase each other.
+_BETAS = (0.5, 0.9)
 # Generated records of each component in a step of the generators.
 _MADE = 64
 
@@ -22,10 +24,11 @@ class WGAN(PrivateMixture):
     Only the critics see records; the generators are trained against released critics, which costs nothing.
 
     Args:
-        schema, account, clipping, n, k, network, latent, bias, seed, log_every: as for `VAE`; ``learned`` and ``means`` are
-            the same here, since output biases are always trained.
+        schema, account, clipping, n, k, network, latent, optimizer, momentum, bias, seed, log_every: as for `VAE`;
+            ``learned`` and ``means`` are the same here, since output biases are always trained.
         hidden: units of the hidden layers of generators and critics.
-        lr: learning rate of both Adams.
+        lr: learning rate of the critics.
+        generator_lr: learning rate of the generators' Adam; None for that of the critics.
         penalty: weight of the gradient penalty.
         critic_steps: private steps for each step of the generators.
     """
@@ -42,8 +45,11 @@ class WGAN(PrivateMixture):
         hidden: int = 128,
         latent: int = 16,
         lr: float = 1e-3,
+        generator_lr: float | None = None,
         penalty: float = 10.0,
         critic_steps: int = 3,
+        optimizer: str = "adam",
+        momentum: float = 0.0,
         bias: str = "means",
         seed: int = 0,
         log_every: int = 50,
@@ -51,17 +57,21 @@ class WGAN(PrivateMixture):
         public = torch.Generator().manual_seed(seed)
         made_by = StackedGenerator(schema, k, network=network, hidden=hidden, latent=latent, generator=public)
         critic = StackedCritic(made_by, hidden=hidden, penalty=penalty, generator=public)
-        super().__init__(made_by, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every)
+        super().__init__(
+            made_by, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every, optimizer=optimizer, momentum=momentum
+        )
         self.critic, self.critic_steps, self._public = critic, critic_steps, public
+        self.generator_lr = lr if generator_lr is None else generator_lr
 
     @property
     def trained(self) -> StackedCritic:
         return self.critic
 
     def configure_optimizers(self) -> Any:
-        betas = (0.5, 0.9)
-        critic = torch.optim.Adam(self.trained.parameters(), lr=self.lr, betas=betas, fused=True)
-        return self.private_optimizer(critic), torch.optim.Adam(self.network.parameters(), lr=self.lr, betas=betas)
+        critic = self.inner_optimizer(self.trained.parameters(), betas=_BETAS)
+        return self.private_optimizer(critic), torch.optim.Adam(
+            self.network.parameters(), lr=self.generator_lr, betas=_BETAS
+        )
 
     def after_step(self, step: int) -> None:
         if step % self.critic_steps:

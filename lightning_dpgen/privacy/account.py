@@ -29,7 +29,7 @@ from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.study_entry import StudyEntry
+from lightning_dpgen.privacy.study_entry import StudyEntry, check_stream
 from lightning_dpgen.privacy.study_total import Total
 
 T = TypeVar("T")
@@ -48,6 +48,9 @@ class Account:
         stream: the private stream; None makes one keyed by the operating system.
         about: settings and a fingerprint of the records, which `resume` returns in the ledger.
         study: the study that this run belongs to; the plan is entered there before anything is drawn.
+
+    Raises:
+        ValueError: for a study and a stream with a seed; nothing is made or entered then.
 
     In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
     than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
@@ -77,6 +80,7 @@ class Account:
         study: Study | None = None,
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
+        check_stream(study, stream)
         self._begin(plan, _placed(Ledger(path, plan=plan.as_json(), about=about, noise=stream.source)), stream, study)
 
     @classmethod
@@ -89,10 +93,12 @@ class Account:
             exact: whether the plan may not be rewritten (`Plan.rewritten`), since another account has paid for it as it is.
 
         Raises:
+            ValueError: for a study and a stream with a seed.
             LedgerError: if the ledger is damaged, of another version, or held by another process, or if the run's noise
                 came from elsewhere: the certificate says one source, and a run once seeded stays so.
         """
         account, stream = cls.__new__(cls), stream or PrivateStream()
+        check_stream(study, stream)
         reopened = Ledger.read(ledger) if launched_as() else Ledger.reopen(ledger)
         if reopened.noise != stream.source:
             reopened.close()
@@ -262,9 +268,9 @@ class Account:
             made = ranks.leader_first(make if ranks.leads else lambda: None)
         finally:
             self.ranks = ranks
-        made, state = ranks.broadcast_object((made, self._state))
+        released, state = ranks.broadcast_object((made, self._state))
         self._catch_up(state)
-        return made
+        return released
 
     @property
     def _state(self) -> dict[str, Any]:
@@ -357,7 +363,7 @@ class Account:
         self._placed_ledger.check_open(stage, self.ranks)
         if self._progress.waits:
             raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
-        if None not in (of, self._of) and self._of() is not of:
+        if of is not None and self._of is not None and self._of() is not of:
             raise LedgerError(
                 f"stage {stage!r}: this account has paid for measurements of other records, and one model is made from "
                 "one data set: hand over the same Records, or begin another run"

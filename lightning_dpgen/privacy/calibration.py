@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import SupportsIndex
 
 import dp_accounting
 
@@ -14,6 +15,7 @@ from lightning_dpgen.privacy.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.limits import EpsilonLimit, ReferenceLimit
+from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
@@ -33,7 +35,7 @@ def make_plan(
     epsilon: float | None,
     delta: float,
     relation: str = ADD_OR_REMOVE_ONE,
-    max_rows: int = 1,
+    max_rows: SupportsIndex = 1,
 ) -> Plan:
     """Make the plan with noise and steps for every stage, such that the whole run is (epsilon, delta)-private.
 
@@ -56,8 +58,8 @@ def make_plan(
         max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
 
     Raises:
-        ValueError: for an impossible epsilon, delta, share, noise or count, more unknowns than can be solved for, stages
-            for different numbers of records, or deltas of the stages that leave nothing of the plan's.
+        ValueError: for an impossible epsilon, delta, share, noise, count or max_rows, more unknowns than can be solved
+            for, stages for different numbers of records, or deltas of the stages that leave nothing of the plan's.
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; the message says what would fit.
 
     Example:
@@ -69,6 +71,7 @@ def make_plan(
     """
     if delta != 0.0:
         check_delta(delta)
+    max_rows = read_whole("max_rows", max_rows)
     if relation == REPLACE_ONE:
         _check_replaceable(specs, delta)
         return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
@@ -81,7 +84,13 @@ def make_plan(
 
 
 def make_first_plan(
-    spec: StageSpec, *, epsilon: float, delta: float, max_rows: int = 1, sampled: int | None = None, pure: bool = False
+    spec: StageSpec,
+    *,
+    epsilon: float,
+    delta: float,
+    max_rows: SupportsIndex = 1,
+    sampled: int | None = None,
+    pure: bool = False,
 ) -> Plan:
     """Make the plan of one access, and of a reference for all that is planned from what it releases (`make_rest`).
 
@@ -106,6 +115,7 @@ def make_first_plan(
         >>> make_rest(first, [count, steps]).epsilon == first.epsilon
         True
     """
+    max_rows = read_whole("max_rows", max_rows)
     check_delta(delta)
     check_specs([spec], epsilon)
     if spec.noise is None or spec.kinds or spec.sample_rate < 1.0 or spec.count is None:
@@ -116,8 +126,10 @@ def make_first_plan(
     set_aside = Reference(1.0, failure, after=1).event
     noises, left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
     target = round_down(epsilon)
+    shift = gaussian_shift(noises)
+    assert shift is not None, "an access without other kinds of noise is one Gaussian, and so is the reference"
     # The squared shift that is left for the reference, whose own shift is 1 so far.
-    squared = gaussian_mu(target, left) ** 2 - (gaussian_shift(noises) ** 2 - 1.0) if left else 0.0
+    squared = gaussian_mu(target, left) ** 2 - (shift**2 - 1.0) if left else 0.0
     if squared <= 0.0:
         raise BudgetTooSmall(f"stage {spec.stage!r} uses up epsilon={target:g} at delta={delta:g}: give it a smaller share")
     replaceable = not pure and sampled is not None and failure >= _REPLACEABLE * sampled
@@ -150,8 +162,8 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
     if not counted or not all(map(_keeps, promise.stages, specs)):
         raise ValueError(
             f"stages {[spec.stage for spec in specs]}: their accesses are not those that were promised before the first "
-            "pass: keep the settings of accesses (their rate, number and shares), or start a new run, whose cost adds to "
-            "this one's"
+            "pass: keep the settings of accesses (sample_rate, count, noise_shares), or start a new run, whose cost adds "
+            "to this one's"
         )
     if promise.reference is None:
         _check_kept(promise, specs)
@@ -198,8 +210,8 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
     plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left)
-    stages = zip(plan.stages, specs, strict=True)
-    stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in stages)
+    solved = zip(plan.stages, specs, strict=True)
+    stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in solved)
     return replace(plan, stages=stages, delta=delta)
 
 

@@ -32,7 +32,7 @@ def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
         (True, False)
     """
     stages = event.events if isinstance(event, dp_accounting.ComposedDpEvent) else [event]
-    left = MOST_POINTS
+    left: float = MOST_POINTS
     for stage in stages:
         for leaf in set(_noises(stage)):
             left -= _points(leaf, interval)

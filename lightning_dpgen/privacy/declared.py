@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import SupportsIndex
 
+from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
 
 # Far more than rounding moves a product, and far less than one record.
 _ROUNDING = 1e-6
 
 
-def declared_records(plan: Plan, n: int | None) -> int:
+def declared_records(plan: Plan, n: SupportsIndex | None) -> int:
     """Return the declared number of records: the plan's, or `n` where the plan has none.
 
     Raises:
-        ValueError: if neither says it, or they differ.
+        ValueError: if neither says it, or they differ, or `n` is no whole number.
     """
-    if n is None and plan.n is None:
-        raise ValueError("n=None: the plan has no number of records: hand over the declared one, or plan with n=...")
-    if None not in (n, plan.n) and n != plan.n:
+    if n is None:
+        if plan.n is None:
+            raise ValueError("n=None: the plan has no number of records: hand over the declared one, or plan with n=...")
+        return plan.n
+    n = read_whole("n", n, of=" of records")
+    if plan.n not in (None, n):
         raise ValueError(f"n={n}: the plan was made for n={plan.n} records: leave n out, or make the plan for {n}")
-    return plan.n if n is None else n
+    return n
 
 
 def expected_lot_size(plan: Plan, stage: str, size: float | None) -> float:
@@ -37,8 +42,7 @@ def expected_lot_size(plan: Plan, stage: str, size: float | None) -> float:
                 "expected_batch_size=None: the plan has no number of records: hand over sample_rate * n, or plan with n=..."
             )
         return rate * plan.n
-    if not (size > 0 and math.isfinite(size)):
-        raise ValueError(f"expected_batch_size={size}: expected a positive number")
+    check_number("expected_batch_size", size, lambda value: 0.0 < value < math.inf, "above 0, finite")
     if plan.n is not None and not math.isclose(size, rate * plan.n, rel_tol=_ROUNDING):
         raise ValueError(
             f"expected_batch_size={size:g}: the plan says sample_rate * n = {rate:g} * {plan.n} = {rate * plan.n:g}: leave "

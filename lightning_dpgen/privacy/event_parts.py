@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import attrs
 import dp_accounting
@@ -16,7 +17,7 @@ from lightning_dpgen.privacy.private_selection import OneOfDpEvent
 Leaves = tuple[tuple[dp_accounting.DpEvent, int], ...]
 
 
-def leaves_of(event: dp_accounting.DpEvent, count: int):
+def leaves_of(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
     if isinstance(event, dp_accounting.ComposedDpEvent):
         for part in event.events:
             yield from leaves_of(part, count)

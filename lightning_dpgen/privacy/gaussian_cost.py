@@ -7,6 +7,8 @@ import math
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from lightning_dpgen.privacy.number_arguments import check_number
+
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0
 # Below it nothing can be computed soundly.
@@ -56,11 +58,10 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 def check_delta(delta: float) -> None:
     """Raise ValueError unless 0 < delta < 1."""
-    if not (isinstance(delta, (int, float)) and 0.0 < delta < 1.0):
-        raise ValueError(f"delta={delta}: expected a number between 0 and 1")
+    check_number("delta", delta, lambda value: 0.0 < value < 1.0, "between 0 and 1")
 
 
 def check_epsilon(epsilon: float) -> None:
     """Raise ValueError unless a budget of this epsilon can be planned for."""
-    if not (isinstance(epsilon, (int, float)) and SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON):
-        raise ValueError(f"epsilon={epsilon}: expected a number from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}")
+    expected = f"from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}"
+    check_number("epsilon", epsilon, lambda value: SMALLEST_EPSILON <= value <= LARGEST_EPSILON, expected)

@@ -47,7 +47,7 @@ class Keystream:
             if len(piece) > self._left:
                 self._key()
             self._left -= len(piece)
-            self._cipher.update_into(_ZEROS[: len(piece)], piece)
+            self._cipher.update_into(_ZEROS[: len(piece)], piece.data)
         return words
 
     def _key(self) -> None:

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
+from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,9 @@ class Ledger:
         header = {"ledger": FORMAT_VERSION, "run": self.run, "opened": chain.now()}
         header |= {"noise": noise, "plan": plan, "about": self.about}
         if self.path is None:
-            self._file = self._witness = self._lock = None
+            self._file: FileIO | None = None
+            self._witness: FileIO | None = None
+            self._lock: filelock.BaseFileLock | None = None
             self._advance(chain.sealed("", [header])[0])
             return
         self._lock = _hold(self.path)
@@ -220,9 +223,7 @@ class Ledger:
         if self._file is not None and not self._closed:
             self._append([{"handed_over": chain.now(), "never_drawn": [identity for identity, _ in self._ahead]}])
             self._closed = True
-            self._file.close()
-            self._witness.close()
-            self._lock.release()
+            self._release()
 
     def close(self) -> None:
         """Write the last line, with the ids of entries that nothing was drawn on; nothing can be written after it."""
@@ -236,8 +237,13 @@ class Ledger:
             if not self._broken:
                 self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
         finally:
-            self._file.close()
-            self._witness.close()
+            self._release()
+
+    def _release(self) -> None:
+        for file in (self._file, self._witness):
+            if file is not None:
+                file.close()
+        if self._lock is not None:
             self._lock.release()
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
@@ -246,7 +252,7 @@ class Ledger:
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child may not draw from it")
         heads, text = chain.sealed(self.head, lines)
-        if self._file is not None:
+        if self._file is not None and self._witness is not None:
             # Until all of it is on disk it is not known what is there; the next reader of the file will see.
             self._broken = True
             chain.append(self._file, self._witness, text, heads[-1])
@@ -260,9 +266,10 @@ class Ledger:
 
     def _read(self, content: bytes, witness: bytes) -> bytes:
         """Take over the content of the files; return what must be appended to it before another line."""
+        assert self.path is not None, "only files are read"
         lines = chain.Lines(self.path, content, witness, kind="ledger", version=FORMAT_VERSION, of="run")
         entries: dict[str, Access] = {}
-        before: tuple[dict[str, Any], Access | None] = ({}, None)
+        before: tuple[dict[str, Any], Access] | None = None
         for number, line in lines:
             try:
                 kind = _kind(line, first=number == 1)
@@ -275,7 +282,8 @@ class Ledger:
                     if identity in entries:
                         raise ValueError(f"id={identity[:40]!r} stands twice")
                     # Lines of a block are equal, and so are most blocks of a stage.
-                    before = before if line == before[0] else (line, Access.from_json(line))
+                    if before is None or line != before[0]:
+                        before = line, Access.from_json(line)
                     entries[identity] = before[1]
                 elif kind == "promise":
                     self.promise = self.plan = _plan(line["promise"])

@@ -61,7 +61,7 @@ class EpsilonLimit:
         """
         target, delta = self._target, self._delta
 
-        def at(interval: float | None):
+        def at(interval: float | None) -> Callable[[float], float]:
             return lambda multiplier: spent(event_at(multiplier), delta, interval=interval).epsilon
 
         multiplier = root(at(INTERVALS[0]), target, largest)
@@ -105,7 +105,7 @@ class ReferenceLimit:
         return min(multiplier, largest)
 
     def _solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float, relation: str) -> float:
-        def at(interval: float):
+        def at(interval: float) -> Callable[[float], float]:
             return lambda multiplier: self._reference.used(event_at(multiplier), relation, interval).shift
 
         # Just below 1, which a sum of inverse squares may pass by its last digit.
@@ -160,4 +160,5 @@ def root(cost_at: Callable[[float], float], target: float, largest: float, *, st
         if dear is not None and cheap is not None and (not dear < x < cheap or tried > _SECANTS):
             x = (dear + cheap) / 2
         x = min(x, highest)
+    assert cheap is not None, "the loop ends at a multiplier that is cheap enough"
     return min(math.exp(cheap), largest)

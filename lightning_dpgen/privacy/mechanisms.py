@@ -199,9 +199,9 @@ def select_keys(
         raise LedgerError(f"noise {name!r}: keys are found by one process alone")
     noisy = torch.from_numpy(counts[places].astype(np.float64))
     gaussian(access, name, noisy, sensitivity=math.sqrt(most), of_unit=True)
-    noisy = noisy.numpy()
-    above = noisy > key_threshold(planned.multipliers[name], most, planned.deltas[name])
-    return keys[above], noisy[above]
+    released = noisy.numpy()
+    above = released > key_threshold(planned.multipliers[name], most, planned.deltas[name])
+    return keys[above], released[above]
 
 
 def key_threshold(multiplier: float, most: int, delta: float) -> float:

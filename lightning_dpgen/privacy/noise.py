@@ -88,15 +88,16 @@ class PrivateStream:
 
     def part_of(self, rank: int) -> None:
         """Derive another debugging seed in each process but the first, where several were given the same."""
-        if self.seeded and rank:
+        if self._seed is not None and rank:
             self._seed = int(np.random.SeedSequence([self._seed, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
             self._key()
 
     def _key(self) -> None:
         # A forked child needs a new lock, too: the thread that may have held it is gone.
         self._lock = threading.RLock()
-        self._bits = np.random.PCG64DXSM(self._seed) if self.seeded else Keystream()
-        sampling = self._bits if self.seeded else np.random.PCG64DXSM()
+        seeded = np.random.PCG64DXSM(self._seed) if self.seeded else None
+        self._bits: np.random.PCG64DXSM | Keystream = seeded if seeded is not None else Keystream()
+        sampling = seeded if seeded is not None else np.random.PCG64DXSM()
         self._sampler = None if self.secure else np.random.Generator(sampling)
         self._held = np.empty(0, np.uint64)
         self._on_device: dict[torch.device, torch.Generator] = {}
@@ -207,9 +208,9 @@ class PrivateStream:
         """
         if rate == 1.0:
             return np.arange(population)
-        if self.secure:
-            return poisson_sample(self._octets, population, rate)
         random = self._sampler
+        if random is None:
+            return poisson_sample(self._octets, population, rate)
         size = random.binomial(population, rate)
         positions = random.choice(population, size=size, replace=False, shuffle=False)
         positions.sort()
@@ -241,9 +242,9 @@ class PrivateStream:
             places = np.flatnonzero(values < fine)
             values[places] += self._fractions(len(places))
         else:
-            places = (magnitudes < fine).nonzero()[:, 0]
-            fractions = torch.from_numpy(self._fractions(len(places))).to(magnitudes.dtype)
-            magnitudes[places] += fractions.to(magnitudes.device)
+            few = (magnitudes < fine).nonzero()[:, 0]
+            fractions = torch.from_numpy(self._fractions(len(few))).to(magnitudes.dtype)
+            magnitudes[few] += fractions.to(magnitudes.device)
 
     def _fractions(self, size: int) -> np.ndarray:
         """Draw uniform multiples of 2^-53 in (0, 1]: the open end keeps logarithms finite."""
@@ -264,7 +265,7 @@ class PrivateStream:
             raw = self._raw(pairs * (bits + 1) // 32)
             return torch.from_numpy(raw.view(kind)).view(2, pairs).to(device)
         if device not in self._on_device:
-            key = self._seed if self.seeded else int.from_bytes(os.urandom(8), "little")
+            key = int.from_bytes(os.urandom(8), "little") if self._seed is None else self._seed
             self._on_device[device] = torch.Generator(device=device).manual_seed(key)
         words = torch.empty(2, pairs, dtype=torch.int32, device=device)
         return words.random_(-(2**31), 2**31, generator=self._on_device[device])

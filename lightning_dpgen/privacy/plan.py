@@ -17,6 +17,7 @@ from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
+from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.renyi import spent_by_rdp
@@ -101,10 +102,9 @@ class Plan:
     n: int | None = None
 
     def __post_init__(self) -> None:
-        if type(self.max_rows) is not int or self.max_rows < 1:
-            raise ValueError(f"max_rows={self.max_rows!r}: expected a whole number, 1 or more")
-        if self.n is not None and (type(self.n) is not int or self.n < 1):
-            raise ValueError(f"n={self.n!r}: expected a whole number (int) of records, 1 or more, or None")
+        object.__setattr__(self, "max_rows", read_whole("max_rows", self.max_rows))
+        if self.n is not None:
+            object.__setattr__(self, "n", read_whole("n", self.n, of=" of records"))
         if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
         if len(self.stages) > MOST_STAGES:
@@ -181,8 +181,8 @@ class Plan:
         return fields if self.n is None else fields | {"n": self.n}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Plan:
-        """Return the plan that `as_json` described.
+    def from_json(cls, fields: Any) -> Plan:
+        """Return the plan that `as_json` described; fields may be anything that was read.
 
         Raises:
             ValueError: if the fields describe none.

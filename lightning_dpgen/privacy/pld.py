@@ -11,6 +11,7 @@ way of a dict of all points: together two thirds of the time that a plan took.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import dp_accounting
 import numpy as np
@@ -168,7 +169,13 @@ def replacement_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> 
     return np.where(epsilon >= 0.0, positive, -np.expm1(epsilon) + np.exp(np.minimum(epsilon, 0.0)) * positive)
 
 
-def _connected(profile, multiplier: float, rate: float, interval: float, adjacency: AdjacencyType) -> pld_pmf.PLDPmf:
+def _connected(
+    profile: Callable[[np.ndarray, float, float], np.ndarray],
+    multiplier: float,
+    rate: float,
+    interval: float,
+    adjacency: AdjacencyType,
+) -> pld_pmf.PLDPmf:
     """Connect the dots (Doroshenko and others 2022) on the grid that dp-accounting takes for this mechanism."""
     bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -15,7 +16,9 @@ def full_precision(device: torch.device) -> Iterator[None]:
     In their eleven or eight bits a clipped sum would be longer than its bound by up to a hundredth, norms would be too
     small by as much, and sums that count as exact would be rounded.
     """
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    # Their attributes are made at run time, so no type checker knows them.
+    mkldnn: Any = torch.backends.mkldnn
+    backends = torch.backends.cuda.matmul, mkldnn.matmul
     asked = [backend.fp32_precision for backend in backends]
     _set(backends, ["ieee"] * len(backends))
     try:
@@ -25,6 +28,6 @@ def full_precision(device: torch.device) -> Iterator[None]:
         _set(backends, asked)
 
 
-def _set(backends, precisions: list[str]) -> None:
+def _set(backends: Iterable[Any], precisions: list[str]) -> None:
     for backend, precision in zip(backends, precisions, strict=True):
         backend.fp32_precision = precision

@@ -71,11 +71,11 @@ class Ranks:
         """Return the numbers of a contiguous tensor that fall to this rank, as a view: each number to one rank."""
         return values.view(-1).tensor_split(self.size)[self.rank]
 
-    def broadcast_object(self, value: T | None = None) -> T:
-        """Return the value of rank 0; that of others is not looked at."""
+    def broadcast_object(self, value: Any = None) -> Any:
+        """Return the value of rank 0; that of others is not looked at, nor need they know its type."""
         if self.size == 1:
             return value
-        said = [value]
+        said: list[Any] = [value]
         with all_needed():
             dist.broadcast_object_list(said, src=0, group=self._control)
         return said[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 
 def round_up(epsilon: float, digits: int = 6) -> float:
@@ -15,7 +16,7 @@ def round_down(epsilon: float, digits: int = 6) -> float:
     return _round(epsilon, digits, math.floor)
 
 
-def _round(value: float, digits: int, direction) -> float:
+def _round(value: float, digits: int, direction: Callable[[float], float]) -> float:
     if not math.isfinite(value) or value <= 0.0:
         return value
     places = digits - 1 - math.floor(math.log10(value))

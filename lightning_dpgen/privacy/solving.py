@@ -29,7 +29,7 @@ def within(
     for spec, share in zip(specs, shares, strict=True):
         if not _worthwhile(spec, share, target, delta):
             raise _too_small(spec, specs, shares, target, delta)
-    multipliers = [_alone(d, share, target, delta) for d, share in zip(specs, shares, strict=True)]
+    multipliers = [_own_multiplier(d, share, target, delta) for d, share in zip(specs, shares, strict=True)]
     if any(spec.count is None for spec in specs):
         specs = _filled(specs, multipliers, limit, delta)
     elif delta != 0.0:
@@ -40,7 +40,7 @@ def within(
 def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: float) -> list[float]:
     """Solve for multipliers where noise is given and epsilon is not: shares are relative to what the given stages use."""
     given = [(d, share) for d, share in zip(specs, shares, strict=True) if d.noise is not None]
-    event = event_of([d for d, _ in given], [d.noise for d, _ in given], delta)
+    event = event_of([d for d, _ in given], [d.noise for d, _ in given if d.noise is not None], delta)
     cost, share = spent(event, delta).epsilon, math.fsum(share for _, share in given)
     if not 0.0 < cost < math.inf:
         raise ValueError(f"the given noise costs epsilon={cost:g} at delta={delta:g}: nothing can be measured by it")
@@ -48,22 +48,22 @@ def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: flo
         whole = cost / share
     else:
         whole = gaussian_epsilon(gaussian_mu(cost, delta) / math.sqrt(share), delta)
-    return [_alone(d, s, whole, delta) for d, s in zip(specs, shares, strict=True)]
+    return [_own_multiplier(d, s, whole, delta) for d, s in zip(specs, shares, strict=True)]
 
 
 def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
     """Return the stages of specs with these multipliers."""
     stages = zip(specs, shares, multipliers, strict=True)
-    return tuple(Stage(spec.access(m), spec.count, share) for spec, share, m in stages)
+    return tuple(Stage(spec.access(m), spec.known_count, share) for spec, share, m in stages)
 
 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
     """Return the composition of the accesses of specs with these multipliers."""
-    runs = [(d.access(m), d.count) for d, m in zip(specs, multipliers, strict=True)]
+    runs = [(d.access(m), d.known_count) for d, m in zip(specs, multipliers, strict=True)]
     return composed([event for _, event in stage_events(runs, pure=delta == 0.0)])
 
 
-def _alone(spec: StageSpec, share: float, epsilon: float, delta: float) -> float:
+def _own_multiplier(spec: StageSpec, share: float, epsilon: float, delta: float) -> float:
     """Return the multiplier with which a stage uses its share of the budget, seen alone."""
     if spec.noise is not None:
         return spec.noise
@@ -72,7 +72,7 @@ def _alone(spec: StageSpec, share: float, epsilon: float, delta: float) -> float
         return spent(event_of([spec], [1.0], delta), 0.0).epsilon / (share * epsilon)
     mu = math.sqrt(share) * gaussian_mu(epsilon, delta)
     if spec.sample_rate == 1.0 and not spec.kinds:
-        return math.sqrt(spec.count) / mu
+        return math.sqrt(spec.known_count) / mu
     target = gaussian_epsilon(mu, delta)
 
     def by_rdp(m: float) -> float:
@@ -148,7 +148,7 @@ def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> 
     if spec.noise is not None:
         return True
     if (spec.sample_rate == 1.0 and not spec.kinds) or delta == 0.0:
-        return _alone(spec, share, epsilon, delta) <= spec.max_noise
+        return _own_multiplier(spec, share, epsilon, delta) <= spec.max_noise
     target = gaussian_epsilon(math.sqrt(share) * gaussian_mu(epsilon, delta), delta)
     if target == 0.0:
         return False
@@ -156,7 +156,9 @@ def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> 
     return spent_by_rdp(event, delta) <= target or spent(event, delta, interval=1e-3).epsilon <= target
 
 
-def _too_small(spec: StageSpec, specs, shares, target: float, delta: float) -> BudgetTooSmall:
+def _too_small(
+    spec: StageSpec, specs: Sequence[StageSpec], shares: Sequence[float], target: float, delta: float
+) -> BudgetTooSmall:
     """Return the error about a stage that would need more noise than makes sense; it says what would be enough."""
     needed = target
     while not all(_worthwhile(d, share, needed, delta) for d, share in zip(specs, shares, strict=True)):
@@ -168,8 +170,9 @@ def _too_small(spec: StageSpec, specs, shares, target: float, delta: float) -> B
             )
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
     share = shares[list(specs).index(spec)]
-    fits = _most(lambda count: count < spec.count and _worthwhile(replace(spec, count=count), share, target, delta), 0)
-    if spec.count > 1:
+    planned = spec.known_count
+    fits = _most(lambda count: count < planned and _worthwhile(replace(spec, count=count), share, target, delta), 0)
+    if planned > 1:
         hint += f", or {fits} of the {spec.count} accesses" if fits else ", and not even one access fits"
     accesses = "the access" if spec.count == 1 else f"the {spec.count} accesses"
     return BudgetTooSmall(

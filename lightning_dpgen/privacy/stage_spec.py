@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.gaussian_cost import check_epsilon
+from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
 
 
@@ -16,6 +17,7 @@ class StageSpec:
     """A stage as it is asked for.
 
     Args:
+        stage: the name of the stage.
         noise_shares: the parts of the inverse squared noise of one access, one for each noise drawn from it.
         count: the number of accesses; None for as many as the budget buys at the given noise.
         sample_rate: the Poisson rate of an access; 1 is a full pass.
@@ -29,6 +31,9 @@ class StageSpec:
             plan's delta before anything is shared out.
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
+
+    Raises:
+        ValueError: for a count or an n that is no whole number, 1 or more.
     """
 
     stage: str
@@ -43,7 +48,21 @@ class StageSpec:
     n: int | None = None
 
     def __post_init__(self) -> None:
+        for name, of in (("count", ""), ("n", " of records")):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, read_whole(f"stage {self.stage!r}: {name}", value, of=of))
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
+
+    @property
+    def known_count(self) -> int:
+        """The number of accesses, which is given or was solved for.
+
+        Raises:
+            ValueError: if it is neither.
+        """
+        if self.count is None:
+            raise ValueError(f"stage {self.stage!r}: count=None: expected a number, since no finite epsilon says how many")
+        return self.count
 
     def access(self, multiplier: float) -> Access:
         """Return the access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
@@ -59,14 +78,12 @@ def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"stages {names}: expected at least one, and no name twice")
     for spec in specs:
-        if spec.count is not None and (type(spec.count) is not int or spec.count < 1):
-            raise ValueError(f"stage {spec.stage!r}: count={spec.count!r}, expected a whole number (int), 1 or more")
-        if spec.n is not None and (type(spec.n) is not int or spec.n < 1):
-            raise ValueError(f"stage {spec.stage!r}: n={spec.n!r}, expected a whole number (int) of records, 1 or more")
-        if not spec.noise_shares or not all(0.0 < weight < math.inf for weight in spec.noise_shares.values()):
-            raise ValueError(f"stage {spec.stage!r}: weights={dict(spec.noise_shares)}, expected positive numbers")
-        if spec.noise is not None and not (spec.noise > 0.0 and math.isfinite(spec.noise)):
-            raise ValueError(f"stage {spec.stage!r}: noise={spec.noise}, expected a positive finite multiplier")
+        if not spec.noise_shares:
+            raise ValueError(f"stage {spec.stage!r}: noise_shares={{}}: expected the share of at least one noise")
+        for name, share in spec.noise_shares.items():
+            check_number(f"stage {spec.stage!r}: noise_shares[{name!r}]", share, _is_positive, "above 0, finite")
+        if spec.noise is not None:
+            check_number(f"stage {spec.stage!r}: noise", spec.noise, _is_positive, "above 0, finite: a multiplier")
     open_counts = [spec for spec in specs if spec.count is None]
     if len(open_counts) > 1 or any(d.noise is None for d in open_counts) or (open_counts and epsilon is None):
         raise ValueError(
@@ -75,6 +92,10 @@ def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:
         )
     if epsilon is None and all(spec.noise is None for spec in specs):
         raise ValueError("without an epsilon, at least one stage must have its noise given")
+
+
+def _is_positive(value: float) -> bool:
+    return 0.0 < value < math.inf
 
 
 def shares_of(specs: Sequence[StageSpec]) -> list[float]:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Study:
         self._lock = chain.hold(self._file, _PATIENCE)
         if (epsilon is None) != (delta is None):
             raise ValueError(f"epsilon={epsilon}, delta={delta}: a total has both; expected both, or neither")
-        if epsilon is not None:
+        if epsilon is not None and delta is not None:
             if not 0.0 < epsilon < math.inf:
                 raise ValueError(f"epsilon={epsilon}: expected a positive number, the total of the study")
             check_delta(delta)
@@ -100,8 +101,9 @@ class Study:
                 heads, text = chain.sealed("", [header])
                 for file in chain.create(self._file, text, heads[-1]):
                     file.close()
-            header, _, _ = self._read()
-        self.epsilon, self.delta = header["epsilon"], header["delta"]
+            stated, _, _ = self._read()
+        self.epsilon: float = stated["epsilon"]
+        self.delta: float = stated["delta"]
         if epsilon is not None and (epsilon, delta) != (self.epsilon, self.delta):
             raise LedgerError(
                 f"{self.path}: was begun with a total of epsilon {self.epsilon:g} at delta {self.delta:g}, which is fixed; "
@@ -226,7 +228,7 @@ class Study:
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
         return composed(entries, self.epsilon, self.delta)
 
-    def _held(self) -> filelock.BaseFileLock:
+    def _held(self) -> AbstractContextManager[Any]:
         if not self.path.parent.is_dir():
             raise LedgerError(f"{self.path}: there is no folder {self.path.parent}; make it first")
         try:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.study import Study
@@ -25,6 +26,19 @@ def study_entry(plan: Plan) -> dict[str, Any]:
             replaced = spent(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
             entry |= {"replaced": (replaced, plan.delta)} if math.isfinite(replaced) else {}
     return entry
+
+
+def check_stream(study: Study | None, stream: PrivateStream) -> None:
+    """Refuse a study for a run whose noise is repeatable: with its seed the noise can be removed, at no epsilon.
+
+    Raises:
+        ValueError: naming both arguments of the account.
+    """
+    if study is not None and stream.seeded:
+        raise ValueError(
+            f"study={study.name!r}: expected a run that is private, and stream=PrivateStream(seed=...) makes noise that "
+            "can be removed: leave out the seed, or the study"
+        )
 
 
 class StudyEntry:

@@ -85,7 +85,7 @@ def make_certificate(
     replaceable = reference is None or reference.replaceable
     named = stage_events(accesses, pure=plan.delta == 0.0)
     stages = [stage for _, stage in named]
-    epsilons = alone(stages, plan.delta, interval, plan.relation) if plan.private else [None] * len(stages)
+    epsilons = stage_epsilons(stages, plan.delta, interval, plan.relation) if plan.private else [None] * len(stages)
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,
@@ -123,7 +123,9 @@ def make_certificate(
     return certificate | {"digest": digest(certificate)}
 
 
-def alone(stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str) -> list[float]:
+def stage_epsilons(
+    stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str
+) -> list[float]:
     """Compute epsilon of each stage by itself, at the interval of the whole.
 
     Stages that a reference stands for are no part of the whole, and may be too dear at its interval: then the finest one

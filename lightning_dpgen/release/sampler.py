@@ -44,6 +44,14 @@ _NETWORKS = {
 }
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 _LARGEST = 2**24
+# Settings of networks that are neither sizes nor true or false, and the types that they have.
+_NO_SIZES: dict[str, tuple[type, ...]] = {
+    "network": (str,),
+    "symmetries": (dict,),
+    "likelihood": (str,),
+    "scale": (float, type(None)),
+    "floor": (float,),
+}
 
 
 class ReadMixture(Mixture):
@@ -289,17 +297,13 @@ def _described_network(
         raise ValueError(_foreign(kind, networks))
     schema = _schema(description.pop("schema"))
     mixture_weights = description.pop("mixture_weights")
-    for name, value in description.items():
-        # The class of a custom network knows which settings make sense.
-        sensible = kind not in _NETWORKS
-        if name == "symmetries" and not sensible:
-            # The network checks each of them (`Symmetries`).
-            sensible = isinstance(value, dict)
-        elif not sensible:
-            sensible = value in ("dense", "conv") if name == "network" else type(value) is bool or 1 <= value <= _LARGEST
-            sensible &= type(value) is not float
-        if not sensible:
+    # The class of a custom network knows which settings make sense; those of this package check words and objects.
+    for name, value in description.items() if kind in _NETWORKS else ():
+        kinds = _NO_SIZES.get(name)
+        if kinds is None and not (type(value) is bool or (type(value) is int and 1 <= value <= _LARGEST)):
             raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
+        if kinds is not None and type(value) not in kinds:
+            raise ValueError(f"{name}={value!r}: expected another kind of value")
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
         return networks[kind](schema, **description), mixture_weights

@@ -128,7 +128,7 @@ def release_mixture(
     """
     n = declared_records(account.plan, n)
     rows = n if rows is None else rows
-    check_sizes(n=n, rows=rows)
+    check_sizes(rows=rows)
     check_seed(seed)
     if mixture.run != account.ledger.run:
         raise ValueError(

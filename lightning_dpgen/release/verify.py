@@ -44,9 +44,9 @@ from lightning_dpgen.release.certificate import (
     SELECTION,
     STUDY_UNKNOWN,
     NotARelease,
-    alone,
     also,
     digest,
+    stage_epsilons,
     statement,
 )
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
@@ -277,7 +277,7 @@ def _check_account(
     # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
     if not fit or len(verdict.problems) > before:
         return
-    found = alone(events, delta, interval or None, relation)
+    found = stage_epsilons(events, delta, interval or None, relation)
     for (name, _, stated), cost in zip(stages, found, strict=True):
         _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:

@@ -45,6 +45,7 @@ def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, report
     account = _open(settings, rows, folder, reporter)
     with closing(account.ledger):
         projected = _draw(settings, rows, account, folder, interrupts)
+        account.verify_complete()
         _tell_clipped(projected, settings, reporter)
         return write_release(
             folder.release,
@@ -118,7 +119,6 @@ def _draw(
             kept = {"rows": torch.from_numpy(noisy), "count": count}
             durable.save(folder.projected, kept | {"head": account.ledger.head, "done": account.done})
         interrupts.stop_here()
-    account.verify_complete()
     scale = projection.scale(account.plan)
     return ProjectedRows(kept["rows"].numpy(), projection, settings.chosen.matrix, scale, kept["count"])
 

@@ -21,7 +21,7 @@ from lightning_dpgen.runs.learn import learn, read_records
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.runs.warnings import doubts, seed_warning
+from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.model import CustomSpec
 from lightning_dpgen.specs.modules import rehearse
 from lightning_dpgen.specs.run import RunSpec
@@ -96,7 +96,7 @@ class _Run:
 
     def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
         plan = settings.plan(promise)
-        for text in doubts(settings, plan):
+        for text in plan_warnings(settings, plan):
             self.reporter.warn(text)
         self.reporter.say(settings.chosen)
         self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))

@@ -25,10 +25,10 @@ def delta_warning(spec: RunSpec) -> str | None:
     return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is the custom"
 
 
-def doubts(settings: Settings, plan: Plan) -> Iterator[str | None]:
+def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
     """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
     yield delta_warning(settings.spec)
-    if (doubt := settings.split.doubt(plan, settings.n)) is not None:
-        yield as_settings(doubt, "split", settings.spec.split)
+    if (warning := settings.split.warning(plan, settings.n)) is not None:
+        yield as_settings(warning, "split", settings.spec.split)
     if not settings.trained:
-        yield settings.recipe.doubt(plan)
+        yield settings.recipe.warning(plan)

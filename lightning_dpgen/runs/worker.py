@@ -20,7 +20,7 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST
 
 
-def follow(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -> int:
+def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -> int:
     """Do this rank's part, and return the exit status. What there is to say is said by rank 0.
 
     Raises:

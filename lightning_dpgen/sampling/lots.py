@@ -27,8 +27,9 @@ class Lot:
     Args:
         records: (B, m), or a tuple, list or dict of tensors (B, ...); B is random and may be 0.
         offsets: k + 1 positions; the records of component c are ``records[offsets[c]:offsets[c + 1]]``.
-        draw: its identity, which copies of a lot share. No step can be taken with the identity of a lot that is made by
-            hand: lots to learn from are those of `PoissonLots`.
+        draw: its identity, which copies of a lot share. A lot made by hand has one of its own, which no account has
+            issued, so no step can be taken with it: lots to learn from are those of `PoissonLots`. Of the records that
+            stand beside an issued identity only the number is compared, so put no others in their place.
 
     Raises:
         ValueError: for more records than were drawn.

@@ -66,11 +66,8 @@ class NormalisedSpec(_Rule):
 ClippingSpec = Annotated[FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec, Field(discriminator="rule")]
 
 
-def make_rule(spec: FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec, lot: float) -> ClippingRule:
+def make_rule(spec: FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec) -> ClippingRule:
     """Return the clipping rule of completed settings.
-
-    Args:
-        lot: the expected size of a lot.
 
     Raises:
         UsageError: naming the setting that the rule refuses.
@@ -79,8 +76,6 @@ def make_rule(spec: FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | Normalis
 
     kinds = {"fixed": Fixed, "decay": Decay, "dpnorm": DPNorm, "quantile": Quantile, "normalised": Normalised}
     values = {name: value for name, value in spec.given().items() if name not in ("rule", "smooth")}
-    if spec.rule == "quantile":
-        values["expected_batch_size"] = lot
     try:
         rule = kinds[spec.rule](**values)
         return Smoothed(rule, spec.smooth) if spec.smooth else rule

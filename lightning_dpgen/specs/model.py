@@ -24,7 +24,7 @@ class TrainedSpec(Spec):
     bias: Literal["means", "learned", "zero"] = setting(
         "the output's bias: kept at noisy cluster means, learned from them, or learned from zero", "means"
     )
-    lr: float | None = setting("learning rate of Adam", gt=0, le=1e3, rule="lr")
+    lr: float | None = setting("learning rate", gt=0, le=1e3, rule="lr")
     rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
     steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
     noise: float | None = setting(
@@ -33,11 +33,35 @@ class TrainedSpec(Spec):
     )  # fmt: skip
 
 
-class VAESpec(TrainedSpec):
+class NetworkSpec(TrainedSpec):
+    """The settings of the networks of this package."""
+
+    optimizer: Literal["adam", "sgd"] = setting(
+        "of private steps; those of sgd are in proportion to the bound of clipping", "adam"
+    )
+    momentum: float | None = setting("momentum of sgd", ge=0, lt=1, by_default="0")
+
+    def model_post_init(self, _: Any) -> None:
+        if self.optimizer == "adam" and self.momentum is not None:
+            raise UsageError(f"model.momentum={self.momentum:g}: is of model.optimizer=sgd; leave it out")
+        if self.optimizer == "sgd" and self.lr is None:
+            raise UsageError(
+                "model.optimizer=sgd: needs a learning rate, as in model.lr=0.01; that of adam says nothing of it"
+            )
+
+
+def _likelihood(defaults: Any) -> str:
+    layout = defaults.layout
+    return "gaussian" if layout.units and layout.levels is None else "bernoulli"
+
+
+class VAESpec(NetworkSpec):
     """A variational autoencoder for each cluster, all trained together."""
 
     title = "mixture of variational autoencoders"
-    own = ("network", "hidden", "layers", "trunk", "latent")
+    own = (
+        "network", "hidden", "layers", "trunk", "latent", "likelihood", "scale", "floor", "optimizer", "momentum",
+    )  # fmt: skip
 
     name: Literal["vae"] = "vae"
     network: _Network = setting("dense layers, or two convolutions (height and width multiples of 4)", "dense")
@@ -45,6 +69,15 @@ class VAESpec(TrainedSpec):
     layers: int = setting("hidden layers on each side of a dense network", 1, ge=1, le=8)
     trunk: bool = setting("the layers beside the records are shared by the components (dense networks)", False)
     latent: int | None = setting("dimensions of the code", **_WIDTH, rule="latent")
+    likelihood: Literal["bernoulli", "gaussian", "laplace"] | None = setting(
+        "of a unit about its mean: readings, pixels, scaled columns", rule=_likelihood,
+        by_default="gaussian for real numbers, else bernoulli",
+    )  # fmt: skip
+    scale: float | None = setting(
+        "gaussian and laplace: the scale of all units, which lie in [0, 1]", gt=0, le=1,
+        by_default="learned for each component and unit",
+    )  # fmt: skip
+    floor: float = setting("gaussian and laplace: the least scale", 0.01, ge=1e-4, le=1)
     divergence: Literal["group", "embedding"] | None = setting(
         "a divergence of the codes of many records, besides (PriVAE): of random groups, or a noisy mean"
     )
@@ -61,6 +94,9 @@ class VAESpec(TrainedSpec):
     )
 
     def model_post_init(self, _: Any) -> None:
+        super().model_post_init(_)
+        if self.scale is not None and self.scale < self.floor:
+            raise UsageError(f"model.scale={self.scale:g}: is below model.floor={self.floor:g}, the least scale")
         if self.network == "conv" and (self.layers != 1 or self.trunk):
             raise UsageError(
                 f"model.network=conv with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of dense "
@@ -96,23 +132,23 @@ class VAESpec(TrainedSpec):
         return self.changed(**{name: values[name] for name in has if getattr(self, name) is None})
 
 
-class RBMSpec(TrainedSpec):
+class RBMSpec(NetworkSpec):
     """A restricted Boltzmann machine for each cluster, all trained together by persistent contrastive divergence."""
 
     title = "mixture of restricted Boltzmann machines"
-    own = ("hidden", "chains")
+    own = ("hidden", "chains", "optimizer", "momentum")
 
     name: Literal["rbm"] = "rbm"
     hidden: int | None = setting("hidden units", **_WIDTH, rule="hidden")
     chains: int = setting("persistent chains of each component", 20, **_WIDTH)
-    lr: float | None = setting("learning rate of Adam", gt=0, le=1e3, rule=lambda d: 1e-2, by_default="0.01")
+    lr: float | None = setting("learning rate", gt=0, le=1e3, rule=lambda d: 1e-2, by_default="0.01")
 
 
-class WGANSpec(TrainedSpec):
+class WGANSpec(NetworkSpec):
     """A Wasserstein GAN with gradient penalty for each cluster, all trained together; the bound decays (dp-GAN)."""
 
     title = "mixture of Wasserstein generative adversarial networks"
-    own = ("network", "hidden", "latent", "penalty", "critic_steps")
+    own = ("network", "hidden", "latent", "penalty", "critic_steps", "generator_lr", "optimizer", "momentum")
 
     name: Literal["wgan"] = "wgan"
     network: _Network = setting("two dense layers, or two convolutions (height and width multiples of 4)", "dense")
@@ -122,7 +158,8 @@ class WGANSpec(TrainedSpec):
     )
     penalty: float = setting("weight of the gradient penalty", 10.0, ge=1e-6, le=1e6)
     critic_steps: int = setting("private steps of the critics for one of the generators", 2, **_WIDTH)
-    lr: float | None = setting("learning rate of both Adams", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
+    lr: float | None = setting("learning rate of the critics", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
+    generator_lr: float | None = setting("learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr")
 
 
 class CustomSpec(TrainedSpec):

@@ -42,8 +42,21 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
                 f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
                 "multiples of 4; model.network=dense takes any"
             )
+    if isinstance(spec, VAESpec):
+        _check_likelihood(spec, schema)
     if spec.rate * n < 1.0:
         raise UsageError(f"model.rate={spec.rate:g}: expected 1/n = {1.0 / n:.3g} or more, or no lot holds a record")
+
+
+def _check_likelihood(spec: VAESpec, schema: Schema) -> None:
+    layout = schema.layout
+    if spec.likelihood == "bernoulli" and spec.scale is not None:
+        raise UsageError(f"model.scale={spec.scale:g}: model.likelihood=bernoulli has none; take gaussian or laplace")
+    if spec.likelihood != "bernoulli" and (not layout.units or layout.levels == 1):
+        here = "each unit is 0 or 1" if layout.units else "no column has encoding: scaled"
+        raise UsageError(
+            f"model.likelihood={spec.likelihood}: is of numbers between 0 and 1, and here {here}; leave it out"
+        )
 
 
 def rules_of(spec: TrainedSpec, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
@@ -76,7 +89,7 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
         UsageError: if it cannot be made, or is larger than a release may be.
     """
     spec = run.model
-    own = {name: getattr(spec, name) for name in spec.own}
+    own = {name: getattr(spec, name) for name in spec.own if name != "momentum" or spec.momentum is not None}
     if isinstance(spec, VAESpec) and spec.divergence is not None:
         own["divergence"] = Divergence(spec.divergence, weight=spec.divergence_weight, **spec.given("groups", "features"))
     rules = rules_of(spec, clipping)

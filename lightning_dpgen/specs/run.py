@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_dpgen.specs.clipping import ClippingSpec
-from lightning_dpgen.specs.compose import compose_settings, name_of
+from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
 from lightning_dpgen.specs.data import AnyData, DataSpec
 from lightning_dpgen.specs.model import ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
@@ -75,7 +75,7 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         raise UsageError("data.n: must be given, as in data.n=...")
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
-    _refuse_seed_of_secure_noise(spec)
+    _check_seed(spec)
     return spec
 
 
@@ -100,6 +100,7 @@ def read_audit(words: Sequence[str]) -> AuditSpec:
 def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
     """Return the configuration of a command, unless its records are those of another one."""
     projects = kind is ProjectSpec
+    refuse_interpolations(words)
     for word in words:
         group = name_of(word).partition(".")[0]
         if projects and group in RunSpec.model_fields and group not in ProjectSpec.model_fields:
@@ -114,10 +115,17 @@ def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[s
     return values
 
 
-def _refuse_seed_of_secure_noise(spec: RunSpec | ProjectSpec) -> None:
-    if spec.privacy.noise == "secure" and spec.debug.private_seed is not None:
+def _check_seed(spec: RunSpec | ProjectSpec) -> None:
+    """Refuse a seed of the noise where it would stand beside a promise of privacy."""
+    seed, study = spec.debug.private_seed, spec.privacy.study
+    if seed is None:
+        return
+    if spec.privacy.noise == "secure":
+        raise UsageError(f"debug.private_seed={seed}: secure noise takes no seed; leave out one of the two")
+    if study is not None:
         raise UsageError(
-            f"debug.private_seed={spec.debug.private_seed}: secure noise takes no seed; leave out one of the two"
+            f"debug.private_seed={seed}: a run whose noise can be removed costs more than the total of "
+            f"privacy.study={study}; leave out one of the two"
         )
 
 
@@ -147,7 +155,7 @@ def read_projection(words: Sequence[str]) -> ProjectSpec:
         check_budget(privacy.epsilon)
         if privacy.delta != 0.0 and not SMALLEST_DELTA <= privacy.delta < 1.0:
             raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
-    _refuse_seed_of_secure_noise(spec)
+    _check_seed(spec)
     return spec
 
 

@@ -295,7 +295,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     split, centres = _split(spec, schema)
     clipping = None
     if isinstance(model, TrainedSpec):
-        clipping = make_rule(completed(spec.clipping, defaults), model.rate * data.n)
+        clipping = make_rule(completed(spec.clipping, defaults))
     unit = spec.privacy.unit or f"one {source.record} of the data set"
     if data.column_of_persons is not None:
         unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.cli import project
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -19,7 +18,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.runs import discover, resume
+from lightning_dpgen.runs import discover, project, resume
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs.context import Context
@@ -38,7 +37,7 @@ def _split(account, folder):
 def _projected(account, folder):
     projection = SimpleNamespace(scale=lambda plan: 1.0)
     settings = SimpleNamespace(projection=projection, chosen=SimpleNamespace(matrix="gaussian"))
-    return project._released(settings, None, account, folder, Interrupts())
+    return project._draw(settings, None, account, folder, Interrupts())
 
 
 def _run(account, folder):

@@ -107,6 +107,11 @@ MISTAKES = {
     "no name": ([*TOTAL, "privacy.study=a/b"], "expected a name of letters"),
     "a total of nothing": (["privacy.study=null", *TOTAL], "of no study"),
     "the twin": (["privacy=off", *TOTAL], "there is no setting|privacy=off"),
+    "noise from a seed": (["debug.private_seed=3", *TOTAL], r"debug\.private_seed=3: .* privacy\.study=census"),
+    "a selection from a seed": (
+        ["debug.private_seed=3", *TOTAL, "privacy.selection=geometric", "model.hidden=4,8", "-m"],
+        r"debug\.private_seed=3: .* privacy\.study=census",
+    ),
 }
 
 
@@ -116,6 +121,15 @@ def test_a_study_that_makes_no_sense_costs_nothing(train, tmp_path, words, messa
 
     status, _, err, run = train("run", *words)
     assert status == 2 and re.search(message, err) and "Traceback" not in err and not run.exists()
+
+
+@pytest.mark.parametrize("command", [["train"], ["budget"], ["project", "data=blobs", "project.radius=3"]])
+def test_noise_from_a_seed_leaves_nothing_of_a_study(dpgen, tmp_path, command):
+    """Another run would state a total of both, and the noise of this one can be removed."""
+    words = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census", *TOTAL, "debug.private_seed=3"]
+    status, _, err = dpgen(*command, *words, *([] if command == ["budget"] else [f"run_dir={tmp_path / 'run'}"]))
+    assert status == 2 and "debug.private_seed=3" in err and "privacy.study=census" in err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_file_of_another_study_is_warned_of(dpgen, tmp_path, monkeypatch, short_fits):

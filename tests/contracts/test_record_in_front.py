@@ -240,7 +240,7 @@ DECISIONS = {
     "clusters": _clusters,
     "shortened records": _shortened,
     "bins of norms": _norms(DPNorm(c_max=0.7, bins=7), [0.1, 0.3, 0.05, 0.7, 9.0]),
-    "norms below a bound": _norms(Quantile(0.3, expected_batch_size=5.0), [0.3, 0.1, torch.inf, 0.31, 0.2]),
+    "norms below a bound": _norms(Quantile(0.3), [0.3, 0.1, torch.inf, 0.31, 0.2]),
     "buckets of numbers": _released({"bounds": 1.0}, lambda access, places: find_bounds(access, "bounds", NUMBERS[places])),
     "bins of values": _bins,
     "cells of tables": _cells,

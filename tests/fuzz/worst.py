@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.events import composed, encode
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.release.certificate import ACCOUNTANTS, alone, also
+from lightning_dpgen.release.certificate import ACCOUNTANTS, also, stage_epsilons
 
 from .mutations import sealed
 from .runs import CORPUS
@@ -54,7 +54,7 @@ def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1
     """Return a certificate whose numbers follow from its events, so that all of it is checked."""
     event, relation = composed(events), "add_or_remove_one"
     spending = spent(event, delta, interval=interval or None)
-    epsilon, numbers = round_up(spending.epsilon), alone(events, delta, interval or None, relation)
+    epsilon, numbers = round_up(spending.epsilon), stage_epsilons(events, delta, interval or None, relation)
     named = [
         {"name": f"s{i}", "event": encode(stage), "epsilon": round_up(number)}
         for i, (stage, number) in enumerate(zip(events, numbers, strict=True))
@@ -92,7 +92,7 @@ def _behind(rest: list[dp_accounting.DpEvent], multiplier: float = 0.05) -> byte
     epsilon = round_up(spent(event, delta).epsilon)
     together = composed(rest)
     dear = not affordable(together, INTERVALS[0])
-    numbers = [1.0] * (len(rest) + 1) if dear else map(round_up, alone([first, *rest], delta, None, relation))
+    numbers = [1.0] * (len(rest) + 1) if dear else map(round_up, stage_epsilons([first, *rest], delta, None, relation))
     found = json.loads(_of_stages([first, *rest], 0.0)) | {
         "event": encode(event),
         "reference": {"after": 1, "replaceable": True},

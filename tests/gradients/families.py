@@ -155,9 +155,9 @@ def _described(classes: int) -> SimpleNamespace:
     return SimpleNamespace(layout=Layout(units=6, levels=1, groups=(classes, 3) if classes else ()))
 
 
-def _vae(k: int, classes: int, fixed_bias: bool, layers: int = 1, trunk: bool = False) -> Case:
+def _vae(k: int, classes: int, fixed_bias: bool, **given) -> Case:
     generator = torch.Generator().manual_seed(k)
-    schema, given = _described(classes), {"layers": layers, "trunk": trunk, "fixed_bias": fixed_bias}
+    schema, given = _described(classes), given | {"fixed_bias": fixed_bias}
     network = StackedVAE(schema, k, hidden=4, latent=2, **given, generator=generator)
     network.start_at(torch.rand(k, schema.layout.width, generator=generator))
     case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2)
@@ -220,8 +220,14 @@ CLOSED: dict[str, Callable[[], Case]] = {
         for fixed in (False, True)
     },
     **{
-        f"vae k=3 layers={layers} trunk={trunk}": lambda layers=layers, trunk=trunk: _vae(3, 2, True, layers, trunk)
+        f"vae k=3 layers={layers} trunk={trunk}": lambda layers=layers, trunk=trunk: _vae(
+            3, 2, True, layers=layers, trunk=trunk
+        )
         for layers, trunk in ((2, False), (1, True), (3, True))
+    },
+    **{
+        f"vae k={k} {kind} scale={scale}": lambda k=k, kind=kind, s=scale: _vae(k, 2, False, likelihood=kind, scale=s)
+        for k, kind, scale in ((1, "gaussian", None), (3, "gaussian", 0.2), (3, "laplace", None))
     },
     **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},
     **{f"critic k={k}": lambda k=k: _critic(k) for k in (1, 3)},

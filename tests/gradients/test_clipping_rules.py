@@ -1,13 +1,17 @@
 """One law for every clipping rule: a positive public bound, each finite record counted once, no contribution above it."""
 
+import dataclasses
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
 from contracts.laws import clipping as laws
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_dpgen import clipping
 from lightning_dpgen.gradients.clipping import (
     Decay,
     DPNorm,
@@ -36,9 +40,9 @@ NORMS = {
 def rule_on(account_of):
     """Find the bound that a rule chooses for some norms, at one noise multiplier."""
 
-    def apply(rule, norms, multiplier=1.0, before=None):
+    def apply(rule, norms, multiplier=1.0, before=None, expected_rows=5.0):
         with account_of({**dict.fromkeys(rule.noise_shares, multiplier), "gradient": 1.0}).open("training") as access:
-            bound = laws.bound_of(rule, access, torch.tensor(norms), before)
+            bound = laws.bound_of(rule, access, torch.tensor(norms), before, expected_rows)
             assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
             access.consume("gradient")
         return bound
@@ -97,18 +101,20 @@ def test_a_bound_may_fall_with_the_lots(account_of):
             seen.append(laws.bound_of(Decay(0.8, factor=0.5, every=2, least=0.5), access, torch.zeros(0)))
             access.consume("gradient")
     assert seen == [0.8, 0.8, 0.5, 0.5]
-    with pytest.raises(ValueError, match="bound of lot 3"):
-        Schedule(lambda lot: -1.0).known(3)
+    for wrong in (-1.0, math.nan, "1", None, True):
+        with pytest.raises(ValueError, match=re.escape(f"at(3)={wrong!r}: expected a number from")):
+            Schedule(lambda lot, wrong=wrong: wrong).known(3)
+    assert Schedule(lambda lot: torch.tensor(0.5)).known(3) == 0.5
 
 
 def test_a_quantile_is_found_and_followed(rule_on):
-    rule, norms = Quantile(0.01, expected_batch_size=400.0, target=0.7, lr=0.5), [i / 100 for i in range(400)]
+    rule, norms = Quantile(0.01, target=0.7, lr=0.5), [i / 100 for i in range(400)]
     bound = None
     for _ in range(60):
-        bound = rule_on(rule, norms, multiplier=1e-6, before=bound)
+        bound = rule_on(rule, norms, multiplier=1e-6, before=bound, expected_rows=400.0)
     assert bound == pytest.approx(2.8, rel=0.05), "70 % of 0 to 4"
-    far = Quantile(1.0, expected_batch_size=1.0, least=0.5, most=2.0)
-    assert rule_on(far, [9.0] * 500, multiplier=1e-6) <= 2.0 and rule_on(far, [0.0] * 500, multiplier=1e-6) >= 0.5
+    far, one = Quantile(1.0, least=0.5, most=2.0), {"multiplier": 1e-6, "expected_rows": 1.0}
+    assert rule_on(far, [9.0] * 500, **one) <= 2.0 and rule_on(far, [0.0] * 500, **one) >= 0.5
 
 
 def test_the_count_of_a_quantile_moves_by_half_a_record():
@@ -125,7 +131,7 @@ def test_the_count_of_a_quantile_moves_by_half_a_record():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightning_dpgen.gradients.clipping.gaussian", exact)
         for norms in ([0.1, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 5.0], [0.1, 0.9, math.nan]):
-            laws.bound_of(Quantile(0.5, expected_batch_size=2.0), Access, torch.tensor(norms))
+            laws.bound_of(Quantile(0.5), Access, torch.tensor(norms), expected_rows=2.0)
     values, sensitivities = zip(*taken, strict=True)
     assert values == (0.0, 0.5, -0.5, 0.0) and set(sensitivities) == {0.5}
 
@@ -161,10 +167,9 @@ def test_an_infinite_bound_clips_nothing():
         *(lambda f=f: Decay(1.0, factor=f) for f in (0.0, 1.1, math.nan)),
         lambda: Decay(1.0, every=0),
         lambda: Decay(1.0, least=2.0),
-        *(lambda q=q: Quantile(1.0, 10.0, target=q) for q in (0.0, 1.0, math.nan)),
-        lambda: Quantile(1.0, 0.0),
-        lambda: Quantile(1.0, 10.0, least=2.0),
-        lambda: Quantile(1.0, 10.0, share=0.0),
+        *(lambda q=q: Quantile(1.0, target=q) for q in (0.0, 1.0, math.nan)),
+        lambda: Quantile(1.0, least=2.0),
+        lambda: Quantile(1.0, share=0.0),
         lambda: Normalised(1.0, stability=0.0),
         *(lambda k=k: Smoothed(Fixed(1.0), keep=k) for k in (1.0, -0.1, math.nan)),
     ],
@@ -172,3 +177,42 @@ def test_an_infinite_bound_clips_nothing():
 def test_impossible_settings_are_refused(make):
     with pytest.raises(ValueError, match="expected"):
         make()
+
+
+VALID = {
+    "Fixed": {"c": 1.0},
+    "Decay": {"c": 1.0},
+    "Schedule": {"at": abs},
+    "DPNorm": {"c_max": 1.0},
+    "Quantile": {"c": 1.0},
+    "Normalised": {},
+    "Smoothed": {"of": Fixed(1.0)},
+    "PerLayer": {"of": Fixed(1.0)},
+    "PerComponent": {"of": Fixed(1.0)},
+}
+ARGUMENTS = [(name, field.name) for name in VALID for field in dataclasses.fields(getattr(clipping, name))]
+WRONG = ["a", "", math.nan, math.inf, -1, -math.inf, True, None, [1.0], 1e40, torch.ones(2), Fixed]
+
+
+def test_all_rules_are_under_the_law():
+    assert set(VALID) == set(clipping.__all__) - {"ClippingRule"}
+
+
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
+def test_each_argument_of_each_rule_is_checked_when_the_rule_is_made(name, argument):
+    """The message is one line that begins with the argument."""
+    rule, text = getattr(clipping, name), argument == "noise"
+    assert rule(**VALID[name])
+    for wrong in [value for value in WRONG if not (text and value == "a") and not (argument == "at" and value is Fixed)]:
+        with pytest.raises(ValueError, match=rf"^{argument}=.*: expected") as error:
+            rule(**VALID[name] | {argument: wrong})
+        assert "\n" not in str(error.value)
+        assert not isinstance(wrong, str) or f"{argument}={wrong!r}:" in str(error.value)
+
+
+def test_whole_numbers_of_numpy_are_taken():
+    assert (
+        DPNorm(np.float32(1.0), bins=np.int64(20)) == DPNorm(1.0, bins=20) and Decay(1, every=np.int8(3)).known(3) == 0.99
+    )
+    with pytest.raises(ValueError, match=r"^bins=2\.5: expected a whole number, 2 or more$"):
+        DPNorm(1.0, bins=2.5)

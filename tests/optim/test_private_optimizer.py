@@ -15,11 +15,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Smoothed
+from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Quantile, Smoothed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.stacked import StackedLinear
@@ -121,6 +122,23 @@ def test_a_lot_in_parts_is_the_lot(account_of, rule):
         after.append(weight.detach().clone())
         account.verify_complete()
     torch.testing.assert_close(*after)
+
+
+@pytest.mark.parametrize("kind", ["whole", "in parts", "groups"])
+def test_a_quantile_counts_in_parts_of_the_expected_lot(account_of, kind):
+    """The optimizer knows the expected lot, or the number of groups, so nothing of it is said twice."""
+    rule, number = Quantile(1.0, target=0.5, lr=0.2), {"groups": 3}.get(kind, 4)
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"below": 1e-9, "gradient": 1e-9})
+    optimizer, short = _sgd([weight], account, rule), torch.full((number, 2), 1e-3)
+    gradients = _parts_of(account, short, weight) if kind == "in parts" else handed(account, {weight: short})
+    if kind == "groups":
+        index = torch.arange(number)
+        gradients = RecordGradients(
+            {weight: Dense(short)}, [[weight]], number, groups=number, partition=Groups(index, number), draw=gradients.draw
+        )
+    optimizer.set_gradients(gradients)
+    optimizer.step()
+    assert optimizer.last_bound == pytest.approx(math.exp(-0.2 * (1.0 - 0.5)), rel=1e-6), "all of them are below the bound"
 
 
 def test_in_a_second_pass_each_record_is_clipped_by_the_norm_it_has_there(account_of):

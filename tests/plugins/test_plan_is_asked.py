@@ -1,5 +1,9 @@
 """The number of records, the rate and the stage are said once, in the plan: all other parts take them from there."""
 
+import json
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -14,6 +18,8 @@ from lightning_dpgen import (
     Fixed,
     ImageSchema,
     MomentsAccountant,
+    PerRecord,
+    PoissonLots,
     PrivateOptimizer,
     PrivateSplitDataModule,
     SplitSettings,
@@ -23,10 +29,12 @@ from lightning_dpgen import (
     poisson_loader,
     release_mixture,
     release_weights,
+    term_gradients,
     training_stage,
 )
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins import PrivateProgress
+from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.errors import LedgerError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -38,9 +46,9 @@ QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": 
 
 def _account(*stages):
     stages = stages or ("training",)
-    specs = [training_stage(Fixed(1.0), n=N, sample_rate=RATE, steps=STEPS, stage=stage) for stage in stages]
-    shares = [StageSpec(**vars(spec) | {"share": 1.0 / len(specs)}) for spec in specs]
-    return Account(make_plan(shares, epsilon=8.0, delta=1e-5))
+    share, own = None if len(stages) == 1 else 1.0 / len(stages), {"n": N, "sample_rate": RATE, "steps": STEPS}
+    specs = [training_stage(Fixed(1.0), **own, share=share, stage=stage) for stage in stages]
+    return Account(make_plan(specs, epsilon=8.0, delta=1e-5))
 
 
 def _without_a_number():
@@ -69,7 +77,7 @@ def test_another_divisor_is_refused(size):
 
 @pytest.mark.parametrize("size", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_divisor_is_a_positive_number(size):
-    with pytest.raises(ValueError, match="expected a positive number"):
+    with pytest.raises(ValueError, match=r"^expected_batch_size=.*: expected a number above 0"):
         _optimizer(_without_a_number(), expected_batch_size=size)
 
 
@@ -79,6 +87,48 @@ def test_a_plan_without_a_number_needs_it_from_elsewhere(tmp_path):
         _optimizer(account)
     with pytest.raises(ValueError, match="n=None: the plan has no number of records"):
         release_weights(network, account, tmp_path / "release", data="rows")
+
+
+def test_two_trainings_share_a_plan():
+    account = _account("first", "second")
+    for stage in ("first", "second"):
+        network = nn.Linear(3, 1)
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD(network.parameters(), lr=0.1), account=account, clipping=Fixed(1.0), stage=stage
+        )
+        lots, before = PoissonLots(RECORDS, account, stage=stage), network.weight.detach().clone()
+        term = PerRecord(lambda lot, _, network=network: network(lot.records).square().sum(dim=1))
+        for _ in range(STEPS):
+            optimizer.set_gradients(term_gradients(network, term, lots.draw(), account.stream))
+            optimizer.step()
+        assert (network.weight != before).all()
+    account.verify_complete()
+
+
+NUMBERS = [np.int64(N), np.uint8(N), torch.tensor(N), N]
+
+
+@pytest.mark.parametrize("n", NUMBERS, ids=lambda n: type(n).__name__)
+def test_a_number_of_records_is_any_integer(n):
+    """A length of numpy's is one, and the plan holds it as an int, which a ledger can write."""
+    spec = training_stage(Fixed(1.0), n=n, sample_rate=RATE, steps=np.int32(STEPS))
+    plan = make_plan([spec], epsilon=8.0, delta=1e-5, max_rows=np.int64(1))
+    assert [type(number) for number in (plan.n, plan.max_rows, plan.stages[0].count)] == [int] * 3
+    assert plan == _account().plan and json.dumps(plan.as_json())
+    assert type(declared_records(plan, n)) is type(declared_records(_without_a_number().plan, n)) is int
+
+
+@pytest.mark.parametrize("n", [True, np.bool_(True), 100.0, "100", 0, -1, [100]], ids=repr)
+def test_anything_else_is_no_number_of_records(n):
+    plan = _account().plan
+    for take in (
+        lambda: training_stage(Fixed(1.0), n=n, sample_rate=RATE, steps=STEPS),
+        lambda: declared_records(plan, n),
+        lambda: declared_records(_without_a_number().plan, n),
+        lambda: replace(plan, n=n),
+    ):
+        with pytest.raises(ValueError, match=r"n=.*: expected a whole number of records, 1 or more"):
+            take()
 
 
 def test_an_opacus_loop_asks_the_plan():

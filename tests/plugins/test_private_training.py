@@ -126,7 +126,7 @@ def test_without_privacy_it_fits_and_the_release_says_so(tmp_path):
 BAD = {
     "clipping by name": ({"clipping": "flat"}, ValueError, "clipping='flat': expected a rule of lightning_dpgen.clipping"),
     "no clipping": ({"clipping": []}, ValueError, "clipping="),
-    "number as a float": ({"n": 200.0}, ValueError, r"n=200\.0: expected the declared number of records"),
+    "number as a float": ({"n": 200.0}, ValueError, r"n=200\.0: expected a whole number of records"),
     "number as text": ({"n": "200"}, ValueError, "n='200': expected"),
     "no record declared": ({"n": 0}, ValueError, "n=0: expected"),
     "rate above 1": ({"sample_rate": 1.5}, ValueError, "sample_rate=1.5: expected"),

@@ -121,6 +121,15 @@ def test_entries_cannot_be_taken_back_by_naming_them_twice(ledger, tmp_path):
             Account.resume(path)
 
 
+def test_an_entry_that_says_nothing_is_damage(ledger, tmp_path):
+    lines, path = _lines(ledger), tmp_path / "edited.jsonl"
+    first = next(number for number, line in enumerate(lines) if "id" in line)
+    lines[first] = {"id": lines[first]["id"]}
+    _rechain(path, lines)
+    with pytest.raises(PrivacyError, match=f"line {first + 1}"):
+        Account.resume(path)
+
+
 def test_an_edited_study_is_refused_or_used(tmp_path):
     path = tmp_path / "census.jsonl"
     study = Study(path, epsilon=5.0, delta=1e-6)

@@ -14,11 +14,13 @@ from contracts.laws import studies as laws
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
+from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.renyi import pure_moments
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -34,6 +36,23 @@ STEPS = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(0.
 @pytest.fixture
 def study(tmp_path):
     return Study(tmp_path / "census.jsonl", epsilon=5.0, delta=1e-6)
+
+
+def test_a_run_whose_noise_is_repeatable_belongs_to_no_study(study, tmp_path):
+    """Its plan costs an epsilon that does not hold, and the totals of other runs would rest on it."""
+    plan, path = (
+        make_plan([StageSpec("sum", {"x": 1.0}, 1, max_noise=1e6)], epsilon=1.0, delta=1e-7),
+        tmp_path / "ledger.jsonl",
+    )
+    both = r"study='census': .* stream=PrivateStream\(seed="
+    with pytest.raises(ValueError, match=both):
+        Account(plan, path, PrivateStream(seed=3), study=study)
+    assert not path.exists()
+    Account(plan, path, PrivateStream(seed=3)).ledger.close()
+    written = path.read_bytes()
+    with pytest.raises(ValueError, match=both):
+        Account.resume(path, PrivateStream(seed=3), study=study)
+    assert path.read_bytes() == written and study.total.runs == 0
 
 
 def test_runs_are_composed_by_renyi_moments(study):

@@ -1,13 +1,15 @@
 """Any two of epsilon, noise and steps give the third; shares; pure plans; an unused share is given back."""
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -81,20 +83,49 @@ def test_too_many_unknowns_are_refused(specs, epsilon):
 
 
 @pytest.mark.parametrize(
-    "specs",
+    "make",
     [
-        [],
-        [SPLIT, SPLIT],
-        [StageSpec("t", {"g": 1.0}, 1.5, 10)],
-        [StageSpec("t", {"g": 1.0}, True, 10)],
-        [StageSpec("t", {"g": 0.0}, 1, 10)],
-        [StageSpec("t", {"g": -1.0, "h": 2.0}, 1, 10)],
-        [StageSpec("t", {}, 1, 10)],
+        lambda: [],
+        lambda: [SPLIT, SPLIT],
+        lambda: [StageSpec("t", {"g": 1.0}, 1.5, 10)],
+        lambda: [StageSpec("t", {"g": 1.0}, True, 10)],
+        lambda: [StageSpec("t", {"g": 0.0}, 1, 10)],
+        lambda: [StageSpec("t", {"g": -1.0, "h": 2.0}, 1, 10)],
+        lambda: [StageSpec("t", {"g": "1"}, 1, 10)],
+        lambda: [StageSpec("t", {"g": 1.0}, 1, 10, noise="1")],
+        lambda: [StageSpec("t", {}, 1, 10)],
     ],
 )
-def test_impossible_specs_are_refused(specs):
-    with pytest.raises(ValueError, match="expected"):
-        make_plan(specs, epsilon=1.0, delta=DELTA)
+def test_impossible_specs_are_refused(make):
+    with pytest.raises(ValueError, match="expected") as error:
+        make_plan(make(), epsilon=1.0, delta=DELTA)
+    assert "weights" not in str(error.value), "an argument goes by its present name"
+
+
+def test_a_plan_without_a_budget_needs_every_count():
+    """Nothing says how many accesses fit into an infinite epsilon."""
+    with pytest.raises(ValueError, match="stage 't': count=None: expected a number"):
+        make_plan([StageSpec("t", {"g": 1.0}, None, 10, noise=1.0)], epsilon=math.inf, delta=DELTA)
+
+
+@pytest.mark.parametrize("max_rows", [0, -1, 2.0, "2", True, None, math.nan])
+def test_the_records_of_a_person_are_a_whole_number(max_rows):
+    for make in (
+        lambda: make_plan([SPLIT], epsilon=1.0, delta=DELTA, max_rows=max_rows),
+        lambda: make_first_plan(replace(SPLIT, noise=9.0), epsilon=1.0, delta=DELTA, max_rows=max_rows),
+    ):
+        with pytest.raises(ValueError, match=f"^max_rows={max_rows!r}: expected a whole number, 1 or more$"):
+            make()
+
+
+@pytest.mark.parametrize("wrong", ["8", [8], None, True], ids=repr)
+def test_a_budget_that_is_no_number_is_shown_as_it_was_written(wrong):
+    for budget in ({"epsilon": wrong, "delta": DELTA}, {"epsilon": 1.0, "delta": wrong}):
+        name = next(name for name, value in budget.items() if value is wrong)
+        if (name, wrong) == ("epsilon", None):
+            continue
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{name}={wrong!r}')}: expected a number"):
+            make_plan([SPLIT], **budget)
 
 
 def test_given_noise_that_is_too_dear_is_refused():

@@ -41,10 +41,10 @@ def test_it_is_read_back_and_verified(measured, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"n": 0}, "n=0: expected a whole number, 1 or more"),
+        ({"n": 0}, "n=0: expected a whole number of records, 1 or more"),
         ({"rows": 2.5}, r"rows=2\.5: expected a whole number"),
         ({"seed": "a"}, "seed='a': expected a whole number, 0 or more"),
-        ({"n": 2.0}, r"n=2\.0: expected a whole number, 1 or more"),
+        ({"n": 2.0}, r"n=2\.0: expected a whole number of records, 1 or more"),
         ({"declared": {"n": 7}}, r"declared: holds \['n'\]"),
         ({"declared": {"max_rows": 1}}, r"declared: holds \['max_rows'\]"),
         ({"declared": {"by": object()}}, "declared: Object of type object is not JSON"),

@@ -37,15 +37,15 @@ RULES = {
     "dpnorm": DPNorm(c_max=2.0, bins=10, share=0.2),
     "decay": Decay(0.5, factor=0.5, least=0.25),
     "schedule": Schedule(lambda lot: 0.5 / (1 + lot)),
-    "quantile": Quantile(0.5, expected_batch_size=5.0, share=0.2),
+    "quantile": Quantile(0.5, share=0.2),
     "normalised": Normalised(0.5),
     "smoothed": Smoothed(DPNorm(c_max=2.0, bins=10, share=0.2), keep=0.8),
 }
 
 
-def bound_of(rule, access, norms: torch.Tensor, before: float | None = None) -> float:
+def bound_of(rule, access, norms: torch.Tensor, before: float | None = None, expected_rows: float = 5.0) -> float:
     """Return the one bound that a rule chooses for whole gradients."""
-    return rule.bounds(access, LotNorms((norms,)), None if before is None else (before,))[0]
+    return rule.bounds(access, LotNorms((norms,), expected_rows=expected_rows), None if before is None else (before,))[0]
 
 
 ROWS = torch.randn(9, 3, 4, generator=torch.Generator().manual_seed(0))
