@@ -9,7 +9,7 @@ from typing import Any
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
+from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
 from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 
@@ -70,5 +70,6 @@ def guarded(
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            hint = f". {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
-            raise UsageError(f"{ADVICE}{hint}") from None
+            if folder.unfinished:
+                raise UsageError(f"{LATE_ADVICE}. {how_to_go_on(command, argv, folder)}") from None
+            raise UsageError(f"{ADVICE}. Nothing was spent, and run_dir={folder.root} can be begun anew") from None

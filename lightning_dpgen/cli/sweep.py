@@ -138,7 +138,7 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
     Raises:
         UsageError: if it is something else's, or cannot be written.
     """
-    root = run_folder.choose(run_dir).root
+    root = run_folder.choose_sweep(run_dir).root
     kept = root / "private" / JOBS
     if kept.exists():
         if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:

@@ -46,7 +46,8 @@ class CustomSource(Source):
         options = options_of("data.options", self.spec.options)
         try:
             given = function(**options)
-        except Exception as error:
+        # It may end the program, too.
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{where}: it failed when it was called ({said(error)})") from None
         schema = records = None
         if isinstance(given, tuple) and len(given) == 2:

@@ -68,6 +68,13 @@ def test_the_same_sweep_again_runs_what_is_missing_alone(swept, dpgen, monkeypat
     assert status == 2 and "holds a sweep over other settings" in err
 
 
+def test_a_sweep_is_no_run(dpgen, swept):
+    """Finished or not, its folder is no place for one more release."""
+    root, _ = swept
+    status, _, err = dpgen("train", *QUICK, f"run_dir={root}")
+    assert status == 2 and "holds a sweep" in err and not (root / "release").exists()
+
+
 MISTAKES = {
     "a value of one job": (["privacy.epsilon=1,x"], r"job 1 \(privacy\.epsilon=x\): privacy\.epsilon=x: expected a number"),
     "a setting of all jobs": (["seed=0,1", "model.steps=0"], r"job 0 \(seed=0\): model\.steps=0"),
