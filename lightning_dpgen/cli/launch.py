@@ -50,11 +50,8 @@ def to_launch(trainer: TrainerSpec) -> bool:
     """Return True where this process is to start others, and not one of them.
 
     Raises:
-        UsageError: for numbers of devices and nodes that are none, or not those that were started.
+        UsageError: for numbers of devices and nodes that are not those that were started.
     """
-    for name in ("devices", "num_nodes"):
-        if getattr(trainer, name) < 1:
-            raise UsageError(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
     wanted, environment = trainer.devices * trainer.num_nodes, launcher()
     if environment is not None:
         if environment.world_size() != wanted:

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
+from lightning_dpgen.privacy.private_selection import SHAPES, probability_of_none
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
@@ -143,11 +143,6 @@ def _check(spec: RunSpec, source: Source) -> None:
     privacy, trainer = spec.privacy, spec.trainer
     if privacy.selection not in SHAPES:
         raise UsageError(f"privacy.selection={privacy.selection}: expected {', '.join(SHAPES)}, or null")
-    if privacy.selection_mean is not None and not SMALLEST_MEAN <= privacy.selection_mean <= LARGEST_MEAN:
-        raise UsageError(
-            f"privacy.selection_mean={privacy.selection_mean:g}: expected a mean number of trials from "
-            f"{SMALLEST_MEAN:g} to {LARGEST_MEAN:g}"
-        )
     if privacy.selection_score is None:
         raise UsageError(
             f"privacy.selection={privacy.selection}: expected a score by which one is best, such as "

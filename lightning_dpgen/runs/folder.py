@@ -85,7 +85,7 @@ class RunFolder:
         try:
             return b'"id"' in self.ledger.read_bytes() or bool(Ledger.read(self.ledger).accesses)
         except (LedgerError, OSError):
-            # What is wrong with it is told when it is reopened.
+            # Damage is told when it is reopened.
             return True
 
 

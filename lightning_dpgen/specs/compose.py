@@ -25,6 +25,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 # Words that ask for a sweep.
 FLAGS = ("-m", "--multirun")
 GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
+# Settings that say which group was picked.
+_CHOSEN = ("data.source", "model.name", "clipping.rule")
 # Paths that Hydra reads as they stand.
 _BARE = re.compile(r"/[\w./-]*", re.ASCII)
 # Combinations of a grid.
@@ -141,6 +143,9 @@ def _check_word(word: str) -> str:
     if setting in GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
         raise UsageError(f"{word}: expected one name, as in data=digits")
     group, at, _ = setting.partition("@")
+    if setting in _CHOSEN or (setting == "privacy.noise" and value == "off"):
+        group = setting.partition(".")[0]
+        raise UsageError(f"{word}: {group} is chosen as a whole, as in {group}={value if value.isidentifier() else 'NAME'}")
     if at:
         raise UsageError(f"argument {word!r}: expected a name without @, as in {group or 'data'}={value}")
     # Hydra reads inf, nan and 12 as numbers, of which it makes no name.

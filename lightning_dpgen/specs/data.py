@@ -10,7 +10,8 @@ from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 _MOST_RECORDS = 10**9
-_BINS = {"ge": 1, "le": 2**16, "by_default": "follows from n and the budget"}
+_SHARE = {"gt": 0, "lt": 0.5}
+_BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 
 
 class DataSpec(Spec):
@@ -20,7 +21,7 @@ class DataSpec(Spec):
     kind: ClassVar[str | None]
 
     n: int | None = setting("the declared number of records; public", ge=1, le=_MOST_RECORDS)
-    n_share: float | None = setting("with n=null: the share of the budget for a noisy count of the records")
+    n_share: float | None = setting("in place of n: the share of the budget for a noisy count of the records", **_SHARE)
 
     @property
     def column_of_persons(self) -> str | None:
@@ -70,8 +71,8 @@ class PublicPicturesSpec(DataSpec):
 
     kind = "images"
     source: Literal["digits", "mnist", "fashion_mnist"]
-    classes: int | None = setting("10, or 0 to leave the label out")
-    threshold: int | None = setting("pixels above it become 1, all others 0")
+    classes: int | None = setting("10, or 0 to leave the label out", ge=0, le=10_000)
+    threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
 class PublicTableSpec(DataSpec):
@@ -101,15 +102,15 @@ class PicturesSpec(_InFile):
 
     kind = "images"
     source: Literal["images"]
-    height: int | None = setting("all pictures are brought to this height", needed=True)
-    width: int | None = setting("all pictures are brought to this width", needed=True)
-    channels: int | None = setting("1 grey, 3 colour", by_default="1")
+    height: int | None = setting("all pictures are brought to this height", needed=True, ge=1, le=4096)
+    width: int | None = setting("all pictures are brought to this width", needed=True, ge=1, le=4096)
+    channels: int | None = setting("1 grey, 3 colour", by_default="1", ge=1, le=4)
     classes: int | list[Name] | None = setting(
         "how many labels there are, or their names, which are the names of the sub-folders"
     )
-    fit: Text | None = setting("how another size becomes this one: stretch, pad or crop")
-    high: float | None = setting("the largest value of arrays that are not of bytes")
-    threshold: int | None = setting("pixels above it become 1, all others 0")
+    fit: Literal["stretch", "pad", "crop"] | None = setting("how another size becomes this one", by_default="stretch")
+    high: float | None = setting("the largest value of arrays that are not of bytes", gt=0)
+    threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
 class TableSpec(_InFile, _OfPersons):
@@ -118,7 +119,7 @@ class TableSpec(_InFile, _OfPersons):
     kind = "table"
     source: Literal["table"]
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
-    discovery_share: float | None = setting("the share of the budget for what is `private` in the schema")
+    discovery_share: float | None = setting("the share of the budget for what is `private` in the schema", **_SHARE)
     bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
@@ -138,8 +139,8 @@ class BasketsSpec(_OfFiles):
     items: Text | list[Name] | None = setting(
         "the universe: a file with one item a line, whole numbers as in 1..16470, a list, or private"
     )
-    max_items: int | None = setting("how many items of a basket count at most", needed=True)
-    discovery_share: float | None = setting("the share of the budget for items=private")
+    max_items: int | None = setting("how many items of a basket count at most", needed=True, ge=1, le=100_000)
+    discovery_share: float | None = setting("the share of the budget for items=private", **_SHARE)
 
 
 class SeriesSpec(_OfFiles):
@@ -147,11 +148,11 @@ class SeriesSpec(_OfFiles):
 
     kind = "series"
     source: Literal["series"]
-    length: int | None = setting("readings of a series", needed=True)
+    length: int | None = setting("readings of a series", needed=True, ge=1, le=100_000)
     low: float | list[float] | None = setting("the least reading, one for all channels or one each", needed=True)
     high: float | list[float] | None = setting("the largest reading, one for all channels or one each", needed=True)
     channels: list[Text] | None = setting("names of the channels, where there are several")
-    decimals: int | None = setting("decimals of synthetic readings")
+    decimals: int | None = setting("decimals of synthetic readings", ge=0, le=12)
     header: bool | None = setting("whether the first line is names; null: it is, and numbers are refused there")
     by: Text | None = setting("long: the column that tells series apart")
     day: Text | None = setting("long: the column of time stamps, of which each day is a series")

@@ -16,8 +16,12 @@ class ProjectionSpec(Spec):
     """Every row, projected and perturbed. One of radius and distance must be given."""
 
     unit: Literal["row", "element"] = setting("what is protected: a row, or one number of one row", "row")
-    radius: float | None = setting("rows farther than this from the centre are pulled back; any replacement is covered")
-    distance: float | None = setting("the paper's: replacements within it are covered, and nothing enforces it")
+    radius: float | None = setting(
+        "rows farther than this from the centre are pulled back; any replacement is covered", ge=1e-12, le=1e12
+    )
+    distance: float | None = setting(
+        "the paper's: replacements within it are covered, and nothing enforces it", ge=1e-12, le=1e12
+    )
     k: int | None = setting("columns released", ge=1, by_default="chosen by the expected error of distances")
     matrix: Literal["gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity"] | None = setting(
         "the projection", by_default="chosen"
@@ -30,7 +34,9 @@ class ProjectionSpec(Spec):
         "public: the distance between two rows for which the error is weighed", gt=0, lt=1e12,
         by_default="follows from the rest",
     )  # fmt: skip
-    count_share: float = setting("the share of the budget for the noisy number of rows that were pulled back", 0.01)
+    count_share: float = setting(
+        "the share of the budget for the noisy number of rows that were pulled back", 0.01, ge=0, lt=1
+    )
 
 
 class ProjectSpec(Spec):

@@ -228,10 +228,6 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
             raise UsageError(
                 f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01"
             )
-        if share is not None and not 0.0 < share < 0.5:
-            raise UsageError(
-                f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"
-            )
     if privacy.private and privacy.epsilon is None:
         raise UsageError(
             "privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then"

@@ -150,6 +150,9 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
         return f"{name}: must be given, as in {name}=..."
     if told == "value_error":
         return f"{name}={shown(value)}: expected {context['error']}"
+    if told == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
+        below = ", ".join(f"{name}.{one}" for one in names_of(field.annotation))
+        return f"{name}={shown(value)}: expected settings below this name: {below}"
     expected = _expected(field) if field is not None else _TYPES.get(told, mistake["msg"])
     return f"{name}={shown(value)}: expected {expected}"
 
@@ -227,6 +230,8 @@ def range_of(field: FieldInfo) -> str:
             said.append("text")
         elif member in (dict, list, tuple) or get_origin(member) in (dict, list, tuple):
             said.append("a list" if (get_origin(member) or member) is not dict else "names and values")
+        elif member is type(None):
+            continue
         elif member in (int, float):
             said.append(("a whole number" if member is int else "a number") + _limits(limits))
     if not said and limits:

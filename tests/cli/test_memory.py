@@ -69,7 +69,7 @@ def _out_of_memory(*_, **__):
 
 
 def test_a_run_that_has_drawn_nothing_is_begun_anew(dpgen, tmp_path, monkeypatch):
-    """What the advice says to lower may be lowered."""
+    """Settings may be lowered, as the advice says."""
     ledger, words = tmp_path / "run" / "private" / "ledger.jsonl", [*QUICK, f"run_dir={tmp_path / 'run'}"]
     with monkeypatch.context() as patch:
         patch.setattr(begun, "learn", _out_of_memory)

@@ -1,6 +1,7 @@
 """Each setting is declared once, told in one place, and no settings hold a record."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,11 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen import api
+from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.reference import reference
+from lightning_dpgen.specs.reference import listed, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
-from lightning_dpgen.specs.spec import Spec, variants
+from lightning_dpgen.specs.spec import Spec, names_of, range_of, variants
 
 PAGE = Path(__file__).parents[2] / "docs" / "SETTINGS.md"
 
@@ -29,6 +31,30 @@ def test_every_setting_has_a_meaning(kind):
             if isinstance(spec, type) and issubclass(spec, Spec):
                 bare = [name for name, field in spec.model_fields.items() if not field.description]
                 assert set(bare) <= {"source", "name", "rule", "fidelity_share", "selection"}, (group, picked)
+
+
+def _fields():
+    for kind in (AuditSpec, ProjectSpec):
+        for group in kind.model_fields:
+            for spec in variants(kind, group).values():
+                if isinstance(spec, type) and issubclass(spec, Spec):
+                    yield from ((f"{group}.{name}", field) for name, field in names_of(spec).items())
+
+
+def test_every_number_has_a_range():
+    """A range that is enforced elsewhere alone is not in the reference."""
+    bare = re.compile(r"(^|or )a (whole )?number( or null)?$")
+    assert not {name for name, field in _fields() if bare.search(range_of(field)) or range_of(field) == "a value"}
+
+
+def test_each_head_of_the_page_can_be_typed():
+    for group, name in re.findall(r"^### .*?`(\w+)=(\w+)`", reference(), re.MULTILINE):
+        assert (conf_dir() / group / f"{name}.yaml").is_file()
+
+
+def test_help_lists_every_setting():
+    words = set(re.split(r"[\s|]+", listed(RunSpec)))
+    assert {"run_dir", "seed", "rows"} <= words
 
 
 def test_no_settings_hold_a_record(monkeypatch, tmp_path):

@@ -77,7 +77,7 @@ class FrameRows(RowSource):
             yield pa.record_batch([_array(self._frame.iloc[rows, at], name) for name, at in places.items()], names=columns)
 
 
-def rows_of(source: Any, names: Sequence[str] | None = None, separator: str | None = None, **options: bool) -> RowSource:
+def rows_of(source: Any, names: Sequence[str] | None = None, separator: str | None = None, **options: Any) -> RowSource:
     """Return the rows of a source, of which only the names of columns are read.
 
     Args:
