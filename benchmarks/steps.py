@@ -25,9 +25,10 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.critics import StackedCritic
+from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account

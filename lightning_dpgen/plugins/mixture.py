@@ -14,6 +14,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -88,6 +89,11 @@ class PrivateMixture(pl.LightningModule):
         return self.network
 
     @property
+    def released(self) -> Any:
+        """The network of the release: the trained one, or a public function of it."""
+        return self.network
+
+    @property
     def takes_multi_hot(self) -> bool:
         """True if lots may hold wide records as the places of their ones."""
         return False
@@ -141,6 +147,10 @@ class PrivateMixture(pl.LightningModule):
         """Return the per-record gradients of each term, in the order of the clipping rules."""
         return (term_gradients(self.trained, self.trained.term, lot, self.account.stream),)
 
+    def data_free(self) -> tuple[DataFree, ...]:
+        """Return the terms of the next step that see no record."""
+        return ()
+
     def after_step(self, step: int) -> None:
         """Do what follows the step of this number, from 1, and sees no record."""
 
@@ -152,7 +162,7 @@ class PrivateMixture(pl.LightningModule):
         dtype: Any = self.dtype
         for i, lot in enumerate(block, start=1):
             gradients = self.gradients(lot.to(self.device, dtype))
-            optimizer.set_gradients(*gradients)
+            optimizer.set_gradients(*gradients, data_free=self.data_free())
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
             self.after_step(self.steps_taken)
@@ -178,7 +188,7 @@ class PrivateMixture(pl.LightningModule):
 
         With ``bias="means"`` a network that has `hold_at` generates its clusters' means on average, within their noise.
         """
-        network = copy.deepcopy(self.network).cpu().float().eval()
+        network = copy.deepcopy(self.released).cpu().float().eval()
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)

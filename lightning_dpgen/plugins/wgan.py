@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
+from lightning_dpgen.gradients.terms import DataFree
+from lightning_dpgen.models.critics import StackedCritic
+from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 
 # Means of gradients and squares that Adam keeps, shorter than its own, since the two networks chase each other.
 _BETAS = (0.5, 0.9)
-# Generated records of each component in a step of the generators.
-_MADE = 64
 
 
 class WGAN(PrivateMixture):
@@ -24,13 +26,21 @@ class WGAN(PrivateMixture):
     Only the critics see records; the generators are trained against released critics, which costs nothing.
 
     Args:
-        schema, account, clipping, n, k, network, latent, optimizer, momentum, bias, seed, log_every: as for `VAE`;
-            ``learned`` and ``means`` are the same here, since output biases are always trained.
-        hidden: units of the hidden layers of generators and critics.
+        schema, account, clipping, n, k, optimizer, momentum, bias, seed, log_every: as for `VAE`; ``learned`` and ``means``
+            are the same here, since output biases are always trained.
+        network, hidden, layers, latent, conditional, sampling: of the generators, see `StackedGenerator`.
+        loss, penalty, generated: of the critics, see `StackedCritic`; they have the generators' hidden layers.
         lr: learning rate of the critics.
         generator_lr: learning rate of the generators' Adam; None for that of the critics.
-        penalty: weight of the gradient penalty.
+        weight_bound: with ``wgan_clip``, the bound of the critics' parameters.
         critic_steps: private steps for each step of the generators.
+        made: the number of records of each component that are generated in a public step.
+        averaging: the part of the generators' average that stays in each step, from 0, below 1; the average is released. 0
+            releases the generators themselves.
+
+    Raises:
+        ValueError: for an averaging or a bound out of range; as `StackedGenerator` and `StackedCritic`; for conditional
+            generators with ``bias="zero"``, since shares of labels come with the split's means.
     """
 
     def __init__(
@@ -43,46 +53,110 @@ class WGAN(PrivateMixture):
         k: int = 10,
         network: str = "dense",
         hidden: int = 128,
+        layers: int = 2,
         latent: int = 16,
+        conditional: bool = False,
+        sampling: str = "softmax",
+        loss: str = "wgan_gp",
+        penalty: float = 10.0,
+        generated: str = "record",
+        weight_bound: float = 0.01,
         lr: float = 1e-3,
         generator_lr: float | None = None,
-        penalty: float = 10.0,
         critic_steps: int = 3,
+        made: int = 64,
+        averaging: float = 0.0,
         optimizer: str = "adam",
         momentum: float = 0.0,
         bias: str = "means",
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
+        if not 0.0 <= averaging < 1.0:
+            raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")
+        if not 0.0 < weight_bound <= 1.0:
+            raise ValueError(f"weight_bound={weight_bound!r}: expected a number above 0, up to 1")
+        if conditional and bias == "zero":
+            raise ValueError(
+                "conditional=True with bias='zero': labels are drawn by their noisy shares, which come with the means of "
+                "the split; take bias='means'"
+            )
         public = torch.Generator().manual_seed(seed)
-        made_by = StackedGenerator(schema, k, network=network, hidden=hidden, latent=latent, generator=public)
-        critic = StackedCritic(made_by, hidden=hidden, penalty=penalty, generator=public)
+        made_by = StackedGenerator(
+            schema,
+            k,
+            network=network,
+            hidden=hidden,
+            layers=layers,
+            latent=latent,
+            conditional=conditional,
+            sampling=sampling,
+            generator=public,
+        )
+        critic = StackedCritic(
+            made_by,
+            network="conv" if network == "conv" else "dense",
+            hidden=hidden,
+            layers=layers,
+            loss=loss,
+            penalty=penalty,
+            generated=generated,
+            generator=public,
+        )
         super().__init__(
             made_by, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every, optimizer=optimizer, momentum=momentum
         )
-        self.critic, self.critic_steps, self._public = critic, critic_steps, public
+        self.critic, self.critic_steps, self.made, self._public = critic, critic_steps, made, public
         self.generator_lr = lr if generator_lr is None else generator_lr
+        self.weight_bound, self.averaging = weight_bound, averaging
+        self.average = copy.deepcopy(made_by).requires_grad_(False) if averaging else None
 
     @property
     def trained(self) -> StackedCritic:
         return self.critic
 
+    @property
+    def released(self) -> Any:
+        return self.network if self.average is None else self.average
+
     def configure_optimizers(self) -> Any:
-        critic = self.inner_optimizer(self.trained.parameters(), betas=_BETAS)
-        return self.private_optimizer(critic), torch.optim.Adam(
-            self.network.parameters(), lr=self.generator_lr, betas=_BETAS
-        )
+        critic = self.private_optimizer(self.inner_optimizer(self.trained.parameters(), betas=_BETAS))
+        return critic, torch.optim.Adam(self.network.parameters(), lr=self.generator_lr, betas=_BETAS)
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if not self._restored:
+            self._clamp()
+            if self.average is not None:
+                self.average.load_state_dict(self.network.state_dict())
+
+    def data_free(self) -> tuple[DataFree, ...]:
+        if self.critic.beside:
+            return ()
+        return self.critic.public_terms(*self._codes(), self.weights)
+
+    def _codes(self) -> tuple[Tensor, tuple[int, ...]]:
+        """Draw public codes, as many for each component, and the places where the components begin."""
+        dtype: Any = self.dtype
+        codes = torch.randn(self.k * self.made, self.network.code, generator=self._public).to(self.device, dtype)
+        return codes, tuple(self.made * c for c in range(self.k + 1))
 
     def after_step(self, step: int) -> None:
+        self._clamp()
         if step % self.critic_steps:
             return
         wrapped: Any = self.optimizers()
         optimizer = wrapped[1].optimizer
-        z = torch.randn(self.k * _MADE, self.network.latent, generator=self._public).to(self.device)
-        offsets = tuple(_MADE * c for c in range(self.k + 1))
-        loss = -self.trained(self.network(z, offsets), offsets).sum() / _MADE
+        loss = self.critic.generator_loss(*self._codes())
         parameters = list(self.network.parameters())
         # Written to these alone: the gradients of the critic belong to the private optimizer.
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.grad = gradient
         optimizer.step()
+        if self.average is not None:
+            for kept, own in zip(self.average.parameters(), parameters, strict=True):
+                kept.data.lerp_(own.data, 1.0 - self.averaging)
+
+    def _clamp(self) -> None:
+        if self.critic.kind == "wgan_clip":
+            self.critic.clamp_weights(self.weight_bound)

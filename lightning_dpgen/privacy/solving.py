@@ -124,11 +124,12 @@ def _filled(specs: Sequence[StageSpec], multipliers: list[float], limit: Limit, 
     # A count that fits by a quick look fits; from there on the limit itself decides.
     low = _most(lambda count: fits(count, quick=True), 0)
     low = _most(lambda count: fits(count, quick=False), low)
-    if low == 0:
-        stage = next(d.stage for d in specs if d.count is None)
-        event = event_of(counted(1), multipliers, delta)
-        raise BudgetTooSmall(f"at this noise not one access of {stage!r} fits: together they would {limit.compare(event)}")
-    return counted(low)
+    opened = next(d for d in specs if d.count is None)
+    if low < opened.multiple:
+        event, few = event_of(counted(opened.multiple), multipliers, delta), opened.multiple
+        least = f"not one access of {opened.stage!r} fits" if few == 1 else f"not {few} accesses of {opened.stage!r} fit"
+        raise BudgetTooSmall(f"at this noise {least}: together they would {limit.compare(event)}")
+    return counted(low - low % opened.multiple)
 
 
 def _most(fits: Callable[[int], bool], low: int) -> int:

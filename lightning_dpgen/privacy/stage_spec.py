@@ -31,9 +31,10 @@ class StageSpec:
             plan's delta before anything is shared out.
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
+        multiple: a count that is solved for is a multiple of this.
 
     Raises:
-        ValueError: for a count or an n that is no whole number, 1 or more.
+        ValueError: for a count, an n or a multiple that is no whole number, 1 or more.
     """
 
     stage: str
@@ -46,9 +47,10 @@ class StageSpec:
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
     n: int | None = None
+    multiple: int = 1
 
     def __post_init__(self) -> None:
-        for name, of in (("count", ""), ("n", " of records")):
+        for name, of in (("count", ""), ("n", " of records"), ("multiple", "")):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read_whole(f"stage {self.stage!r}: {name}", value, of=of))
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})

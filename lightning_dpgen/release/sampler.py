@@ -23,11 +23,11 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
+from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
@@ -48,6 +48,7 @@ _LARGEST = 2**24
 _NO_SIZES: dict[str, tuple[type, ...]] = {
     "network": (str,),
     "symmetries": (dict,),
+    "sampling": (str,),
     "likelihood": (str,),
     "scale": (float, type(None)),
     "floor": (float,),

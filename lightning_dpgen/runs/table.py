@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lightning_dpgen.gradients.clipping import ClippingRule, Decay
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.plan import Plan
@@ -37,6 +38,15 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
             (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", f"{stage.share:.0%}", alone)
         )
     return "\n".join([aligned(rows), "", _total(plan, of_person)])
+
+
+def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
+    """Return the first and the last bound of a run in which it decays, in words; None where none does."""
+    if not isinstance(rule, Decay):
+        return None
+    steps = plan.stage("training").count
+    last, every = rule.known(steps - 1), f"every {rule.every} steps" if rule.every > 1 else "every step"
+    return f"bound of a gradient: {rule.c:g} at first, {last:.3g} at last (times {rule.factor:.6g} {every}), at no cost"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lightning_dpgen.gradients.clipping import Decay
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.run import RunSpec
@@ -28,6 +29,11 @@ def delta_warning(spec: RunSpec) -> str | None:
 def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
     """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
     yield delta_warning(settings.spec)
+    if isinstance(settings.clipping, Decay) and getattr(settings.spec.model, "optimizer", None) == "adam":
+        yield (
+            "clipping=decay with model.optimizer=adam: Adam divides gradients by their size, so the decay changes next to "
+            "nothing; with model.optimizer=sgd it decays the steps"
+        )
     if (warning := settings.split.warning(plan, settings.n)) is not None:
         yield as_settings(warning, "split", settings.spec.split)
     if not settings.trained:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -34,9 +34,31 @@ class DecaySpec(_Rule):
 
     rule: Literal["decay"] = "decay"
     c: float = setting("the first bound", 1.0, **_BOUND)
-    factor: float = setting("the factor", 0.99, gt=0, le=1)
-    every: int = setting("lots for one factor", 1, ge=1, le=10**9)
-    least: float = setting("the smallest bound", 0.001, **_BOUND)
+    factor: float | None = setting("the factor", gt=0, le=1, by_default="0.99, or what leads to the ratio")
+    ratio: float | None = setting("the last bound of the run by the first, in place of a factor", gt=0, le=1)
+    every: int | None = setting("lots for one factor", ge=1, le=10**9, by_default="1; of model=wgan model.critic_steps")
+    least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001, or less where the ratio says so")
+
+    def model_post_init(self, _: Any) -> None:
+        if self.factor is not None and self.ratio is not None:
+            raise UsageError(f"clipping.factor={self.factor:g}, clipping.ratio={self.ratio:g}: expected one of them")
+
+    def solved(self, steps: int | None, rhythm: int) -> DecaySpec:
+        """Return the settings without a ratio, for so many steps in loops of `rhythm` lots (dp-GAN, Algorithm 1).
+
+        Raises:
+            UsageError: for a ratio where the number of steps is still to be solved for.
+        """
+        every = self.every or rhythm
+        if self.ratio is None:
+            return self.changed(factor=0.99 if self.factor is None else self.factor, every=every, least=self.least or 1e-3)
+        if steps is None:
+            raise UsageError(
+                f"clipping.ratio={self.ratio:g}: follows from model.steps, which are solved for here; give clipping.factor"
+            )
+        decays = (steps - 1) // every
+        factor = self.ratio ** (1.0 / decays) if decays else 1.0
+        return self.changed(ratio=None, factor=factor, every=every, least=self.least or min(1e-3, self.ratio * self.c))
 
 
 class DPNormSpec(_Rule):
@@ -71,14 +93,21 @@ class NormalisedSpec(_Rule):
 ClippingSpec = Annotated[FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec, Field(discriminator="rule")]
 
 
-def make_rule(spec: FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec) -> ClippingRule:
+def make_rule(
+    spec: FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec, steps: int | None = None, rhythm: int = 1
+) -> ClippingRule:
     """Return the clipping rule of completed settings.
+
+    Args:
+        steps: the number of lots, if it is known; `rhythm` of them make an outer loop.
 
     Raises:
         UsageError: naming the setting that the rule refuses.
     """
     from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
 
+    if isinstance(spec, DecaySpec):
+        spec = spec.solved(steps, rhythm)
     kinds = {"fixed": Fixed, "decay": Decay, "dpnorm": DPNorm, "quantile": Quantile, "normalised": Normalised}
     values = {name: value for name, value in spec.given().items() if name not in ("rule", "smooth")}
     try:

@@ -145,21 +145,59 @@ class RBMSpec(NetworkSpec):
 
 
 class WGANSpec(NetworkSpec):
-    """A Wasserstein GAN with gradient penalty for each cluster, all trained together; the bound decays (dp-GAN)."""
+    """A Wasserstein GAN for each cluster, all trained together (dp-GAN)."""
 
     title = "mixture of Wasserstein generative adversarial networks"
-    own = ("network", "hidden", "latent", "penalty", "critic_steps", "generator_lr", "optimizer", "momentum")
+    own = (
+        "network", "hidden", "layers", "latent", "conditional", "sampling", "loss", "penalty", "generated", "weight_bound",
+        "critic_steps", "made", "averaging", "generator_lr", "optimizer", "momentum",
+    )  # fmt: skip
 
     name: Literal["wgan"] = "wgan"
-    network: _Network = setting("two dense layers, or two convolutions (height and width multiples of 4)", "dense")
+    network: Literal["dense", "conv", "lstm"] = setting(
+        "dense layers, two convolutions (height and width multiples of 4), or a recurrent generator of series", "dense"
+    )
     hidden: int | None = setting("units of a hidden layer of generators and critics", **_WIDTH, rule="hidden")
+    layers: int = setting("hidden layers of dense generators and critics", 2, ge=1, le=8)
     latent: int | None = setting(
         "dimensions of the generators' code", **_WIDTH, rule=lambda d: 2 * d.latent, by_default="twice that of a VAE"
     )
-    penalty: float = setting("weight of the gradient penalty", 10.0, ge=1e-6, le=1e6)
+    conditional: bool = setting("the label is drawn first, by noisy shares, and the rest given it", False)
+    sampling: Literal["softmax", "straight_through"] = setting(
+        "what critics see of a choice: its shares, or one that is drawn by them", "softmax"
+    )
+    loss: Literal["wgan_gp", "wgan_clip", "vanilla"] = setting(
+        "Wasserstein with gradient penalty, with bounded weights, or the loss of the first GANs", "wgan_gp"
+    )
+    penalty: float | None = setting("wgan_gp: weight of the gradient penalty", ge=1e-6, le=1e6, by_default="10")
+    weight_bound: float | None = setting("wgan_clip: bound of the critics' weights", gt=0, le=1, by_default="0.01")
+    generated: Literal["record", "data_free"] = setting(
+        "a generated record stands beside each real one, in its clipped gradient, or is a term without noise", "record"
+    )
     critic_steps: int = setting("private steps of the critics for one of the generators", 2, **_WIDTH)
+    made: int = setting("records of each component that a public step generates", 64, **_WIDTH)
+    averaging: float = setting("the part of the released average of generators that stays in a step", 0.0, ge=0, lt=1)
     lr: float | None = setting("learning rate of the critics", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
     generator_lr: float | None = setting("learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr")
+
+    def model_post_init(self, _: Any) -> None:
+        super().model_post_init(_)
+        for name, loss in (("penalty", "wgan_gp"), ("weight_bound", "wgan_clip")):
+            if getattr(self, name) is not None and self.loss != loss:
+                raise UsageError(f"model.{name}={getattr(self, name):g}: is of model.loss={loss}; leave it out")
+        if self.network == "conv" and self.layers != 2:
+            raise UsageError(f"model.network=conv with model.layers={self.layers}: is of dense networks; leave it out")
+        if self.conditional and self.bias == "zero":
+            raise UsageError(
+                "model.conditional=true with model.bias=zero: labels are drawn by noisy shares, which come with the means "
+                "of clusters; take model.bias=means"
+            )
+        if self.steps is not None and self.steps % self.critic_steps:
+            down = self.steps - self.steps % self.critic_steps
+            raise UsageError(
+                f"model.steps={self.steps}: expected a multiple of model.critic_steps={self.critic_steps}, as generators "
+                f"learn nothing from the rest, which is paid for; take {down or self.critic_steps}"
+            )
 
 
 class CustomSpec(TrainedSpec):

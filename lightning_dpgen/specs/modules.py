@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import torch
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -42,6 +44,10 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
                 f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
                 "multiples of 4; model.network=dense takes any"
             )
+    if getattr(spec, "network", None) == "lstm" and not isinstance(schema, SeriesSchema):
+        raise UsageError(f"model.network=lstm: is for series, and data={source} is none; use model.network=dense")
+    if getattr(spec, "conditional", False) and schema.layout.label is None:
+        raise UsageError(f"model.conditional=true: data={source} has no label; leave it out")
     if isinstance(spec, VAESpec):
         _check_likelihood(spec, schema)
     if spec.rate * n < 1.0:
@@ -72,7 +78,7 @@ def stage_of_training(spec: TrainedSpec, clipping: ClippingRule, n: int) -> Stag
         ValueError: if the shares of its noises leave nothing for the gradient.
     """
     embedded = isinstance(spec, VAESpec) and spec.divergence == "embedding"
-    return training_stage(
+    stage = training_stage(
         rules_of(spec, clipping),
         n=n,
         sample_rate=spec.rate,
@@ -80,6 +86,7 @@ def stage_of_training(spec: TrainedSpec, clipping: ClippingRule, n: int) -> Stag
         noise=spec.noise,
         embeddings={"embedding": spec.divergence_share} if embedded else None,
     )
+    return replace(stage, multiple=getattr(spec, "critic_steps", 1))
 
 
 def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: Account) -> PrivateMixture:
@@ -89,7 +96,8 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
         UsageError: if it cannot be made, or is larger than a release may be.
     """
     spec = run.model
-    own = {name: getattr(spec, name) for name in spec.own if name != "momentum" or spec.momentum is not None}
+    # The modules have the defaults of what is open here.
+    own = {name: value for name in spec.own if (value := getattr(spec, name)) is not None}
     if isinstance(spec, VAESpec) and spec.divergence is not None:
         own["divergence"] = Divergence(spec.divergence, weight=spec.divergence_weight, **spec.given("groups", "features"))
     rules = rules_of(spec, clipping)

@@ -291,7 +291,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     split, centres = _split(spec, schema)
     clipping = None
     if isinstance(model, TrainedSpec):
-        clipping = make_rule(completed(spec.clipping, defaults))
+        clipping = make_rule(completed(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
     unit = spec.privacy.unit or f"one {source.record} of the data set"
     if data.column_of_persons is not None:
         unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
@@ -344,7 +344,10 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
         if isinstance(model, CustomSpec):
             check_custom(model)
         solved = ("steps",) if model.noise is not None and spec.privacy.epsilon is not None else ()
-        model = completed(model, defaults, leave=solved)
+        given_steps, model = model.steps, completed(model, defaults, leave=solved)
+        rhythm = getattr(model, "critic_steps", 1)
+        if given_steps is None and model.steps is not None:
+            model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
         if isinstance(model, VAESpec):
             model = model.with_divergence(defaults.c_max, max(model.rate * data.n, 1.0))
     return spec.changed(model=model, split=split), defaults

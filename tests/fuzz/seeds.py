@@ -22,11 +22,11 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
+from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.models.wgan import StackedGenerator
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan

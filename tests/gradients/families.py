@@ -15,9 +15,10 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.models.critics import StackedCritic
+from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.models.wgan import StackedCritic, StackedGenerator
 from lightning_dpgen.sampling.lots import Lot
 
 # Records of a family are real numbers, or indices below this number of entries.
@@ -30,6 +31,8 @@ class Case:
     def __init__(self, network: nn.Module, loss: Callable[[Lot, Tensor], Tensor], shape, *, indices=False, k=1, noise=0):
         self.network, self.term = network.double(), PerRecord(loss, noise=noise)
         self.shape, self.indices, self.k = shape, indices, k
+        # The rounding of a norm, by itself. Outer products that nearly cancel leave more: slack is of their own lengths.
+        self.rounding = 2e-5
         self.beside: nn.Module | None = None  # a network that the loss calls and does not train
 
     def float(self) -> None:
@@ -152,7 +155,9 @@ class _Last(nn.Module):
 
 def _described(classes: int) -> SimpleNamespace:
     """Describe a record as the networks of a mixture need it: units, and two groups if there are classes."""
-    return SimpleNamespace(layout=Layout(units=6, levels=1, groups=(classes, 3) if classes else ()))
+    return SimpleNamespace(
+        layout=Layout(units=6, levels=1, groups=(classes, 3), label=1) if classes else Layout(6, levels=1)
+    )
 
 
 def _vae(k: int, classes: int, fixed_bias: bool, **given) -> Case:
@@ -179,14 +184,16 @@ def _rbm(k: int, classes: int) -> Case:
     return case
 
 
-def _critic(k: int) -> Case:
+def _critic(k: int, loss: str = "wgan_gp", generated: str = "record", **given) -> Case:
     generator = torch.Generator().manual_seed(k)
-    made_by = StackedGenerator(_described(2), k, hidden=5, latent=3, generator=generator).double()
-    network = StackedCritic(made_by, hidden=7, generator=generator)
+    made_by = StackedGenerator(_described(2), k, hidden=5, latent=3, **given, generator=generator).double()
+    network = StackedCritic(made_by, hidden=7, loss=loss, generated=generated, generator=generator)
     for layer in network.score.layers:
         layer.bias.data.normal_(generator=generator)
     case = Case(network, network.loss, (11,), k=k, noise=network.noise)
     case.term, case.beside = network.term, made_by
+    if loss == "wgan_clip":
+        case.rounding = 1e-4
     return case
 
 
@@ -231,6 +238,17 @@ CLOSED: dict[str, Callable[[], Case]] = {
     },
     **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},
     **{f"critic k={k}": lambda k=k: _critic(k) for k in (1, 3)},
+    **{
+        f"critic k={k} {loss} {generated} {given}": lambda k=k, a=(loss, generated), given=given: _critic(k, *a, **given)
+        for k, loss, generated, given in (
+            (1, "wgan_gp", "data_free", {}),
+            (3, "wgan_clip", "record", {"layers": 1}),
+            (1, "wgan_clip", "data_free", {}),
+            (3, "vanilla", "record", {"sampling": "straight_through"}),
+            (1, "vanilla", "data_free", {}),
+            (3, "wgan_gp", "record", {"conditional": True}),
+        )
+    },
 }
 
 

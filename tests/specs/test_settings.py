@@ -10,11 +10,14 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen import api
+from lightning_dpgen.runs.table import decay_line
 from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.reference import listed, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
+from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.spec import Spec, names_of, range_of, variants
+from lightning_dpgen.specs.usage_error import UsageError
 
 PAGE = Path(__file__).parents[2] / "docs" / "SETTINGS.md"
 
@@ -95,3 +98,66 @@ def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported(comman
     assert done.stdout == f"{[2] * len(words)} []\n", done
     told = done.stderr.splitlines()
     assert len(told) == len(words) and all(word.partition("=")[0] in said for word, said in zip(words, told, strict=True))
+
+
+def _settings(*words):
+    return read_settings(["data.n=1500", *words])
+
+
+def test_steps_go_into_the_rhythm_of_a_critic_unless_they_were_declared():
+    for rhythm in (1, 4, 7):
+        asked = _settings("model=wgan", f"model.critic_steps={rhythm}")
+        assert asked.plan().stage("training").count % rhythm == 0
+        solved = _settings("model=wgan", f"model.critic_steps={rhythm}", "model.noise=5", "privacy.epsilon=3")
+        free = _settings("model=wgan", "model.critic_steps=1", "model.noise=5", "privacy.epsilon=3")
+        count, most = (settings.plan().stage("training").count for settings in (solved, free))
+        assert count % rhythm == 0 and most - rhythm < count <= most
+    with pytest.raises(UsageError, match=r"model.steps=101: expected a multiple of model.critic_steps=5.*; take 100"):
+        _settings("model=wgan", "model.critic_steps=5", "model.steps=101")
+
+
+def test_a_ratio_is_that_of_the_last_bound_to_the_first_at_the_same_cost():
+    words = ["model=wgan", "model.steps=60", "model.critic_steps=5", "model.optimizer=sgd", "model.lr=0.1"]
+    decaying, fixed = _settings(*words, "clipping=decay", "clipping.c=2", "clipping.ratio=0.01"), _settings(*words)
+    rule = decaying.clipping
+    bounds = [rule.known(i) for i in range(60)]
+    assert bounds[0] == 2.0 and bounds[-1] == pytest.approx(0.02)
+    assert len(set(bounds)) == 12 and bounds[:5] == [2.0] * 5, "once each outer loop"
+    assert decaying.plan().epsilon == fixed.plan().epsilon
+    assert "2 at first, 0.02 at last" in decay_line(rule, decaying.plan())
+
+
+WGANS = {
+    "ratio of solved steps": (
+        ["clipping=decay", "clipping.ratio=0.1", "model.noise=2"],
+        "clipping.ratio=0.1: follows from",
+    ),
+    "ratio and factor": (["clipping=decay", "clipping.ratio=0.1", "clipping.factor=0.9"], "expected one of them"),
+    "weight bound": (["model.weight_bound=0.1"], "model.weight_bound=0.1: is of model.loss=wgan_clip"),
+    "penalty": (["model.loss=vanilla", "model.penalty=1"], "model.penalty=1: is of model.loss=wgan_gp"),
+    "a bound of 0": (["model.loss=wgan_clip", "model.weight_bound=0"], "model.weight_bound=0: expected a number above 0"),
+    "labels": (["model.conditional=true", "model.bias=zero"], "model.conditional=true with model.bias=zero"),
+    "no series": (["model.network=lstm"], "model.network=lstm: is for series, and data=digits is none"),
+    "depth": (["model.network=conv", "model.layers=3"], "model.network=conv with model.layers=3"),
+    "momentum": (["model.momentum=0.9"], "model.momentum=0.9: is of model.optimizer=sgd"),
+    "a rate for sgd": (["model.optimizer=sgd"], "model.optimizer=sgd: needs a learning rate"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), WGANS.values(), ids=WGANS.keys())
+def test_a_setting_that_does_not_go_with_the_others_is_refused(words, told):
+    with pytest.raises(UsageError, match=told):
+        _settings("model=wgan", *words)
+
+
+LIKELIHOODS = {
+    "a scale of none": (["model.likelihood=bernoulli", "model.scale=0.1"], "model.scale=0.1: model.likelihood=bernoulli"),
+    "below the floor": (["model.likelihood=laplace", "model.scale=0.001"], "model.scale=0.001: is below model.floor"),
+    "of 0 and 1": (["data.threshold=7", "model.likelihood=gaussian"], "here each unit is 0 or 1"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), LIKELIHOODS.values(), ids=LIKELIHOODS.keys())
+def test_a_likelihood_that_does_not_fit_is_refused(words, told):
+    with pytest.raises(UsageError, match=told):
+        _settings(*words)
