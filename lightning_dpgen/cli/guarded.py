@@ -40,7 +40,7 @@ def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *mor
     print(f"  release (may be published{'' if private else ': NO'}):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")
     print("next:")
-    for line in (f"dpgen verify {folder.release}", *more):
+    for line in (shlex.join(["dpgen", "verify", str(folder.release)]), *more):
         print(f"  {line}")
 
 

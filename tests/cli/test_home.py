@@ -1,6 +1,7 @@
 """A path that a person gives may begin with ~, everywhere with the same meaning; other software never reads it again."""
 
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,10 @@ def home(tmp_path, monkeypatch):
 def test_a_run_below_home(home, dpgen):
     paths = ['data.path="~/v.parquet"', 'data.schema="~/v.yaml"', 'run_dir="~/a run"', 'privacy.study_folder="~/studies"']
     paths += ["privacy.study=s", "privacy.study_epsilon=9", "privacy.study_delta=1e-4"]
-    status, _, err = dpgen("train", *WORDS, *paths)
+    status, out, err = dpgen("train", *WORDS, *paths)
     assert status == 0, err
+    told = [shlex.split(line) for line in out.splitlines() if line.startswith("  dpgen ")]
+    assert [words[2] for words in told] == [str(home / "a run" / "release")] * 2
     assert dpgen("verify", "~/a run")[0] == 0 and dpgen("sample", "~/a run", "-o", "~/more.parquet")[0] == 0
     assert dpgen("evaluate", "~/a run", "data=table", "data.path='~/v.parquet'", "--rows", "9", "--seconds", "0.01")[0] == 0
     assert dpgen("schema", "~/v.parquet", "-o", "~/draft.yaml")[0] == 0
