@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,13 +12,17 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from markupsafe import Markup
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.verify import read_certificate
@@ -25,6 +30,7 @@ from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import LogReporter
 from lightning_dpgen.runs.run import train
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.sources import TableFile
@@ -40,10 +46,13 @@ class _Frame(Protocol):
 
 Table: TypeAlias = _Frame | str | Path
 # Settings that have an argument of their own.
-_ARGUMENTS = (
-    "data", "data.source", "data.path", "data.schema", "data.n", "data.n_share", "data.person", "data.max_rows",
-    "data.outside", "data.discovery_share", "privacy.epsilon", "privacy.delta", "privacy.fidelity_share", "run_dir",
-)  # fmt: skip
+_ARGUMENTS = {
+    "data": "frame", "data.source": "frame", "data.path": "frame", "data.schema": "schema", "data.n": "n",
+    "data.n_share": "n_share", "data.person": "person", "data.max_rows": "max_rows", "data.outside": "outside",
+    "data.discovery_share": "discovery_share", "privacy.epsilon": "epsilon", "privacy.delta": "delta",
+    "privacy.fidelity_share": "fidelity_share", "run_dir": "run_dir",
+}  # fmt: skip
+_SPOKEN = {"data=table": "frame", "privacy=off": "overrides=['privacy=off']"}
 
 
 @dataclass(frozen=True)
@@ -157,8 +166,8 @@ def fit(
         >>> fitted = fit(frame, "people.schema.yaml", epsilon=2.0, n=5000)       # doctest: +SKIP
         >>> fitted.sample(1000, seed=1, where={"sex": "F"})                      # doctest: +SKIP
     """
-    if frame is None:
-        raise ValueError("frame=None: expected a DataFrame, a table of Arrow, or the path of a file")
+    if not isinstance(frame, pd.DataFrame | pa.Table | pa.RecordBatch | str | Path):
+        raise ValueError(f"frame={shortened(frame)}: expected a DataFrame, a table of Arrow, or the path of a file")
     if n is None and n_share is None:
         raise ValueError(
             "n: expected the declared number of records, such as n=5000; it becomes public, so it is never taken from "
@@ -175,6 +184,10 @@ def fit(
         del numbers_given["privacy.fidelity_share"]
     if person is not None and not isinstance(person, str):
         raise ValueError(f"person={shortened(person)}: expected the name of a column")
+    if run_dir is not None and not isinstance(run_dir, str | Path):
+        raise ValueError(f"run_dir={shortened(run_dir)}: expected the path of a folder, or None for a fresh one")
+    if not isinstance(progress, bool):
+        raise ValueError(f"progress={shortened(progress)}: expected True or False")
     in_file, described = isinstance(frame, str | Path), schema_of(schema)
     try:
         words = ["data=table", *_checked(overrides)]
@@ -187,11 +200,14 @@ def fit(
             )
         assert isinstance(spec.data, TableSpec), "data=table is one"
         source = TableFile(spec.data, None if in_file else frame, described)
-        folder = run_folder.choose(None if run_dir is None else str(run_dir))
+        folder = run_folder.choose(run_dir)
         with Interrupts().caught() as interrupts:
             train(spec, source, folder, interrupts, LogReporter(progress))
     except UsageError as mistake:
-        raise ValueError(str(mistake)) from None
+        raise ValueError(_in_arguments(mistake)) from None
+    except (BadRecords, BudgetTooSmall, LedgerError, MissingData) as error:
+        error.args = (_in_arguments(error),)
+        raise
     except KeyboardInterrupt:
         again = f"; to go on, call fit again with run_dir={str(folder.root)!r}" if folder.unfinished else ""
         raise KeyboardInterrupt(f"interrupted{again}") from None
@@ -212,7 +228,7 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
     if isinstance(description, TableSchema):
         return description
     if isinstance(description, str | Path):
-        return read_schema(description)
+        return read_schema(place_of(description))
     if not isinstance(description, Mapping):
         raise BadSchema(
             f"schema={shortened(description)}: expected a TableSchema, a dict as a schema file has it, or the path of one"
@@ -233,8 +249,17 @@ def _number(name: str, value: Any) -> int | float | None:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
+def _in_arguments(error: Exception) -> str:
+    """Return a message about settings in the arguments of `fit`; null is None there."""
+    names = {**_SPOKEN, **_ARGUMENTS}
+    setting = re.compile(rf"(?<![\w.'/])({'|'.join(map(re.escape, names))})(?!\w|\.\w)(=null\b)?")
+    text = str(error).replace(" or null", " or None")
+    return setting.sub(lambda found: f"{names[found[1]]}{'=None' if found[2] else ''}", text)
+
+
 def _checked(overrides: Sequence[str]) -> list[str]:
-    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+    listed = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not listed or not all(isinstance(word, str) for word in overrides):
         raise ValueError(f"overrides={shortened(overrides)}: expected a list of settings, such as ['model.steps=500']")
     for word in overrides:
         name = word.partition("=")[0].lstrip("+~")

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
 from lightning_dpgen.specs.usage_error import UsageError
 
 
+class HelpPrinted(Exception):
+    """The program was asked for its help, and has nothing else to do."""
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError` instead of exiting."""
+    """An argument parser that raises `UsageError`, or `HelpPrinted`, instead of exiting."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise HelpPrinted
 
     def error(self, message: str) -> None:
         raise UsageError(f"{message} ({self.format_usage().strip()})")

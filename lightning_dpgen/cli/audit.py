@@ -2,48 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-import numpy as np
-import torch
-
-from lightning_dpgen.audit.bound import Finding
-from lightning_dpgen.audit.canaries import canaries_of, coins
-from lightning_dpgen.audit.measurements import audit_measurements
-from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
-from lightning_dpgen.audit.one_run import StepScores, audit_run, measured_scores
-from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
-from lightning_dpgen.cli.launch import launched
-from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.records import Records
-from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
-from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.plugins.mixture import PrivateMixture
-from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.errors import NoiseMissing
-from lightning_dpgen.privacy.folders import make_private
-from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.runs.context import Context
-from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.table import aligned
-from lightning_dpgen.runs.train import fit, quiet_lightning
-from lightning_dpgen.specs.run import AuditOptions, AuditSpec, read_run
-from lightning_dpgen.specs.settings import Settings, fill
-from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.sources import source_of
-from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
-
-# A bound so far below the norm of a gradient that a missing clip is seen at once.
-_FAR_BELOW = 10.0
-# Canaries among which the longest gradient is looked for.
-_LOOKED_AT = 200
+from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.specs.run import read_audit
+from lightning_dpgen.specs.usage_error import OK
 
 HELP = """usage: dpgen audit [NAME=VALUE ...]
 
@@ -70,121 +33,7 @@ def run(argv: Sequence[str]) -> int:
         print(HELP)
         print(LIMITS)
         return OK
-    spec = read_run(argv, AuditSpec)
-    source = source_of(spec.data)
-    settings = _settle(spec, source)
-    audits = list(_audits(spec.audit, settings, source))
-    # All bounds hold together with the confidence that is asked for; the last one, of the whole run, needs half of it.
-    error = 0.5 * (1.0 - spec.audit.confidence)
-    errors = [error / (len(audits) - 1)] * (len(audits) - 1) + [error]
-    print(f"auditing {settings.spec.model.name} on made-up records, like those of data={spec.data.source}", flush=True)
-    findings: list[Finding] = []
-    rows = [("audited", "claimed epsilon", "at delta", "at least", "verdict", "by")]
-    begin = time.monotonic()
-    for audit, own in zip(audits, errors, strict=True):
-        found = audit(1.0 - own)
-        findings += found
-        rows += [_row(one) for one in found]
-    print(f"\n{aligned(rows)}\n")
-    together = f"all bounds together at confidence {spec.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
-    refuted = [one.what for one in findings if one.refuted]
-    if refuted:
-        print(f"REFUTED: {', '.join(refuted)} ({together}). Do not publish what this software has made.\n")
-    else:
-        print(f"no claim is refuted ({together}). That is no proof of one.\n")
+    spec = read_audit(argv)
+    status = imported("auditing").run(spec)
     print(LIMITS)
-    return FAULT if refuted else OK
-
-
-def _row(found: Finding) -> tuple[str, ...]:
-    verdict = "REFUTED" if found.refuted else "-"
-    return found.what, f"{found.claim:.4g}", f"{found.delta:g}", f"{found.bound:.4g}", verdict, found.how
-
-
-def _settle(spec: AuditSpec, source: Source) -> Settings:
-    ranks = spec.trainer.devices * spec.trainer.num_nodes
-    if not spec.privacy.private:
-        raise UsageError("privacy=off: claims nothing that could be audited")
-    if spec.debug.private_seed is not None:
-        raise UsageError(f"debug.private_seed={spec.debug.private_seed}: says itself that it is not private; leave it out")
-    if launched() or ranks != 1:
-        raise UsageError(f"trainer.devices={spec.trainer.devices}: an audit is one process on one device")
-    if spec.privacy.study is not None or spec.privacy.selection is not None:
-        raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
-    if spec.split.k not in (None, 1):
-        raise UsageError(f"split.k={spec.split.k}: canaries belong to one component in an audit; leave it out")
-    return fill(spec.changed(split=spec.split.changed(k=1)), source)
-
-
-def _audits(options: AuditOptions, settings: Settings, source: Source) -> Iterator[Callable[[float], list[Finding]]]:
-    plan = settings.plan()
-    canaries = canaries_of(settings.schema, options.canaries, settings.spec.seed)
-    for name in CASES:
-        yield lambda confidence, name=name: [audit_mechanism(name, options.draws, confidence)]
-    yield lambda _: [audit_randomness()]
-    if settings.clipping is None:
-        component = _component(canaries)
-        recipe = settings.recipe
-        count = len(recipe.workloads)
-        yield lambda confidence: audit_measurements(
-            recipe, plan, canaries, component, options.draws, 1.0 - (1.0 - confidence) / count
-        )
-    else:
-        yield lambda confidence: [audit_lots(plan.stage(TRAINING).access.sample_rate, options.draws, confidence)]
-        yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence)]
-        yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence, far_below=True)]
-    yield lambda confidence: [_whole(settings, plan, canaries, confidence, source if options.spend else None)]
-
-
-def _step(
-    settings: Settings, plan: Plan, canaries: Records, draws: int, confidence: float, *, far_below: bool = False
-) -> Finding:
-    """Audit the private step as it is configured, or with a fixed bound far below the norm of the record."""
-    access = plan.stage(TRAINING).access
-
-    def module(clipping: ClippingRule, access: Access) -> PrivateMixture:
-        account = Account(plan_of_many(access, 2 * draws, plan))
-        return settings.module(account, clipping)
-
-    few = Records(canaries.schema, canaries.encoded[:_LOOKED_AT])
-    made = module(settings.clipping, access)
-    place, norm = longest_gradient(made, few)
-    what = "the private step, at noise multiplier 1"
-    if far_below:
-        others = {name: value for name, value in access.multipliers.items() if name not in settings.clipping.noise_shares}
-        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.sample_rate))
-        what = "the same, of a record far beyond the bound"
-    return audit_step(made, few, place, draws, confidence, what=what)
-
-
-def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float, source: Source | None) -> Finding:
-    """Audit one whole run."""
-    what = "the whole run"
-    others = None if source is None else source.records(settings.schema)[0]
-
-    def scored(part: np.ndarray) -> np.ndarray:
-        taken = canaries.encoded[np.flatnonzero(part)]
-        records = Records(settings.schema, taken if others is None else Encoded.joined([others.encoded, taken]))
-        account = Account(plan)
-        if settings.clipping is None:
-            return measured_scores(settings.recipe, records, _component(records), account, canaries, _component(canaries))
-        module = settings.module(account)
-        watching = StepScores(module, canaries)
-        with tempfile.TemporaryDirectory() as folder, quiet_lightning():
-            run = Context(settings, account, RunFolder(Path(folder)), Interrupts(), keeps=False)
-            make_private(run.folder.private)
-            fit(run, module, run.split_module(records))
-        return watching.scores
-
-    def claims(delta: float) -> float:
-        return spent(plan.event, delta, relation=plan.relation).epsilon
-
-    try:
-        part = coins(len(canaries))
-        return audit_run(scored, part, claims=claims, delta=plan.delta, confidence=confidence, what=what)
-    except NoiseMissing as error:
-        return Finding(what, plan.epsilon, math.inf, plan.delta, f"the run refuses itself: {' '.join(str(error).split())}")
-
-
-def _component(records: Records) -> torch.Tensor:
-    return label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
+    return status

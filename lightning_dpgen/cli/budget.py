@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.projection.choice import PAIRS, Option
-from lightning_dpgen.runs.candidates import read_candidates
-from lightning_dpgen.runs.reporter import TerminalReporter, warn
-from lightning_dpgen.runs.studies import check_study, said, study_of
-from lightning_dpgen.runs.table import aligned, budget_table, decay_line
-from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.specs.compose import asks_for_selection
-from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
-from lightning_dpgen.specs.run import RunSpec, read_projection
-from lightning_dpgen.specs.settings import read_settings
-from lightning_dpgen.specs.usage_error import UsageError
-
-_OPTIONS = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
+from lightning_dpgen.specs.run import read_projection, read_run
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 
@@ -36,72 +24,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if argv[:1] == ["project"]:
         asked = read_projection(argv[1:])
-        if (d := asked.data.d) is None:
-            raise UsageError(
-                "data.d=null: the budget is computed without reading the rows; declare how many columns they have"
-            )
-        projection = fill_projection(asked, d)
-        print(_projection_table(projection))
-        _tell_study(asked, projection.plan())
-        return 0
+        return imported("budgeting").tell_projection(asked)
     if asks_for_selection(argv):
-        candidates = read_candidates(argv, TerminalReporter())
-        print(candidates.table())
-        _tell_study(candidates.settings[0].spec, candidates.plan)
-        return 0
-    settings = read_settings(argv)
-    plan = settings.plan()
-    for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
-        warn(text)
-    if settings.chosen is not None:
-        print(settings.chosen)
-    print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
-    if (line := decay_line(settings.clipping, plan)) is not None:
-        print(line)
-    _tell_study(settings.spec, plan)
-    return 0
-
-
-def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan) -> None:
-    if (study := study_of(spec.privacy, begin=False)) is not None:
-        print(f"study {study.name}: spent so far: {said(study.total, study)}")
-        print(check_study(study, plan))
-    elif spec.privacy.study is not None:
-        print(f"study {spec.privacy.study}: not begun; its first run begins it")
-
-
-def _projection_table(settings: ProjectionSettings) -> str:
-    """Return the budget table of a projection, and its options: the best for each k, the best of all, and raw rivals."""
-    best = {option.k: option for option in reversed(settings.options)}
-    rows = [_OPTIONS, *(_cells(best[k]) for k in sorted(best))]
-    raw = next((option for option in settings.options if option.matrix == "identity"), None)
-    return "\n".join(
-        [
-            budget_table(settings.plan()),
-            "",
-            "the best matrix and noise for each k, by the standard deviation of recovered squared distances, relative, "
-            f"where the true distance is {settings.typical:.4g}:",
-            aligned(rows),
-            "",
-            _advice(settings.chosen, raw),
-        ]
-    )
-
-
-def _cells(option: Option) -> tuple[str, ...]:
-    errors = (f"{option.error:.0%}", f"{option.error_of_mean:.1%}")
-    return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", *errors)
-
-
-def _advice(chosen: Option, raw: Option | None) -> str:
-    best = f"best: project.k={chosen.k} project.matrix={chosen.matrix} project.noise={chosen.noise}"
-    if raw is None:
-        return best
-    if chosen.matrix == "identity":
-        return f"{best}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
-    if chosen.error_of_mean > 1.0:
-        best += f" (at this budget not even the mean of {PAIRS:,} distances survives: more epsilon, or a smaller radius)"
-    elif chosen.error > 1.0:
-        best += " (no single distance survives at this budget, only averages over many pairs)"
-    gain = 1.0 - chosen.error_of_mean / raw.error_of_mean
-    return f"{best}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"
+        return imported("budgeting").tell_selection(argv)
+    spec = read_run(argv)
+    return imported("budgeting").tell_run(spec)

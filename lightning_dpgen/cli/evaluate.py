@@ -116,7 +116,7 @@ def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Sourc
     declared = certificate.get("declared")
     # About another kind of data, what the training has done says nothing.
     if isinstance(declared, dict) and declared.get("data") == spec.source:
-        values = spec.model_dump(by_alias=True, exclude_none=True)
+        values = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
         for name, kind in _AS_TRAINED.items():
             if name in type(spec).model_fields and name not in values and type(declared.get(name)) is kind:
                 values[name] = declared[name]

@@ -9,14 +9,15 @@ from typing import Any
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.memory import ADVICE, is_out_of_memory
+from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
+from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.usage_error import INTERRUPTED, RANK_LOST, UsageError, describe_os_error
 
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     """Return the line that says how to go on with the run of that folder."""
-    words = [word for word in argv if not word.startswith("run_dir=")]
-    return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words, f'run_dir={folder.root}'])}"
+    words = replaced(argv, "run_dir", folder.root)
+    return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words])}"
 
 
 def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
@@ -39,7 +40,7 @@ def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *mor
     print(f"  release (may be published{'' if private else ': NO'}):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")
     print("next:")
-    for line in (f"dpgen verify {folder.release}", *more):
+    for line in (shlex.join(["dpgen", "verify", str(folder.release)]), *more):
         print(f"  {line}")
 
 
@@ -69,5 +70,6 @@ def guarded(
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            hint = f". {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
-            raise UsageError(f"{ADVICE}{hint}") from None
+            if folder.unfinished:
+                raise UsageError(f"{LATE_ADVICE}. {how_to_go_on(command, argv, folder)}") from None
+            raise UsageError(f"{ADVICE}. Nothing was spent, and run_dir={folder.root} can be begun anew") from None

@@ -25,6 +25,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.trainer import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
@@ -49,11 +50,8 @@ def to_launch(trainer: TrainerSpec) -> bool:
     """Return True where this process is to start others, and not one of them.
 
     Raises:
-        UsageError: for numbers of devices and nodes that are none, or not those that were started.
+        UsageError: for numbers of devices and nodes that are not those that were started.
     """
-    for name in ("devices", "num_nodes"):
-        if getattr(trainer, name) < 1:
-            raise UsageError(f"trainer.{name}={getattr(trainer, name)}: expected a whole number, 1 or more")
     wanted, environment = trainer.devices * trainer.num_nodes, launcher()
     if environment is not None:
         if environment.world_size() != wanted:
@@ -89,7 +87,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         UsageError: if a rank died, with the command that goes on.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    words = ["train", *(word for word in argv if not word.startswith("run_dir=")), f"run_dir={folder.root}"]
+    words = ["train", *replaced(argv, "run_dir", folder.root)]
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from lightning_dpgen.cli.arguments import HelpPrinted
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
@@ -49,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with leaving_at_once():
             command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
         return command.run(argv[1:])
-    except SystemExit as end:
-        if end.code:
-            raise
-        # A parser of arguments has printed its help.
+    except HelpPrinted:
         return OK
+    except SystemExit as end:
+        # Code of the user's has asked for it.
+        return _complain(f"ended by SystemExit({end.code!r}) before it was done", MISTAKE)
     except KeyboardInterrupt:
         return _complain("interrupted; nothing was released", INTERRUPTED)
     except BrokenPipeError:

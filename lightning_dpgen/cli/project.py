@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.guarded import guarded, tell_release
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs.project import project
-from lightning_dpgen.runs.reporter import TerminalReporter
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.specs.run import read_projection
 
 HELP = """usage: dpgen project [NAME=VALUE ...]
@@ -31,9 +28,4 @@ def run(argv: Sequence[str]) -> int:
         print(HELP)
         return 0
     spec = read_projection(argv)
-    folder = run_folder.choose(spec.run_dir)
-    certificate = guarded("project", argv, folder, lambda interrupts: project(spec, folder, interrupts, TerminalReporter()))
-    unit = f"one {certificate['declared']['projection']['unit']} replaced"
-    report = f"open {folder.release / 'report.html'} in a browser; in Python: load_release({str(folder.release)!r})"
-    tell_release(certificate, folder, unit, report)
-    return 0
+    return imported("projecting").run(argv, spec)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import NOT_PRIVATE
 from lightning_dpgen.release.projected import ProjectedRows
@@ -102,7 +103,7 @@ def _place(name: str) -> Path:
     Raises:
         UsageError: if it may not.
     """
-    output = Path(name)
+    output = place_of(name)
     if output.suffix not in FORMATS:
         raise UsageError(f"-o {output}: expected a name that ends in {' or '.join(FORMATS)}")
     if os.path.lexists(output):

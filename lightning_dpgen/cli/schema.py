@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
+from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.specs.compose import written
 from lightning_dpgen.specs.usage_error import UsageError
 
 _NOTES = (
@@ -32,12 +33,12 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
     arguments = parser.parse_args(argv)
-    path = Path(arguments.file)
+    path = place_of(arguments.file)
     if not path.is_file():
         raise UsageError(f"{path}: expected a file")
     if arguments.origin and arguments.no_header:
         raise UsageError("--no-header is about a file of records: leave it out with --from")
-    output = Path(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
+    output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
         raise UsageError(f"-o {output}: exists already; choose another name")
     about = {}
@@ -56,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
     unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
     print(f"{output}: {len(columns)} columns, {unfilled} lines to fill in in place of {OPEN}")
-    file = "FILE" if arguments.origin else str(path)
-    told = shlex.join(["dpgen", "train", "data=table", f"data.path={file}", f"data.schema={output}", "data.n=NUMBER"])
+    file = "data.path=FILE" if arguments.origin else written("data.path", path)
+    told = shlex.join(["dpgen", "train", "data=table", file, written("data.schema", output), "data.n=NUMBER"])
     print(f"next, once they are filled in: {told}")
     return 0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.launch import launched
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.select import forget_what_is_left, select
-from lightning_dpgen.specs.compose import refuse_interpolations
+from lightning_dpgen.specs.compose import expanded, name_of, refuse_interpolations
+from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
 
@@ -28,13 +29,14 @@ def run(argv: Sequence[str]) -> int:
             "privacy.selection: trials are made one after the other by one process, on one device; start it without "
             "torchrun or srun"
         )
-    words = [word for word in argv if not word.startswith("run_dir=")]
-    run_dir = next((word.partition("=")[2] for word in argv if word.startswith("run_dir=")), None)
+    # Candidates do not differ in it.
+    run_dir = read_run(expanded(argv)[0][0]).run_dir
     if run_dir is not None:
-        forget_what_is_left(RunFolder(Path(run_dir)))
+        forget_what_is_left(RunFolder(place_of(run_dir)))
     folder = run_folder.choose(run_dir)
     reporter = TerminalReporter()
-    candidates = read_candidates(words, reporter)
+    candidates = read_candidates(argv, reporter)
+    words = [word for word in argv if name_of(word) != "run_dir"]
     certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")

@@ -38,7 +38,16 @@ from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
 from lightning_dpgen.runs.run import settle
 from lightning_dpgen.runs.table import aligned
-from lightning_dpgen.specs.compose import FLAGS, conf_dir, expanded, refuse_interpolations
+from lightning_dpgen.specs.compose import (
+    FLAGS,
+    conf_dir,
+    expanded,
+    is_for_hydra,
+    name_of,
+    refuse_interpolations,
+    replaced,
+    written,
+)
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
@@ -54,17 +63,21 @@ def run(argv: Sequence[str]) -> int:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """
     words = [word for word in argv if word not in FLAGS]
-    own, hydras = [w for w in words if not _for_hydra(w)], [w for w in words if _for_hydra(w)]
+    own, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
     _refuse(own, hydras)
-    run_dir = next((word.partition("=")[2] for word in own if word.startswith("run_dir=")), None)
-    jobs, varied = expanded([word for word in own if not word.startswith("run_dir=")])
+    jobs, varied = expanded(own)
+    if "run_dir" in varied:
+        raise UsageError("run_dir: expected one folder, in which each run has one of its own")
+    run_dir = None
     for number, job in enumerate(jobs):
         try:
             spec = read_run(job)
+            run_dir = spec.run_dir
             launch.to_launch(spec.trainer)
             settle(spec, source_of(spec.data))
         except UsageError as mistake:
             raise UsageError(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
+    jobs = [[word for word in job if name_of(word) != "run_dir"] for job in jobs]
     with _explained(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
         compose("sweep", overrides=["root=.", *hydras], return_hydra_config=True)
     root = _root(run_dir, jobs)
@@ -72,8 +85,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         _launch(root, len(jobs), hydras)
     except KeyboardInterrupt:
-        rest = [word for word in words if not word.startswith("run_dir=")]
-        again = shlex.join(["dpgen", "train", "-m", *rest, f"run_dir={root}"])
+        again = shlex.join(["dpgen", "train", "-m", *replaced(words, "run_dir", root)])
         raise UsageError(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
     return _tell(root, jobs, varied)
 
@@ -90,7 +102,7 @@ def job(configuration: DictConfig) -> None:
     print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
     begin = time.monotonic()
     try:
-        status = main(["train", *jobs[number], f"run_dir={folder.root}"])
+        status = main(["train", *replaced(jobs[number], "run_dir", folder.root)])
     except Exception:
         # A fault of ours: the others need not suffer from it.
         sys.excepthook(*sys.exc_info())
@@ -101,17 +113,13 @@ def job(configuration: DictConfig) -> None:
     durable.write(root / "private" / f"job{number}.json", json.dumps(ended).encode())
 
 
-def _for_hydra(word: str) -> bool:
-    return word.lstrip("+~").startswith(("hydra.", "hydra/"))
-
-
 def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
     refuse_interpolations([*own, *hydras])
     for word in own:
         if word.startswith("-"):
             raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=1,2,4")
     for word in hydras:
-        if not word.lstrip("+~").startswith(("hydra/launcher", "hydra.launcher")):
+        if not name_of(word).startswith(("hydra/launcher", "hydra.launcher")):
             raise UsageError(
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
                 "(hydra.launcher...) alone; a sweeper that chooses by results selects on records, unpaid"
@@ -121,7 +129,7 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
 
 
 def _short(words: Sequence[str], varied: Sequence[str]) -> str:
-    return " ".join(word for word in words if word.lstrip("+").partition("=")[0] in varied) or "the only one"
+    return " ".join(word for word in words if name_of(word) in varied) or "the only one"
 
 
 def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
@@ -130,7 +138,7 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
     Raises:
         UsageError: if it is something else's, or cannot be written.
     """
-    root = run_folder.choose(run_dir).root
+    root = run_folder.choose_sweep(run_dir).root
     kept = root / "private" / JOBS
     if kept.exists():
         if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
@@ -148,7 +156,7 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
 
 def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
-    places = [f"root={json.dumps(str(root))}", f"hydra.sweep.dir={json.dumps(str(root / 'private'))}"]
+    places = [written("root", root), written("hydra.sweep.dir", root / "private")]
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
     with _explained(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
         try:
@@ -191,7 +199,7 @@ def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> i
     """Print and keep the table of what has become of each job; gives the status of the sweep."""
     rows, certificates, statuses = [["job", *varied, "epsilon", "delta", "seconds", "ended"]], [], []
     for number, words in enumerate(jobs):
-        given = dict(word.lstrip("+").partition("=")[::2] for word in words)
+        given = {name_of(word): word.partition("=")[2] for word in words}
         told = root / "private" / f"job{number}.json"
         ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {"status": FAULT, "seconds": math.nan}
         path, epsilon, delta, how = root / str(number) / "release" / CERTIFICATE, "-", "-", f"status {ended['status']}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
-from types import ModuleType
 
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection
 from lightning_dpgen.specs.reference import listed
@@ -37,16 +36,10 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n{listed(RunSpec)}")
         return 0
     if any(word in FLAGS for word in argv):
-        return _imported("sweep").run(argv)
+        return imported("sweep").run(argv)
     if asks_for_selection(argv):
-        return _imported("select").run(argv)
+        return imported("select").run(argv)
     # A mistake in a setting is told before what a run needs is imported.
     with leaving_at_once():
         spec = read_run(argv)
-    return _imported("training").run(argv, spec)
-
-
-def _imported(name: str) -> ModuleType:
-    """Return a module of the program that imports torch, which takes a while."""
-    with leaving_at_once():
-        return importlib.import_module(f"lightning_dpgen.cli.{name}")
+    return imported("training").run(argv, spec)

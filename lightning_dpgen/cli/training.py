@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from lightning_dpgen.cli import launch
@@ -33,11 +34,12 @@ def run(argv: Sequence[str], spec: RunSpec) -> int:
             if mistake.status == RANK_LOST and launch.watched():
                 return RANK_LOST
             raise
+    logs = shlex.join(["tensorboard", "--logdir", str(folder.private)])
     tell_release(
         certificate,
         folder,
         f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
-        f"dpgen sample {folder.release} -n 1000 -o more.parquet",
-        f"open {folder.release / 'report.html'} in a browser; tensorboard --logdir {folder.private}",
+        shlex.join(["dpgen", "sample", str(folder.release), "-n", "1000", "-o", "more.parquet"]),
+        f"open {folder.release / 'report.html'} in a browser; {logs}",
     )
     return OK

@@ -51,7 +51,9 @@ def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
         elif path.suffix == ".npz":
             rows = load_csr(path)
         else:
-            rows = _table(pa.parquet.read_table(path), path)
+            # Arrow would read a path in its own way.
+            with open(path, "rb") as file:
+                rows = _table(pa.parquet.read_table(file), path)
     except BadRecords:
         raise
     except _UNREADABLE as error:

@@ -10,6 +10,18 @@ from pathlib import Path
 FILE, FOLDER = 0o600, 0o700
 
 
+def place_of(path: str | Path) -> Path:
+    """Return the absolute path that a person has named; `~` is their home, here and nowhere else.
+
+    Other software reads `~`, or a scheme before a colon, in a path again; in one that begins at the root it finds neither.
+
+    Example:
+        >>> place_of("~/runs") == Path.home() / "runs", place_of("runs") == Path.cwd() / "runs"
+        (True, True)
+    """
+    return Path(os.path.expanduser(path)).absolute()
+
+
 def owner_only(path: str, flags: int) -> int:
     """Open a file as its owner's alone, for ``open(..., opener=owner_only)``; one that exists is made so.
 

@@ -12,7 +12,8 @@ from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.durable import sync_files
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.folders import FOLDER, make_folder, publish
+from lightning_dpgen.privacy.folders import FOLDER, make_folder, place_of, publish
+from lightning_dpgen.privacy.plain_text import check_plain
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_written
 from lightning_dpgen.release.certificate import CERTIFICATE, make_certificate
 
@@ -43,13 +44,15 @@ def release_from(
         ValueError: for `declared` that repeats an argument or cannot be JSON, empty words, or an n that is no whole number
             from 1.
     """
-    folder = Path(folder)
+    folder = place_of(folder)
     check_sizes(n=n)
     if said := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
         raise ValueError(f"declared: holds {said}, which arguments and the account's plan state already; leave them out")
     for name, words in {"data": data, "unit": unit}.items():
         if words is not None and not (isinstance(words, str) and words.strip()):
             raise ValueError(f"{name}={words!r}: expected words")
+        if words is not None:
+            check_plain(name, words)
     if len(content.released) > MOST_FILES:
         raise ValueError(f"released: {len(content.released):,} files, expected at most {MOST_FILES:,}; put them into fewer")
     try:

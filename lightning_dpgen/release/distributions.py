@@ -74,7 +74,7 @@ def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
     kept = pa.schema([schema.field(name) for name in columns])
     if not columns:
         return kept.empty_table()
-    with pq.ParquetFile(path) as file:
+    with open(path, "rb") as opened, pq.ParquetFile(opened) as file:
         batch = next(file.iter_batches(ROWS, columns=list(columns)), None)
     return kept.empty_table() if batch is None else pa.Table.from_batches([batch]).select(list(columns))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.certificate import CERTIFICATE, MODEL
 
 RELEASE = "release"
@@ -16,9 +17,9 @@ def release_folder(path: str | Path) -> Path:
     checked in its place.
 
     Example:
-        >>> release_folder("somewhere").as_posix()        # no run: the release itself, there or not
+        >>> release_folder("somewhere").name        # no run: the release itself, there or not
         'somewhere'
     """
-    folder = Path(path)
+    folder = place_of(path)
     is_run = (folder / RELEASE).is_dir() and not any((folder / name).exists() for name in (CERTIFICATE, MODEL))
     return folder / RELEASE if is_run else folder

@@ -105,7 +105,8 @@ def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = T
     table = pa.table(arrays, names=column_names(projection.k))
     if not private:
         table = table.cast(marked_schema(table.schema))
-    pa.parquet.write_table(table, folder / PROJECTED, compression="zstd" if packed else "none", use_dictionary=packed)
+    with open(folder / PROJECTED, "wb") as file:
+        pa.parquet.write_table(table, file, compression="zstd" if packed else "none", use_dictionary=packed)
 
 
 def load_projected(folder: Path) -> ProjectedRows:
@@ -121,7 +122,8 @@ def load_projected(folder: Path) -> ProjectedRows:
         check_tensors(folder / WEIGHTS, {"matrix": (d, k), "centre": (d,)}, "F64")
         _check_rows(folder / PROJECTED, k)
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
-        table = pa.parquet.read_table(folder / PROJECTED)
+        with open(folder / PROJECTED, "rb") as file:
+            table = pa.parquet.read_table(file)
         return _checked(description, tensors, table)
     except (ValueError, KeyError, TypeError, OverflowError, OSError, SafetensorError, pa.ArrowException) as error:
         raise NotARelease(f"the projection in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
@@ -134,7 +136,7 @@ def _check_rows(path: Path, k: int) -> None:
     noise are written unpacked (`write_projected`).
     """
     check_ordinary(path)
-    with pa.parquet.ParquetFile(path) as file:
+    with open(path, "rb") as opened, pa.parquet.ParquetFile(opened) as file:
         columns, rows = file.metadata.num_columns, file.metadata.num_rows
     if columns != k:
         raise ValueError(f"{path.name} has {columns} columns: expected {k}")

@@ -28,6 +28,7 @@ from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
@@ -241,7 +242,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         NotARelease: if the folder does not hold a readable model.
     """
     known = _NETWORKS | {network.kind: network for network in networks if network.kind not in _NETWORKS}
-    folder = Path(path)
+    folder = place_of(path)
     if not folder.is_dir():
         raise NotARelease(f"{folder} is not a folder: expected a release")
     for name in (MODEL, WEIGHTS):

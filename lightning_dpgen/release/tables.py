@@ -22,7 +22,8 @@ def write_table(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema,
         ValueError: for another ending.
     """
     if path.suffix == ".parquet":
-        with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        # Arrow would read a path in its own way.
+        with open(path, "wb") as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             for chunk in chunks:
                 writer.write(chunk)
     elif path.suffix == ".csv":

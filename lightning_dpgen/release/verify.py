@@ -24,6 +24,7 @@ from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
@@ -112,7 +113,7 @@ def verify(folder: str | Path) -> Verdict:
     Raises:
         NotARelease: if there is no certificate to check.
     """
-    folder = Path(folder)
+    folder = place_of(folder)
     certificate = read_certificate(folder)
     verdict = Verdict()
     # Types count, too: true and 1.0 are equal to 1.

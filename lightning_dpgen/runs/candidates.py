@@ -14,11 +14,11 @@ from scipy.optimize import brentq
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, probability_of_none
+from lightning_dpgen.privacy.private_selection import SHAPES, probability_of_none
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs.compose import expanded
+from lightning_dpgen.specs.compose import expanded, name_of
 from lightning_dpgen.specs.custom import named
 from lightning_dpgen.specs.run import RunSpec, read_run
 from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
@@ -91,7 +91,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     """Return all that a selection may try, checked, at the budget of a trial with which the whole stays within epsilon.
 
     Args:
-        argv: of `dpgen train`, less run_dir.
+        argv: of `dpgen train`.
         reporter: hears how many candidates there are, since many take a while.
 
     Raises:
@@ -143,11 +143,6 @@ def _check(spec: RunSpec, source: Source) -> None:
     privacy, trainer = spec.privacy, spec.trainer
     if privacy.selection not in SHAPES:
         raise UsageError(f"privacy.selection={privacy.selection}: expected {', '.join(SHAPES)}, or null")
-    if privacy.selection_mean is not None and not SMALLEST_MEAN <= privacy.selection_mean <= LARGEST_MEAN:
-        raise UsageError(
-            f"privacy.selection_mean={privacy.selection_mean:g}: expected a mean number of trials from "
-            f"{SMALLEST_MEAN:g} to {LARGEST_MEAN:g}"
-        )
     if privacy.selection_score is None:
         raise UsageError(
             f"privacy.selection={privacy.selection}: expected a score by which one is best, such as "
@@ -179,7 +174,7 @@ def _check(spec: RunSpec, source: Source) -> None:
 
 
 def _value(job: Sequence[str], name: str) -> str:
-    return next(word.partition("=")[2] for word in reversed(job) if word.partition("=")[0].lstrip("+") == name)
+    return next(word.partition("=")[2] for word in reversed(job) if name_of(word) == name)
 
 
 def _trial_epsilon(whole: Callable[[float], float], largest: float) -> float:

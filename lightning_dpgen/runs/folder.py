@@ -9,12 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.chain import heads_file
-from lightning_dpgen.privacy.errors import OtherNoise
-from lightning_dpgen.privacy.folders import make_folder, make_private
-from lightning_dpgen.privacy.ledger import FILE_NAME
+from lightning_dpgen.privacy.chain import heads_file, hold
+from lightning_dpgen.privacy.errors import LedgerError, OtherNoise
+from lightning_dpgen.privacy.folders import make_folder, make_private, place_of
+from lightning_dpgen.privacy.ledger import FILE_NAME, Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
@@ -66,18 +68,43 @@ class RunFolder:
         return (self.release / CERTIFICATE).is_file()
 
     @property
-    def unfinished(self) -> bool:
-        """True where a run was begun that has not released; without a ledger, nothing was drawn."""
+    def begun(self) -> bool:
+        """True where there is a ledger and no release."""
         return self.ledger.exists() and not self.release.exists()
 
+    @property
+    def unfinished(self) -> bool:
+        """True where a run has drawn, or may have, and has not released; without an access in its ledger, nothing was."""
+        return self.begun and (self._may_have_drawn or any(state.exists() for state in (*self.states, self.trials)))
 
-def choose(run_dir: str | None) -> RunFolder:
+    @property
+    def _may_have_drawn(self) -> bool:
+        """False for a whole ledger without an access alone."""
+        if self.ledger.is_symlink() or not self.ledger.is_file():
+            return True
+        try:
+            return b'"id"' in self.ledger.read_bytes() or bool(Ledger.read(self.ledger).accesses)
+        except (LedgerError, OSError):
+            # Damage is told when it is reopened.
+            return True
+
+
+def choose(run_dir: str | Path | None) -> RunFolder:
     """Return the folder that was asked for, or ``runs/<date>_<time>``; nothing is created.
 
     Raises:
-        UsageError: if it holds a release already or something in its place, or cannot be a folder.
+        UsageError: if it holds a sweep, a release already or something in its place, or cannot be a folder.
     """
-    root = Path(run_dir) if run_dir else _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    folder = choose_sweep(run_dir)
+    root = folder.root
+    if (folder.private / JOBS).exists():
+        raise UsageError(f"run_dir={root}: holds a sweep, which dpgen train -m goes on with; choose another run_dir")
+    return folder
+
+
+def choose_sweep(run_dir: str | Path | None) -> RunFolder:
+    """Return the folder that was asked for, for a sweep, which may be there already; see `choose`."""
+    root = place_of(run_dir or _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
     folder = RunFolder(root)
     if folder.finished:
         raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")
@@ -162,7 +189,7 @@ def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None
 def open_account(
     plan: Plan, folder: RunFolder, stream: PrivateStream, about: dict[str, Any], study: Study | None = None
 ) -> Account:
-    """Return the account of a new run.
+    """Return the account of a new run; the ledger of one that ended before its first access makes room.
 
     Raises:
         UsageError: if another run has taken the folder, or was here and its ledger is gone.
@@ -174,7 +201,21 @@ def open_account(
                 f"run_dir={folder.root}: holds {state.name} of a run whose ledger is missing, so what it has spent is not "
                 "known; choose another run_dir, and add what that run may have cost"
             )
+    _clear_unused(folder)
     try:
         return Account(plan, folder.ledger, stream, about=about, study=study)
     except FileExistsError:
         raise UsageError(f"run_dir={folder.root}: another run has just taken it; choose another run_dir") from None
+
+
+def _clear_unused(folder: RunFolder) -> None:
+    """Remove a ledger without an access, unless a run holds it that may be about to draw."""
+    if not folder.begun:
+        return
+    try:
+        with hold(folder.ledger):
+            if not folder.unfinished:
+                folder.ledger.unlink()
+                heads_file(folder.ledger).unlink(missing_ok=True)
+    except filelock.Timeout:
+        raise LedgerError(f"{folder.ledger}: another run is writing this ledger; one at a time") from None

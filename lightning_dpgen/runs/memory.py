@@ -6,7 +6,11 @@ import torch
 
 ADVICE = (
     "out of memory: lower what is held at a time (model.rate, which says how many records are in a lot; model.hidden, "
-    "split.k, model.components, split.features; split.memory_gib, which a run that goes on may change), or give the "
+    "split.k, model.components, split.features, split.memory_gib), or give the machine more"
+)
+# A run that has drawn is gone on with as it was begun.
+LATE_ADVICE = (
+    "out of memory: lower split.memory_gib, the one of its settings that a run which goes on may change, or give the "
     "machine more"
 )
 # As torch's allocators for a CPU and for a GPU's libraries have it, whose errors have no type of their own.

@@ -202,7 +202,7 @@ class _Trials:
         stream, plan, about = self._account.stream, settings.plan(), {"selection": self._run, "trial": position}
         if position < self._kept["begun"]:
             # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
-            if not folder.unfinished:
+            if not folder.begun:
                 raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is made once")
             account = run_folder.reopen_account(folder, stream, exact=True)
         else:

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.spec import Spec, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.clipping import ClippingRule
+
+
+# Bounds that the rules themselves allow.
+_BOUND = {"ge": 1e-7, "lt": 1e30}
 
 
 class _Rule(Spec):
@@ -21,18 +26,18 @@ class FixedSpec(_Rule):
     """One bound for the whole run."""
 
     rule: Literal["fixed"] = "fixed"
-    c: float = setting("the bound", 1.0)
+    c: float = setting("the bound", 1.0, **_BOUND)
 
 
 class DecaySpec(_Rule):
     """A bound that shrinks by a factor every so many lots (dp-GAN)."""
 
     rule: Literal["decay"] = "decay"
-    c: float = setting("the first bound", 1.0)
-    factor: float | None = setting("the factor", by_default="0.99, or what leads to the ratio")
+    c: float = setting("the first bound", 1.0, **_BOUND)
+    factor: float | None = setting("the factor", gt=0, le=1, by_default="0.99, or what leads to the ratio")
     ratio: float | None = setting("the last bound of the run by the first, in place of a factor", gt=0, le=1)
-    every: int | None = setting("lots for one factor", ge=1, by_default="1; of model=wgan model.critic_steps")
-    least: float | None = setting("the smallest bound", by_default="0.001, or less where the ratio says so")
+    every: int | None = setting("lots for one factor", ge=1, le=10**9, by_default="1; of model=wgan model.critic_steps")
+    least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001, or less where the ratio says so")
 
     def model_post_init(self, _: Any) -> None:
         if self.factor is not None and self.ratio is not None:
@@ -60,29 +65,29 @@ class DPNormSpec(_Rule):
     """The noisy mode of a histogram of gradient norms, chosen anew for each lot (DPGM, Algorithm 3)."""
 
     rule: Literal["dpnorm"] = "dpnorm"
-    c_max: float | None = setting("the largest bound; longer gradients count in the last bin", rule="c_max")
-    bins: int = setting("bins of the histogram", 20)
-    share: float = setting("the histogram's share of a lot's inverse squared noise", 0.05)
+    c_max: float | None = setting("the largest bound; longer gradients count in the last bin", **_BOUND, rule="c_max")
+    bins: int = setting("bins of the histogram", 20, ge=2, le=10**6)
+    share: float = setting("the histogram's share of a lot's inverse squared noise", 0.05, gt=0, lt=1)
 
 
 class QuantileSpec(_Rule):
     """A bound that follows a quantile of the norms (Andrew and others 2021)."""
 
     rule: Literal["quantile"] = "quantile"
-    c: float = setting("the first bound", 1.0)
-    target: float = setting("the share of the norms below the bound", 0.5)
-    lr: float = setting("how fast the bound follows", 0.2)
-    least: float | None = setting("the smallest bound")
-    most: float | None = setting("the largest bound")
-    share: float = setting("the count's share of a lot's inverse squared noise", 0.05)
+    c: float = setting("the first bound", 1.0, **_BOUND)
+    target: float = setting("the share of the norms below the bound", 0.5, gt=0, lt=1)
+    lr: float = setting("how fast the bound follows", 0.2, gt=0, lt=100)
+    least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001")
+    most: float | None = setting("the largest bound", **_BOUND, by_default="1000")
+    share: float = setting("the count's share of a lot's inverse squared noise", 0.05, gt=0, lt=1)
 
 
 class NormalisedSpec(_Rule):
     """Every gradient brought near one length (automatic clipping, Bu and others 2023)."""
 
     rule: Literal["normalised"] = "normalised"
-    c: float = setting("the length", 1.0)
-    stability: float = setting("what is added to each norm before the division", 0.01)
+    c: float = setting("the length", 1.0, **_BOUND)
+    stability: float = setting("what is added to each norm before the division", 0.01, **_BOUND)
 
 
 ClippingSpec = Annotated[FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec, Field(discriminator="rule")]
@@ -109,4 +114,4 @@ def make_rule(
         rule = kinds[spec.rule](**values)
         return Smoothed(rule, spec.smooth) if spec.smooth else rule
     except ValueError as error:
-        raise UsageError(f"clipping.{error}") from None
+        raise UsageError(as_settings(error, "clipping", spec)) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,25 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import lightning_dpgen
 from lightning_dpgen.specs.trainer import NEVER
+from lightning_dpgen.specs.typed import as_typed
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Words that ask for a sweep.
 FLAGS = ("-m", "--multirun")
 GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
+# Settings that say which group was picked.
+_CHOSEN = ("data.source", "model.name", "clipping.rule")
+# Paths that Hydra reads as they stand.
+_BARE = re.compile(r"/[\w./-]*", re.ASCII)
+# Combinations of a grid.
+_MOST = 10_000
 
 
 def conf_dir() -> Path:
@@ -54,15 +63,24 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
         UsageError: for whatever Hydra does not like, in one line.
     """
     refuse_interpolations(words)
-    for word in words:
-        _check_word(word)
+    words = [_check_word(word) for word in words]
     # Within a sweep, Hydra has another configuration at hand.
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            composed = compose(name, overrides=[_set(word) for word in words])
-        return OmegaConf.to_container(composed, resolve=False)
+            overrides = [_set(word) for word in words]
+            parsed: list[Override] = OverridesParser.create().parse_overrides(overrides)
+            for own, word in zip(parsed, words, strict=True):
+                if own.is_sweep_override():
+                    raise UsageError(
+                        f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
+                        "or brackets needs quotes, inside those of the shell"
+                    )
+            values = OmegaConf.to_container(compose(name, overrides=overrides), resolve=False)
+        for own in parsed:
+            _keep_text(values, own)
+        return values
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_explain(error)) from None
     finally:
@@ -71,32 +89,73 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
             GlobalHydra.instance().initialize(outer)
 
 
+def name_of(word: str) -> str:
+    """Return the setting that a word of a command line is about."""
+    return word.partition("=")[0].lstrip("+~").strip()
+
+
+def written(name: str, value: object) -> str:
+    """Return the word that sets a text, whatever signs it holds; a shell needs `shlex.quote` besides.
+
+    Example:
+        >>> written("run_dir", "my runs/1")
+        'run_dir="my runs/1"'
+    """
+    text = str(value)
+    return f"{name}={text}" if _BARE.fullmatch(text) else f"{name}={QuotedString(text, Quote.double).with_quotes()}"
+
+
+def replaced(words: Sequence[str], name: str, value: object) -> list[str]:
+    """Return the words of a command line with another value of one setting."""
+    return [*(word for word in words if name_of(word) != name), written(name, value)]
+
+
 def _set(word: str) -> str:
     """Return a word by which Hydra sets what a file may not hold."""
-    name = word.partition("=")[0]
-    return word if name in GROUPS or word[:1] in "+~" else f"++{word}"
+    return word if word.partition("=")[0] in GROUPS else f"++{word}"
 
 
-def _check_word(word: str) -> None:
+def _keep_text(values: dict[str, Any], own: Override) -> None:
+    """Let a number know how it was typed."""
+    *groups, last = own.key_or_group.split(".")
+    for group in groups:
+        values = values.get(group)
+        if not isinstance(values, dict):
+            return
+    text = str(own.input_line).partition("=")[2].strip()
+    if own.value_type is ValueType.ELEMENT and last in values and "(" not in text:
+        values[last] = as_typed(values[last], text)
+
+
+def _check_word(word: str) -> str:
+    """Return a word as NAME=VALUE, without signs of Hydra's before it, which say what is known anyway."""
     if word in FLAGS:
         raise UsageError(f"{word}: goes with dpgen train alone")
     if word.startswith("-"):
         raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
-    setting, equals, value = word.partition("=")
-    if not setting.lstrip("+~") or not (equals or word.startswith("~")):
+    setting, equals, value = word.lstrip("+").partition("=")
+    if setting.startswith("~"):
+        raise UsageError(f"argument {word!r}: expected NAME=VALUE; NAME=null leaves a setting open")
+    if not setting or not equals:
         raise UsageError(f"argument {word!r}: expected NAME=VALUE, as in privacy.epsilon=2")
+    if is_for_hydra(word):
+        raise UsageError(f"{word}: says how a sweep is started, and goes with dpgen train -m alone")
     if setting in GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
         raise UsageError(f"{word}: expected one name, as in data=digits")
-    group, at, _ = setting.lstrip("+~").partition("@")
+    group, at, _ = setting.partition("@")
+    if setting in _CHOSEN or (setting == "privacy.noise" and value == "off"):
+        group = setting.partition(".")[0]
+        raise UsageError(f"{word}: {group} is chosen as a whole, as in {group}={value if value.isidentifier() else 'NAME'}")
     if at:
         raise UsageError(f"argument {word!r}: expected a name without @, as in {group or 'data'}={value}")
     # Hydra reads inf, nan and 12 as numbers, of which it makes no name.
-    if group in GROUPS and equals:
+    if group in GROUPS:
         known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
         if value not in known:
             raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}")
-    if (why := NEVER.get(setting.lstrip("+~"))) is not None:
-        raise UsageError(f"{setting.lstrip('+~')}: {why}")
+    if (why := NEVER.get(setting)) is not None:
+        raise UsageError(f"{setting}: {why}")
+    return f"{setting}={value}"
 
 
 def _explain(error: Exception) -> str:
@@ -129,19 +188,39 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     refuse_interpolations(words)
     try:
         parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
-        choices = [
-            [f"{own.get_key_element()}={value}" for value in own.sweep_string_iterator()]
-            if own.is_sweep_override()
-            else [own.input_line]
-            for own in parsed
-        ]
+        choices = [_values(own) if own.is_sweep_override() else [str(own.input_line)] for own in parsed]
     except OverrideParseException as error:
         raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
     varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
+    if (count := math.prod(map(len, choices))) > _MOST:
+        raise UsageError(f"{' '.join(varied)}: {count:,} combinations; expected {_MOST:,} at most")
     return [list(combination) for combination in itertools.product(*choices)], varied
+
+
+def _values(own: Override) -> list[str]:
+    """Return the words that a word with several values stands for.
+
+    Raises:
+        UsageError: for one that has none, or does not list them.
+    """
+    expected = "expected values in a list, as in seed=1,2,3, or whole numbers in a range, as in 'seed=range(0,3)'"
+    if own.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+        raise UsageError(f"{own.input_line}: names no values; {expected}")
+    # A range may be longer than memory.
+    values = list(itertools.islice(own.sweep_string_iterator(), _MOST + 1))
+    if not values:
+        raise UsageError(f"{own.input_line}: has no value; {expected}")
+    if len(values) > _MOST:
+        raise UsageError(f"{own.input_line}: more than {_MOST:,} values; expected that many at most")
+    return [f"{own.get_key_element()}={value}" for value in values]
+
+
+def is_for_hydra(word: str) -> bool:
+    """Return True for a word that says how a sweep is started."""
+    return name_of(word).startswith(("hydra.", "hydra/"))
 
 
 def asks_for_selection(argv: Sequence[str]) -> bool:
     """Return True where the command line asks for the best of several trials."""
-    values = [word.partition("=")[2] for word in argv if word.lstrip("+").startswith("privacy.selection=")]
+    values = [word.partition("=")[2] for word in argv if name_of(word) == "privacy.selection"]
     return bool(values) and values[-1] != "null"

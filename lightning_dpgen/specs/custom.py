@@ -37,7 +37,8 @@ def named(setting: str, target: str | None) -> Any:
         sys.path.append(os.getcwd())
     try:
         found = importlib.import_module(module)
-    except Exception as error:
+    # A script ends the program.
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{setting}={target}: {module} cannot be imported ({said(error)})") from None
     if not hasattr(found, name):
         raise UsageError(f"{setting}={target}: the module {module} has no {name}")

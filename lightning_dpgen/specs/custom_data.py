@@ -46,7 +46,8 @@ class CustomSource(Source):
         options = options_of("data.options", self.spec.options)
         try:
             given = function(**options)
-        except Exception as error:
+        # It may end the program, too.
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{where}: it failed when it was called ({said(error)})") from None
         schema = records = None
         if isinstance(given, tuple) and len(given) == 2:
@@ -83,7 +84,7 @@ class CustomSource(Source):
         if not isinstance(records, Records):
             if not isinstance(schema, TableSchema):
                 raise BadRecords(f"{where}: it gave a table: expected records of {schema.kind}")
-            return read_table(records, schema, outside=self.spec.outside or "refuse", person=self.spec.person)
+            return read_table(records, schema, outside=self.spec.outside, person=self.spec.person)
         if schema != own:
             raise BadRecords(f"{where}: its records are encoded by another schema than the release's")
         if (records.persons is None) != (self.spec.max_rows is None):

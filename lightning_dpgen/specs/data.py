@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 _MOST_RECORDS = 10**9
-_BINS = {"ge": 1, "le": 2**16, "by_default": "follows from n and the budget"}
+_SHARE = {"gt": 0, "lt": 0.5}
+_BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 
 
 class DataSpec(Spec):
@@ -20,7 +21,7 @@ class DataSpec(Spec):
     kind: ClassVar[str | None]
 
     n: int | None = setting("the declared number of records; public", ge=1, le=_MOST_RECORDS)
-    n_share: float | None = setting("with n=null: the share of the budget for a noisy count of the records")
+    n_share: float | None = setting("in place of n: the share of the budget for a noisy count of the records", **_SHARE)
 
     @property
     def column_of_persons(self) -> str | None:
@@ -48,9 +49,8 @@ class DataSpec(Spec):
 class _OfPersons(DataSpec):
     person: Text | None = setting("the column that says whose a record is, where a person has several")
     max_rows: int | None = setting("how many records of a person take part at most", ge=1, le=10_000)
-    outside: Literal["refuse", "clamp"] | None = setting(
-        "values that are not declared are refused, or clamped and counted, privately",
-        by_default="refuse",
+    outside: Literal["refuse", "clamp"] = setting(
+        "values that are not declared are refused, or clamped and counted, privately", "refuse"
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -63,7 +63,7 @@ class _OfPersons(DataSpec):
 
 
 class _InFile(DataSpec):
-    path: Text | None = setting("the file, or folder", needed=True)
+    path: Place | None = setting("the file, or folder", needed=True)
 
 
 class PublicPicturesSpec(DataSpec):
@@ -71,8 +71,8 @@ class PublicPicturesSpec(DataSpec):
 
     kind = "images"
     source: Literal["digits", "mnist", "fashion_mnist"]
-    classes: Any = setting("10, or 0 to leave the label out")
-    threshold: int | None = setting("pixels above it become 1, all others 0")
+    classes: int | None = setting("10, or 0 to leave the label out", ge=0, le=10_000)
+    threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
 class PublicTableSpec(DataSpec):
@@ -102,13 +102,15 @@ class PicturesSpec(_InFile):
 
     kind = "images"
     source: Literal["images"]
-    height: int | None = setting("all pictures are brought to this height", needed=True)
-    width: int | None = setting("all pictures are brought to this width", needed=True)
-    channels: int | None = setting("1 grey, 3 colour", by_default="1")
-    classes: Any = setting("how many labels there are, or their names, which are the names of the sub-folders")
-    fit: Text | None = setting("how another size becomes this one: stretch, pad or crop")
-    high: Any = setting("the largest value of arrays that are not of bytes")
-    threshold: int | None = setting("pixels above it become 1, all others 0")
+    height: int | None = setting("all pictures are brought to this height", needed=True, ge=1, le=4096)
+    width: int | None = setting("all pictures are brought to this width", needed=True, ge=1, le=4096)
+    channels: int | None = setting("1 grey, 3 colour", by_default="1", ge=1, le=4)
+    classes: int | list[Name] | None = setting(
+        "how many labels there are, or their names, which are the names of the sub-folders"
+    )
+    fit: Literal["stretch", "pad", "crop"] | None = setting("how another size becomes this one", by_default="stretch")
+    high: float | None = setting("the largest value of arrays that are not of bytes", gt=0)
+    threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
 class TableSpec(_InFile, _OfPersons):
@@ -116,17 +118,17 @@ class TableSpec(_InFile, _OfPersons):
 
     kind = "table"
     source: Literal["table"]
-    schema_: Any = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
-    discovery_share: float | None = setting("the share of the budget for what is `private` in the schema")
+    schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
+    discovery_share: float | None = setting("the share of the budget for what is `private` in the schema", **_SHARE)
     bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
 class _OfFiles(_InFile, _OfPersons):
     form: Text | None = setting("how the file is written; null goes with its ending")
-    separator: Text | None = setting("what stands between columns or items")
-    columns: Any = setting("the columns that are read")
+    separator: AnyText | None = setting("what stands between columns or items")
+    columns: list[Text] | None = setting("the columns that are read")
     label: bool | Text | None = setting("the column of the label, or whether there is one")
-    classes: Any = setting("what the label may be, where there is one")
+    classes: list[Name] | None = setting("what the label may be, where there is one")
 
 
 class BasketsSpec(_OfFiles):
@@ -134,9 +136,11 @@ class BasketsSpec(_OfFiles):
 
     kind = "baskets"
     source: Literal["baskets"]
-    items: Any = setting("the universe: a file with one item a line, whole numbers as in 1..16470, a list, or private")
-    max_items: int | None = setting("how many items of a basket count at most", needed=True)
-    discovery_share: float | None = setting("the share of the budget for items=private")
+    items: Text | list[Name] | None = setting(
+        "the universe: a file with one item a line, whole numbers as in 1..16470, a list, or private"
+    )
+    max_items: int | None = setting("how many items of a basket count at most", needed=True, ge=1, le=100_000)
+    discovery_share: float | None = setting("the share of the budget for items=private", **_SHARE)
 
 
 class SeriesSpec(_OfFiles):
@@ -144,11 +148,11 @@ class SeriesSpec(_OfFiles):
 
     kind = "series"
     source: Literal["series"]
-    length: int | None = setting("readings of a series", needed=True)
-    low: Any = setting("the least reading, one for all channels or one each", needed=True)
-    high: Any = setting("the largest reading, one for all channels or one each", needed=True)
-    channels: Any = setting("names of the channels, where there are several")
-    decimals: int | None = setting("decimals of synthetic readings")
+    length: int | None = setting("readings of a series", needed=True, ge=1, le=100_000)
+    low: float | list[float] | None = setting("the least reading, one for all channels or one each", needed=True)
+    high: float | list[float] | None = setting("the largest reading, one for all channels or one each", needed=True)
+    channels: list[Text] | None = setting("names of the channels, where there are several")
+    decimals: int | None = setting("decimals of synthetic readings", ge=0, le=12)
     header: bool | None = setting("whether the first line is names; null: it is, and numbers are refused there")
     by: Text | None = setting("long: the column that tells series apart")
     day: Text | None = setting("long: the column of time stamps, of which each day is a series")
@@ -185,7 +189,7 @@ class ArraySpec(Spec):
     """Anybody's rows of numbers: .npy (n, d), .npz of scipy (sparse), .parquet with numeric columns only."""
 
     source: Literal["array"]
-    path: Text | None = setting("the file", needed=True)
+    path: Place | None = setting("the file", needed=True)
     n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
     d: int | None = setting("the number of columns", ge=1, le=2**20)
 

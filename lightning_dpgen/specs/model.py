@@ -235,7 +235,9 @@ class MeasuredSpec(Spec):
     means_share: float | None = setting(
         "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1
     )
-    symmetries: Any = setting("pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}")
+    symmetries: str | dict[str, Any] | None = setting(
+        "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}"
+    )
     components: int | None = setting("tables and baskets: components of the mixture that is fitted", ge=1, le=10_000)
     pairs_share: float | None = setting(
         "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1

@@ -107,7 +107,7 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     if isinstance(spec, CustomSpec):
         try:
             module = named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
     else:
         module = _CLASSES[type(spec)](*given, **keywords, **own)

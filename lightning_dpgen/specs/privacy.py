@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Below it nothing can be computed soundly.
@@ -17,7 +17,7 @@ _NOISE = "where noise comes from; secure: sampling (and a GPU's noise) from the 
 
 class _Privacy(Spec):
     epsilon: float | None = setting(
-        "the budget: the epsilon that the whole run may cost, or null where noise and steps are given"
+        "the budget: the epsilon that the whole run may cost, or null where noise and steps are given", ge=1e-6, le=1e3
     )
     delta: float | None = setting(
         "the probability that epsilon does not hold",
@@ -27,9 +27,9 @@ class _Privacy(Spec):
     )
     unit: Text | None = setting("whose presence is protected, in words", by_default="a record, or a person (data.person)")
     study: Text | None = setting("the name of a study: runs on the same population, which add up")
-    study_folder: Text | None = setting("where studies are kept", by_default="the folder studies")
-    study_epsilon: float | None = setting("the total of a study, declared when it begins")
-    study_delta: float | None = setting("the delta of that total")
+    study_folder: Place | None = setting("where studies are kept", by_default="the folder studies")
+    study_epsilon: float | None = setting("the total of a study, declared when it begins", gt=0)
+    study_delta: float | None = setting("the delta of that total", gt=0, lt=1)
 
     @property
     def private(self) -> bool:
@@ -54,7 +54,7 @@ class PrivacySpec(_Privacy):
         "the share of the budget for a public figure of how close the synthetic records are", gt=0, lt=0.5
     )
     selection: Text | None = setting("the law of a secret number of trials, of which the best is released")
-    selection_mean: float | None = setting("the mean number of trials", by_default="10")
+    selection_mean: float | None = setting("the mean number of trials", ge=1.01, le=1000, by_default="10")
     selection_score: Text | None = setting("by which a trial is best: fidelity, or package.function of a release")
 
     def model_post_init(self, context: Any) -> None:
@@ -71,8 +71,8 @@ class OffSpec(_Privacy):
     """The non-private twin: the same path without noise and bound. Its release is labelled, and verify refuses it."""
 
     noise: Literal["off"] = setting("no noise", "off")
-    fidelity_share: None = None
-    selection: None = None
+    fidelity_share: None = setting("privacy=off draws no noise, and buys nothing")
+    selection: None = setting("privacy=off draws no noise: dpgen train -m compares as many runs as you like")
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)

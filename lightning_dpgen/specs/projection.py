@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from lightning_dpgen.specs.data import AnyRows
 from lightning_dpgen.specs.privacy import OffSpec, PurePrivacySpec
-from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.spec import Place, Spec, setting
 from lightning_dpgen.specs.trainer import DebugSpec
 
 
@@ -16,8 +16,12 @@ class ProjectionSpec(Spec):
     """Every row, projected and perturbed. One of radius and distance must be given."""
 
     unit: Literal["row", "element"] = setting("what is protected: a row, or one number of one row", "row")
-    radius: float | None = setting("rows farther than this from the centre are pulled back; any replacement is covered")
-    distance: float | None = setting("the paper's: replacements within it are covered, and nothing enforces it")
+    radius: float | None = setting(
+        "rows farther than this from the centre are pulled back; any replacement is covered", ge=1e-12, le=1e12
+    )
+    distance: float | None = setting(
+        "the paper's: replacements within it are covered, and nothing enforces it", ge=1e-12, le=1e12
+    )
     k: int | None = setting("columns released", ge=1, by_default="chosen by the expected error of distances")
     matrix: Literal["gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity"] | None = setting(
         "the projection", by_default="chosen"
@@ -25,12 +29,14 @@ class ProjectionSpec(Spec):
     noise: Literal["laplace", "spherical", "gaussian"] | None = setting(
         "the noise; gaussian with a delta above 0", by_default="chosen"
     )
-    centre: Any = setting("public: a number, or a list of one a column", by_default="0")
+    centre: float | list[float] | None = setting("public: a number, or a list of one a column", by_default="0")
     typical: float | None = setting(
         "public: the distance between two rows for which the error is weighed", gt=0, lt=1e12,
         by_default="follows from the rest",
     )  # fmt: skip
-    count_share: float = setting("the share of the budget for the noisy number of rows that were pulled back", 0.01)
+    count_share: float = setting(
+        "the share of the budget for the noisy number of rows that were pulled back", 0.01, ge=0, lt=1
+    )
 
 
 class ProjectSpec(Spec):
@@ -40,5 +46,5 @@ class ProjectSpec(Spec):
     project: ProjectionSpec = ProjectionSpec()
     privacy: Annotated[PurePrivacySpec | OffSpec, Field(discriminator="noise")]
     debug: DebugSpec = DebugSpec()
-    run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
+    run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: the matrix, and the simulated rows", 0, ge=0, lt=2**62)

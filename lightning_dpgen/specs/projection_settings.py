@@ -14,6 +14,7 @@ from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.bounds import check_rows
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -52,7 +53,7 @@ class ProjectionSettings:
         try:
             return self.projection.plan(privacy.target, delta, count_share=self.spec.project.count_share)
         except ValueError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(_in_settings(error, self.spec)) from None
 
     def declared(self, n: int) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
@@ -94,7 +95,7 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
     try:
         neighbourhood = Neighbourhood(project.unit, project.radius, project.distance)
     except ValueError as error:
-        raise UsageError(f"project.{error}") from None
+        raise UsageError(as_settings(error, "project", project)) from None
     if project.k is not None and not 1 <= project.k <= d:
         raise UsageError(f"project.k={project.k}: expected 1 to {d}, the number of columns")
     if spec.data.d is not None and spec.data.d != d:
@@ -106,12 +107,16 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
         matrix = make_matrix(option.matrix, d, option.k, spec.seed)
         projection = Projection(matrix, neighbourhood, option.noise, _centre(project.centre, d))
     except ValueError as error:
-        raise UsageError(f"project.{error}") from None
+        raise UsageError(_in_settings(error, spec)) from None
     try:
         check_rows(spec.data.n or 0, 8 * option.k)
     except ValueError as error:
         raise UsageError(f"data.n: {error}") from None
     return ProjectionSettings(spec, found, projection, typical)
+
+
+def _in_settings(error: ValueError, spec: ProjectSpec) -> str:
+    return as_settings(as_settings(error, "project", spec.project), "privacy", spec.privacy)
 
 
 def _options(spec: ProjectSpec, neighbourhood: Neighbourhood, d: int, typical: float) -> list[Option]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.specs.usage_error import UsageError
 
 ENDING = ".npy"
@@ -19,10 +18,11 @@ def read_centres(path: str, k: int, width: int) -> torch.Tensor:
         UsageError: if there is no such file, or it holds something else.
     """
     expected = f"expected ({k}, {width:,}) numbers from 0 to 1, a public record for each of split.k clusters"
-    if not Path(path).is_file():
+    file = place_of(path)
+    if not file.is_file():
         raise UsageError(f"split.start={path}: there is no such file; {expected}")
     try:
-        centres = np.load(path, allow_pickle=False)
+        centres = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise UsageError(f"split.start={path}: is no array of numpy; {expected}") from None
     if not isinstance(centres, np.ndarray) or centres.dtype.kind not in "buif":

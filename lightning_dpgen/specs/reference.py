@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from pydantic.fields import FieldInfo
 
 from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.spec import Spec, about, names_of, range_of, shown, variants
 
+# Groups whose names are those of their files, and not of a setting.
+_FILES = {PrivacySpec: "default", OffSpec: "off", PurePrivacySpec: "pure"}
 _HEAD = """# Settings
 
 Every setting of `dpgen train`, `budget` and `audit`, and of `dpgen project`: NAME=VALUE, as in `privacy.epsilon=2`. A
@@ -26,7 +29,7 @@ and the schema (docs/DEFAULTS.md says how each default was found). This page is 
 
 def listed(kind: type[Spec]) -> str:
     """Return the groups of settings, and the files that each may pick, for `--help`."""
-    lines = []
+    lines = [f"  {' '.join(group for group in kind.model_fields if _plain(kind, group))}"]
     for group in kind.model_fields:
         if _plain(kind, group):
             continue
@@ -61,11 +64,16 @@ def _group(kind: type[Spec], group: str) -> Iterator[str]:
     command = " (dpgen project)" if kind is ProjectSpec and group != "project" else ""
     yield f"## {group}{command}"
     for spec in dict.fromkeys(found.values()):
-        picked = [value for value, own in found.items() if own is spec and value]
+        picked = [_FILES[spec]] if spec in _FILES else [value for value, own in found.items() if own is spec and value]
         title = f"### {', '.join(f'`{group}={value}`' for value in picked)}\n\n" if picked else ""
-        fields = {name: f for name, f in names_of(spec).items() if name not in ("source", "name", "rule") and f.description}
+        fields = {name: f for name, f in names_of(spec).items() if _is_told(name, f)}
         text = (spec.__doc__ or "").strip()
         yield f"{title}{text}" + (f"\n\n{_table(fields, f'{group}.')}" if fields else "")
+
+
+def _is_told(name: str, field: FieldInfo) -> bool:
+    """Return False for what picks the group, and for what a group does not have."""
+    return name not in ("source", "name", "rule") and bool(field.description) and field.annotation is not type(None)
 
 
 def _plain(kind: type[Spec], name: str) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_dpgen.specs.clipping import ClippingSpec
-from lightning_dpgen.specs.compose import compose_settings
+from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
 from lightning_dpgen.specs.data import AnyData, DataSpec
 from lightning_dpgen.specs.model import ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.spec import Spec, Text, check_needed, parse, setting, shown, variants
+from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, shown, variants
 from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError
@@ -27,7 +27,7 @@ class RunSpec(Spec):
     split: SplitSpec
     trainer: TrainerSpec
     debug: DebugSpec = DebugSpec()
-    run_dir: Text | None = setting("the folder of the run", by_default="runs/<date>_<time>")
+    run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: initial weights, features, the synthetic records", 0, ge=0, lt=2**62)
     rows: int | None = setting("synthetic records to release", ge=0, le=10**9, by_default="the declared number of records")
 
@@ -79,9 +79,34 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
     return spec
 
 
+def read_audit(words: Sequence[str]) -> AuditSpec:
+    """Return the settings of an audit, which says itself how many records there are, and keeps no folder; see `read_run`.
+
+    Raises:
+        UsageError: as `read_run`, and for a setting that would be passed over.
+    """
+    spec = read_run(words, AuditSpec)
+    typed = {name_of(word) for word in words}
+    if "run_dir" in typed:
+        raise UsageError(f"run_dir={spec.run_dir}: an audit keeps nothing; leave it out")
+    for name in () if spec.audit.spend else sorted(typed & {"data.n", "data.n_share"}):
+        raise UsageError(
+            f"{name}: half of audit.canaries is the number of records, unless audit.spend=true lets records take part; "
+            "leave it out"
+        )
+    return spec
+
+
 def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
     """Return the configuration of a command, unless its records are those of another one."""
     projects = kind is ProjectSpec
+    refuse_interpolations(words)
+    for word in words:
+        group = name_of(word).partition(".")[0]
+        if projects and group in RunSpec.model_fields and group not in ProjectSpec.model_fields:
+            raise UsageError(
+                f"{word}: is for dpgen train; dpgen project has no {group} (docs/SETTINGS.md lists what it has)"
+            )
     values = compose_settings(words, "project" if projects else "config")
     source = values["data"].get("source") if isinstance(values.get("data"), dict) else None
     if source in [*variants(RunSpec if projects else ProjectSpec, "data")]:

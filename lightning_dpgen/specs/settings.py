@@ -192,7 +192,15 @@ def read_settings(words: Sequence[str]) -> Settings:
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
-    spec = read_run(words)
+    return settle_declared(read_run(words))
+
+
+def settle_declared(spec: RunSpec) -> Settings:
+    """Check the settings of a run with a declared number of records.
+
+    Raises:
+        UsageError: naming the argument, its value and what was expected.
+    """
     if spec.data.n is None:
         raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
     return fill(spec, source_of(spec.data))
@@ -219,10 +227,6 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
             missing = "data.n=null" if name == "n_share" else "not all is declared"
             raise UsageError(
                 f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01"
-            )
-        if share is not None and not 0.0 < share < 0.5:
-            raise UsageError(
-                f"data.{name}={share}: expected a number above 0 and below 0.5, the share of the budget that {use} may use"
             )
     if privacy.private and privacy.epsilon is None:
         raise UsageError(

@@ -159,7 +159,7 @@ class Source(ABC):
             )
         if opened and spec.outside != "clamp":
             raise UsageError(
-                f"data.outside={spec.outside or 'refuse'}: what is found privately does not cover every record, and a "
+                f"data.outside={spec.outside}: what is found privately does not cover every record, and a "
                 "refusal would tell: set data.outside=clamp"
             )
         if "items" in opened and spec.person is not None:

@@ -117,12 +117,6 @@ class TableFile(Source):
                 "data=table needs data.schema=FILE.schema.yaml, the public description of its columns: dpgen schema FILE "
                 "drafts one"
             )
-        # Hydra reads 12 and [a] as a number and a list.
-        if not isinstance(self.spec.schema_, str):
-            raise UsageError(
-                f"data.schema={shown(self.spec.schema_)}: expected the name of a file, as in data.schema=FILE.schema.yaml; "
-                "a name that is a number needs its folder before it, as in data.schema=./12"
-            )
         with self._settings_named():
             return read_schema(self.spec.schema_)
 

@@ -7,20 +7,34 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.privacy.plain_text import is_plain
+from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError
 
 T = TypeVar("T", bound="Spec")
-# Hydra reads 12 as a number, also where a name is expected.
-Text = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and type(v) is not bool else v)]
+# Hydra reads 2024_11 as a number, also where text is expected.
+AnyText = Annotated[str, BeforeValidator(lambda v: typed(v) if isinstance(v, int | float) and type(v) is not bool else v)]
+# Text that may be published.
+Text = Annotated[AnyText, AfterValidator(lambda text: _plain(text))]
+# One of a list of names.
+Name = str | int
+# A file or a folder. None is the working directory.
+Place = Annotated[Text, AfterValidator(lambda text: str(place_of(text)) if text else text)]
 _TYPES = {
     "int_type": "a whole number", "float_type": "a number", "finite_number": "a finite number",
     "bool_type": "true or false",
     "string_type": "text", "dict_type": "names and values, as in '{width: 3}'", "list_type": "a list, as in [a,b]",
 }  # fmt: skip
-_LISTED = 20
+
+
+def _plain(text: str) -> str:
+    if not is_plain(text):
+        raise ValueError("text on one line, without control characters")
+    return text
 
 
 class Spec(BaseModel):
@@ -134,6 +148,11 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
         return f"{name}: must be given, as in {name}={next(iter(_variants(field)))}"
     if told == "missing":
         return f"{name}: must be given, as in {name}=..."
+    if told == "value_error":
+        return f"{name}={shown(value)}: expected {context['error']}"
+    if told == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
+        below = ", ".join(f"{name}.{one}" for one in names_of(field.annotation))
+        return f"{name}={shown(value)}: expected settings below this name: {below}"
     expected = _expected(field) if field is not None else _TYPES.get(told, mistake["msg"])
     return f"{name}={shown(value)}: expected {expected}"
 
@@ -156,7 +175,8 @@ def shown(value: Any) -> str:
     """Return a value as a person would have written it, not too long."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = getattr(value, "typed", None) or (f"{value:g}" if isinstance(value, float) else str(value))
+    text = text if is_plain(text) else repr(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -210,6 +230,8 @@ def range_of(field: FieldInfo) -> str:
             said.append("text")
         elif member in (dict, list, tuple) or get_origin(member) in (dict, list, tuple):
             said.append("a list" if (get_origin(member) or member) is not dict else "names and values")
+        elif member is type(None):
+            continue
         elif member in (int, float):
             said.append(("a whole number" if member is int else "a number") + _limits(limits))
     if not said and limits:

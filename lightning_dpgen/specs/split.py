@@ -17,7 +17,9 @@ class SplitSpec(Spec):
     paired: bool = setting("cosines and sines in pairs, of norm 1; or single cosines, shortened to norm 1 (DPGM)", True)
     start: Text = setting("where centres start: mean (the noisy mean), random, or a FILE.npy of k public records", "mean")
     memory_gib: float = setting("GiB of memory for features; those without room are computed again", 4.0, ge=0, le=1e9)
-    dimensions: int | None = setting("in how many leading directions of the features is searched; null: in all (DPGM)", 16)
+    dimensions: int | None = setting(
+        "in how many leading directions of the features is searched; null: in all (DPGM)", 16, ge=1, le=4096
+    )
     iterations: int | None = setting("Lloyd iterations", ge=1, le=100_000, rule="iterations")
     features: int | None = setting("Fourier features, even where they are paired", ge=1, le=1_000_000, rule="features")
     gamma: float | None = setting(

@@ -281,6 +281,7 @@ WRITTEN = {
         ["data.form=long", "data.person=who", "data.max_rows=2", "data.n=null", "data.n_share=0.1"], "neither by nor day",
     ),
     "an unknown form": (["data.form=square"], "form='square'"),
+    "columns of long series": (["data.by=place"], "data.by='place' data.day=null: are of long files"),
     "a separator of two": (["data.separator=ab"], "separator='ab'"),
 }  # fmt: skip
 

@@ -49,12 +49,19 @@ MISTAKES = {
     "too large shares": (["split.lloyd_share=0.9"], "split.means_share=.*: the split uses 1.31 of the budget"),
     "epsilon null is not off": (["privacy.epsilon=null"], "or privacy=off"),
     "off with an epsilon": (["privacy=off", "privacy.epsilon=2"], "takes no epsilon"),
-    "no noise, half said": (["privacy.noise=off"], "takes no epsilon"),
+    "no noise, half said": (["privacy.noise=off"], r"privacy\.noise=off: privacy is chosen as a whole, as in privacy=off"),
+    "a source, half said": (["data.source=table"], r"data\.source=table: data is chosen as a whole, as in data=table"),
+    "a share of nothing": (["privacy=off", "privacy.fidelity_share=0.1"], r"expected null \(privacy=off draws no noise"),
+    "a value for a group": (["debug=1"], r"debug=1: expected settings below this name: debug\.private_seed$"),
+    "bounds of a bound": (
+        ["clipping=quantile", "clipping.least=5"],
+        r"clipping\.c=1\.0: expected a number from clipping\.least=5\.0 to clipping\.most",
+    ),
     "unknown noise": (["privacy.noise=loud"], "privacy.noise=loud"),
     "secure noise from a seed": (["privacy.noise=secure", "debug.private_seed=3"], "takes no seed"),
     "empty unit": (["privacy.unit="], "privacy.unit"),
     "a setting of another rule": (
-        ["clipping.rule=fixed", "clipping.bins=3"],
+        ["clipping=fixed", "clipping.bins=3"],
         "no setting 'clipping.bins' of clipping=fixed",
     ),
     "an unknown rule": (["clipping.rule=mean"], "clipping.rule=mean"),
@@ -71,7 +78,7 @@ MISTAKES = {
     "lots without a record": (["model.rate=1e-300"], "model.rate=1e-300"),
     "delta beyond computing": (["privacy.delta=1e-300"], "privacy.delta=1e-300"),
     "more devices than cores": (["trainer.accelerator=cpu", "trainer.devices=9999"], "expected at most as many processes"),
-    "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number, 1 or more"),
+    "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number from 1"),
     "nodes that were not started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
     "groups that devices cannot share": (
         ["model.divergence=group", "model.groups=5", "trainer.devices=2"],
@@ -92,13 +99,13 @@ MISTAKES = {
     "a network beyond memory": (["model.hidden=1000000000"], "model.hidden=1000000000"),
     "a number neither declared nor bought": (["data.n=null"], "data.n_share"),
     "a number declared and bought": (["data.n_share=0.1"], "declare the number of records, or buy it"),
-    "a share beyond half": (["data.n=null", "data.n_share=2"], r"data\.n_share=2\.0: expected a number above 0 and below"),
+    "a share beyond half": (["data.n=null", "data.n_share=2"], r"data\.n_share=2: expected a number above 0, below 0\.5"),
     "a bought number with a mistake": (["data.n=null", "data.n_share=0.1", "model.steps=0"], "model.steps=0"),
     "three of three": (["model.noise=1", "model.steps=5"], "give two of them"),
     "noise below 0": (["model.noise=-1"], "model.noise=-1"),
     "noise without noise": (["privacy=off", "model.noise=1"], "draws no noise"),
     "checkpoints never": (["trainer.checkpoint_every=0"], "trainer.checkpoint_every=0"),
-    "a huge bound": (["clipping=fixed", "clipping.c=1e300"], r"clipping.c=1e\+300"),
+    "a huge bound": (["clipping=fixed", "clipping.c=1e300"], r"clipping\.c=1e300"),
     "a tiny bound": (["clipping.c_max=1e-300"], "clipping.c_max=1e-300"),
     "a huge weight": (["split.label_weight=1e300"], "split.label_weight"),
     "rows beyond any use": (["rows=99999999999"], "rows=99999999999"),
@@ -107,17 +114,24 @@ MISTAKES = {
     **{
         f"a schema named {value}": (
             ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"],
-            r"data\.schema=.*: expected the name",
+            rf"data\.schema=/.*/{value}: no such file",
         )
-        for value in ("12", "inf", "nan", "-1", "[1,2]", "{a:1}", "true")
+        for value in ("12", "2024_11", "1e3", "inf", "nan", "-1")
+    },
+    **{
+        f"a schema named {value}": (
+            ["data=table", "data.path=t.csv", "data.n=300", f"data.schema={value}"],
+            r"data\.schema=.*: expected text",
+        )
+        for value in ("[1,2]", "{a:1}", "true")
     },
     "an empty path": (["data=baskets", "data.path=", "data.items=1..9", "data.max_items=3", "data.n=9"], r"data\.path="),
     **{
         f"{value} items of nine": (
             ["data=baskets", "data.path=b.dat", "data.items=1..9", "data.n=300", f"data.max_items={value}"],
-            rf"data\.max_items={value}: expected a whole number from 1 to 9",
+            rf"data\.max_items={value}: expected a whole number from 1 to {most}",
         )
-        for value in ("10", "99999999999999999999999")
+        for value, most in (("10", "9, all items"), ("99999999999999999999999", "100,000"))
     },
     "too many items of a private list": (
         [
@@ -133,7 +147,7 @@ MISTAKES = {
     ),
     "a number of classes of baskets": (
         ["data=baskets", "data.path=b.dat", "data.items=1..9", "data.n=300", "data.max_items=3", "data.classes=2"],
-        r"data\.classes=2: expected names in a list",
+        r"data\.classes=2: expected a list",
     ),
     "bad accelerator": (["trainer.accelerator=foo"], "trainer.accelerator=foo"),
 }

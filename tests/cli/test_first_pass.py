@@ -188,7 +188,7 @@ def test_settings_that_decide_what_a_record_is_cannot_change(dpgen, tmp_path, mo
     arguments = ["data=baskets", f"data.path={tmp_path / 'shop.csv'}", "data.items=[1,2,3,4,5,6,7,8]", "data.max_items=6",
                  *settings, f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(train._Run, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments, "data.columns=[basket,item]")[0] == 130
     status, _, err = dpgen("train", *arguments, "data.columns=[customer,item]")
     assert status == 2 and "data.columns was ['basket', 'item'] and is ['customer', 'item']" in _one_line(err)
@@ -226,7 +226,7 @@ def test_what_is_different_is_told_in_short(dpgen, tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("\n".join(map(str, [*range(1, 3000), name])) + "\n")
     with monkeypatch.context() as patch:
-        patch.setattr(train._Run, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train, "write_release", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert dpgen("train", *arguments, f"data.items={tmp_path / 'a.txt'}")[0] == 130
     status, _, err = dpgen("train", *arguments, f"data.items={tmp_path / 'b.txt'}")
     assert status == 2 and "schema.items was" in _one_line(err) and len(err) < 500

@@ -1,7 +1,9 @@
 """`fit` does from Python what `dpgen train data=table` does; a wrong argument gets one line and costs nothing."""
 
+import inspect
 import json
 import logging
+import re
 import threading
 
 import numpy as np
@@ -79,6 +81,8 @@ def test_it_is_what_the_command_does(dpgen, tmp_path):
     words += ["privacy.epsilon=3", "debug.private_seed=7", f"run_dir={tmp_path / 'command'}"]
     assert dpgen("train", "data=table", *SHORT, *words)[0] == 0
     expected = load_release(tmp_path / "command" / "release").sample(40, seed=3)
+    declared = [Fitted(tmp_path / name).certificate["declared"] for name in (*sources, "command")]
+    assert all(one == declared[0] for one in declared) and declared[0]["outside"] == "refuse"
     assert all(found.equals(expected) for found in made.values())
 
 
@@ -150,21 +154,40 @@ def test_an_interrupted_run_goes_on_with_the_same_records_alone(tmp_path, monkey
         fit(frame_of(), SCHEMA, run_dir=run, **QUICK)
 
 
+def test_a_run_of_the_command_goes_on_from_python(dpgen, tmp_path, monkeypatch):
+    frame_of().to_parquet(tmp_path / "f.parquet")
+    (tmp_path / "f.schema.yaml").write_text(TEXT)
+    paths = [
+        f"data.path={tmp_path / 'f.parquet'}",
+        f"data.schema={tmp_path / 'f.schema.yaml'}",
+        f"run_dir={tmp_path / 'r'}",
+    ]
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_release", interrupted)
+        assert dpgen("train", "data=table", *SHORT, *paths, "data.n=300", "privacy.epsilon=3")[0] == 130
+    fitted = fit(tmp_path / "f.parquet", tmp_path / "f.schema.yaml", run_dir=tmp_path / "r", **QUICK)
+    assert verify(fitted.folder / "release").good
+
+
 BAD = {
     "no n": ({"n": None}, ValueError, r"never taken from len\(frame\).*n_share"),
     "n and a share": ({"n_share": 0.1}, ValueError, "declare the number of records, or buy it"),
-    "n of half": ({"n": 1.5}, ValueError, "data.n"),
+    "n of half": ({"n": 1.5}, ValueError, r"^n=1\.5: expected a whole"),
     "n as text": ({"n": "300"}, ValueError, "n='300': expected a number"),
-    "n below 1": ({"n": 0}, ValueError, "data.n=0"),
-    "no epsilon": ({"epsilon": None}, ValueError, "privacy=off"),
-    "epsilon nan": ({"epsilon": float("nan")}, ValueError, "privacy.epsilon=nan"),
+    "n below 1": ({"n": 0}, ValueError, "^n=0: expected"),
+    "no epsilon": ({"epsilon": None}, ValueError, r"^epsilon=None: expected.*overrides=\['privacy=off'\]"),
+    "epsilon nan": ({"epsilon": float("nan")}, ValueError, "^epsilon=nan: expected"),
     "epsilon true": ({"epsilon": True}, ValueError, "expected a number"),
     "a small budget": ({"epsilon": 1e-4}, BudgetTooSmall, "would do"),
-    "delta 1": ({"delta": 1.0}, ValueError, "privacy.delta"),
-    "a person alone": ({"person": "who"}, ValueError, "data.max_rows"),
+    "delta 1": ({"delta": 1.0}, ValueError, "^delta=1"),
+    "a person alone": ({"person": "who"}, ValueError, "^person=who with max_rows=None"),
     "an odd person": ({"person": 3, "max_rows": 2}, ValueError, "person=3"),
     "no such person": ({"person": "who", "max_rows": 2, **OFF}, BadRecords, "who"),
-    "outside": ({"outside": "maybe"}, ValueError, "data.outside=maybe"),
+    "outside": ({"outside": "maybe"}, ValueError, "^outside=maybe: expected one of refuse, clamp"),
     "a setting that is none": ({"overrides": ["model.nosuch=3"]}, ValueError, "nosuch"),
     "overrides as text": ({"overrides": "model.steps=3"}, ValueError, "expected a list"),
     "several devices": ({"overrides": ["trainer.devices=2"]}, ValueError, "fit is one process; dpgen"),
@@ -174,17 +197,18 @@ BAD = {
     "memory": ({"overrides": ["data.memory=3"]}, ValueError, "memory"),
     "a number twice": ({"overrides": ["data.n=5"]}, ValueError, "arguments of fit"),
     "no frame": ({"frame": None}, ValueError, "frame=None: expected a DataFrame"),
-    "no such schema": ({"schema": "nowhere.yaml"}, FileNotFoundError, "^schema=nowhere.yaml: no such file"),
-    "a folder for a schema": ({"schema": "."}, FileNotFoundError, r"^schema=\.: is a folder: expected a file"),
-    "a folder for a frame": ({"frame": ".", **OFF}, FileNotFoundError, r"^\. is a folder: expected a file \(data.path\)"),
-    "a share for nothing": ({"discovery_share": 0.1}, ValueError, "data.discovery_share=0.1.*nothing here"),
-    "a share of half": ({"fidelity_share": 0.5}, ValueError, "privacy.fidelity_share=0.5"),
+    "no such schema": ({"schema": "nowhere.yaml"}, FileNotFoundError, "^schema=.*nowhere.yaml: no such file"),
+    "a folder for a schema": ({"schema": "."}, FileNotFoundError, r"^schema=.*: is a folder: expected a file"),
+    "a folder for a frame": ({"frame": ".", **OFF}, FileNotFoundError, r" is a folder: expected a file \(frame\)$"),
+    "a share for nothing": ({"discovery_share": 0.1}, ValueError, "^discovery_share=0.1.*nothing here"),
+    "a share of half": ({"fidelity_share": 0.5}, ValueError, "^fidelity_share=0.5"),
     "a share twice": ({"overrides": ["privacy.fidelity_share=0.1"]}, ValueError, "arguments of fit"),
     "no schema": ({"schema": None}, ValueError, "schema=None"),
     "a schema without columns": ({"schema": {"label": "sex"}}, ValueError, "columns"),
     "a bad column": ({"schema": {"columns": {"sex": {"type": "categories"}}}}, ValueError, "did you mean"),
     "no file": ({"frame": "nowhere.csv"}, FileNotFoundError, "nowhere.csv"),
-    "a list": ({"frame": [1, 2]}, BadRecords, "DataFrame"),
+    "a list": ({"frame": [1, 2]}, ValueError, r"^frame=\[1, 2\]: expected a DataFrame"),
+    "no records": ({"frame": frame_of()[:0], **OFF}, BadRecords, "^frame: there are no records.*what frame holds"),
     "a column too few": ({"frame": frame_of().drop(columns="age")}, BadRecords, "lacks age"),
     "a column too many": ({"frame": frame_of().assign(x=1)}, BadRecords, "has x"),
     "a value beyond": ({"frame": frame_of().assign(age=100)}, BadRecords, "above high"),
@@ -199,6 +223,22 @@ def test_mistakes_cost_nothing(tmp_path, monkeypatch, change, kind, words):
     with pytest.raises(kind, match=words) as error:
         fit(given.pop("frame"), given.pop("schema"), **given)
     assert len(str(error.value).splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+WRONG = {
+    "frame": 3, "schema": 3, "epsilon": -1.0, "n": -5, "n_share": 2.0, "discovery_share": 2.0, "fidelity_share": 2.0,
+    "delta": 5.0, "run_dir": 3, "person": 3, "max_rows": -1, "outside": "foo", "overrides": None, "progress": "x",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(inspect.signature(fit).parameters))
+def test_a_mistake_names_the_argument(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    needed = {"n_share": {"n": None}, "max_rows": {"person": "who"}}.get(name, {})
+    given = {"frame": frame_of(), "schema": SCHEMA, **QUICK, **needed, name: WRONG[name]}
+    with pytest.raises(ValueError, match=rf"^{name}=") as error:
+        fit(given.pop("frame"), given.pop("schema"), **given)
+    assert not re.search(r"(data|privacy)\.\w|null", str(error.value)) and not list(tmp_path.iterdir())
 
 
 BAD_EVALUATIONS = {

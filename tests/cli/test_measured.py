@@ -303,7 +303,7 @@ BAD = {
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
     "symmetries of no set": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),
     "a symmetry of no set": (["model.symmetries={spin: 1}"], "expected handwriting, small, null for none"),
-    "symmetries of a list": (["model.symmetries=[1]"], "expected handwriting, small, null for none"),
+    "symmetries of a list": (["model.symmetries=[1]"], "model.symmetries=[1]: expected text or names and values"),
     "a turn too far": (["model.symmetries={turn: 400}"], "model.symmetries: turn=400: expected a number from 0 to 180"),
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
     "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
@@ -349,7 +349,7 @@ BAD = {
     ),
     "classes that are true or false": (
         ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[true,false]"],
-        "data.classes: ",
+        "data.classes=",
     ),
     "beyond any budget": (["privacy.epsilon=1e300"], "expected a number from 1e-06 to 1000"),
     "too little": (["privacy.epsilon=0.01"], "epsilon=0.01"),

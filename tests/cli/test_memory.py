@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from lightning_dpgen.cli import sample
+from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import measure as measured_run
+from lightning_dpgen.runs import run as begun
 from lightning_dpgen.runs.memory import is_out_of_memory
 from lightning_dpgen.specs.source import Source
 
@@ -51,8 +53,49 @@ def test_a_run_without_memory_is_one_line(dpgen, tmp_path, monkeypatch, ask):
         patch.setattr(measured_run, "label_components", lambda *_, **__: ask())
         status, _, err = dpgen(*words)
     last = err.splitlines()[-1]
-    assert status == 2 and "out of memory: lower" in last and "To go on from where it stopped: dpgen train" in last
+    assert (
+        status == 2
+        and "out of memory: lower split.memory_gib, the one" in last
+        and "To go on from where it stopped: dpgen train" in last
+    )
     assert "Traceback" not in err and dpgen(*words)[0] == 0
+
+
+QUICK = ["train", "data.classes=0", "split.k=2", "model.steps=4", "rows=9"]
+
+
+def _out_of_memory(*_, **__):
+    raise MemoryError
+
+
+def test_a_run_that_has_drawn_nothing_is_begun_anew(dpgen, tmp_path, monkeypatch):
+    """Settings may be lowered, as the advice says."""
+    ledger, words = tmp_path / "run" / "private" / "ledger.jsonl", [*QUICK, f"run_dir={tmp_path / 'run'}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(begun, "learn", _out_of_memory)
+        status, _, err = dpgen(*words)
+        before = ledger.read_bytes()
+        assert status == 2 and "Nothing was spent" in err and "To go on" not in err
+        # A run that holds the ledger may be about to draw.
+        with hold(ledger):
+            status, _, err = dpgen(*words, "model.hidden=8")
+        assert status == 2 and "another run is writing this ledger" in err and ledger.read_bytes() == before
+    status, _, err = dpgen(*words, "model.hidden=8")
+    assert status == 0 and before not in ledger.read_bytes(), err
+
+
+def test_a_ledger_with_an_access_is_never_removed(dpgen, tmp_path, monkeypatch):
+    ledger, words = tmp_path / "run" / "private" / "ledger.jsonl", [*QUICK, f"run_dir={tmp_path / 'run'}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(begun, "write_release", _out_of_memory)
+        assert dpgen(*words)[0] == 2
+    before = ledger.read_bytes()
+    status, _, err = dpgen(*words, "model.hidden=8")
+    assert status == 2 and "unfinished run with other settings" in err and ledger.read_bytes().startswith(before)
+    # Without what was lost of it, the ledger looks like one that was never used.
+    ledger.write_bytes(before[: before.index(b"\n") + 1])
+    status, _, err = dpgen(*words)
+    assert status == 2 and "lines are missing" in err
 
 
 def test_other_commands_say_it_too(dpgen, release, tmp_path, monkeypatch):

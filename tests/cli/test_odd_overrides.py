@@ -39,7 +39,7 @@ PROJECT = ["budget", "project", "project.radius=9", "data.d=9", "data.n=9"]
 def test_every_command_states_the_same_bounds_of_epsilon(dpgen, command):
     for epsilon in ("0", "1e-7", "1001", "1e308"):
         status, _, err = dpgen(*command, f"privacy.epsilon={epsilon}")
-        expected = f"privacy.epsilon={float(epsilon)}: expected a number from 1e-06 to 1000, or privacy=off"
+        expected = f"privacy.epsilon={epsilon}: expected a number from 1e-06 to 1000 or null"
         assert status == 2 and expected in err
 
 

@@ -67,6 +67,14 @@ def test_nothing_is_imported_by_a_name_in_a_file(dpgen, run, tmp_path, monkeypat
         assert len(str(error.value).splitlines()) == 1 and "evil" not in sys.modules
 
 
+def test_code_that_ends_the_program_is_a_mistake(dpgen, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leaving_script.py").write_text("raise SystemExit(0)")
+    for target in ("sys.exit", "leaving_script.records"):
+        status, _, err = dpgen("train", "data=own", f"data.target={target}", "data.n=500")
+        assert status == 2 and "SystemExit" in err and err.count("\n") == 1, err
+
+
 FORMS = {
     "encoded": ["data.target=example_package.encoded"],
     "persons": ["data.target=example_package.owned", "data.person=who", "data.max_rows=2"],

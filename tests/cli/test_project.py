@@ -158,7 +158,7 @@ def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_p
         (["project.k=0"], "expected a whole number from 1"),
         (["project.unit=cell"], "project.unit=cell: expected one of row, element"),
         (["project.matrix=magic"], "expected one of gaussian"),
-        (["project.matrix=identity"], "expected k=12"),
+        (["project.matrix=identity"], "expected project.k=12"),
         (["project.noise=uniform"], "expected one of laplace"),
         (["project.noise=gaussian"], "needs a delta above 0"),
         (["project.centre=[1,2]"], "a list of 12 numbers"),
@@ -174,8 +174,11 @@ def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_p
         (["privacy.noise=some"], "privacy.noise=some"),
         (["privacy.noise=secure", "debug.private_seed=1"], "takes no seed"),
         (["data.n=0"], "data.n=0"),
+        (["project.distance=1"], "project.distance=1"),
+        (["project=3"], "project=3: expected settings below this name: project.unit"),
+        (["project.noise=gaussian"], "privacy.delta=0 with project.noise='gaussian'"),
         (["data=array"], "data.path"),
-        (["data=array", "data.path=nowhere.npy"], "no file nowhere.npy"),
+        (["data=array", "data.path=nowhere.npy"], "nowhere.npy"),
         (["data=array", f"data.path={__file__}"], "expected a name that ends in"),
         (["seed=-1"], "seed=-1"),
         (["project.nothing=1"], "no setting"),
@@ -316,6 +319,10 @@ def test_an_interrupted_projection_goes_on_or_says_what_is_lost(dpgen, tmp_path,
         with pytest.raises(Crash):
             dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
     status, _, err = dpgen("project", *SETTINGS, "privacy.epsilon=5", f"run_dir={tmp_path / 'r'}")
+    if at == "before the draw":
+        # Nothing was spent: the folder is as good as empty.
+        assert status == 0, err
+        return
     assert status == 2 and "other settings" in _one_line(err)
     status, _, err = dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
     if at == "after the draw":
@@ -325,3 +332,11 @@ def test_an_interrupted_projection_goes_on_or_says_what_is_lost(dpgen, tmp_path,
         assert dpgen("verify", tmp_path / "r" / "release")[0] == 0
         status, _, err = dpgen("project", *SETTINGS, f"run_dir={tmp_path / 'r'}")
         assert status == 2 and "finished release" in _one_line(err)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_projection_is_one_process(dpgen, tmp_path, monkeypatch, rank):
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    status, _, err = dpgen("project", "project.radius=9", "data=array", "data.path=nowhere.npy", f"run_dir={tmp_path}/p")
+    assert status == 2 and "is one process; start it without torchrun" in err and not list(tmp_path.iterdir())

@@ -304,11 +304,19 @@ def test_a_kill_between_count_and_plan_loses_no_count(dpgen, tmp_path, monkeypat
     assert dpgen("verify", run / "release")[0] == 0
 
 
+def interrupted_after(work):
+    def done(*given):
+        work(*given)
+        raise KeyboardInterrupt
+
+    return done
+
+
 def test_what_went_wrong_before_a_number_was_known_cannot_go_on(dpgen, tmp_path, monkeypatch):
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
     with monkeypatch.context() as patch:
-        patch.setattr(train.discover, "buy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(train.discover, "buy", interrupted_after(train.discover.buy))
         assert dpgen("train", *arguments)[0] == 130
     status, _, err = dpgen("train", *arguments)
     assert status == 2 and "in its first pass over the records" in _one_line(err)

@@ -289,6 +289,8 @@ REFUSED = {
     "not with -m": [*LAW, *BY_FIDELITY, "-m", *SPACE],
     "expected data.n": [*LAW, *BY_FIDELITY, "data.n=null", "data.n_share=0.05"],
     "model.steps=0": [*LAW, *BY_FIDELITY, "model.steps=0,5"],
+    "model=glob(*): names no values": [*LAW, *BY_FIDELITY, "model=glob(*)"],
+    "seed=range(0): has no value": [*LAW, *BY_FIDELITY, "seed=range(0)"],
     "expected a privacy.epsilon": [*LAW, *BY_FIDELITY, "privacy.epsilon=null", "model.noise=1", "model.steps=5"],
 }
 

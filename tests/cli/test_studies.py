@@ -103,7 +103,7 @@ def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
 MISTAKES = {
     "a new one without a total": ([], r"privacy.study=census: .*begin it with the total"),
     "half a total": (["privacy.study_epsilon=3"], "begin it with the total"),
-    "no total": (["privacy.study_epsilon=-3", "privacy.study_delta=1e-5"], "expected a positive number"),
+    "no total": (["privacy.study_epsilon=-3", "privacy.study_delta=1e-5"], "expected a number above 0"),
     "no name": ([*TOTAL, "privacy.study=a/b"], "expected a name of letters"),
     "a total of nothing": (["privacy.study=null", *TOTAL], "of no study"),
     "the twin": (["privacy=off", *TOTAL], "there is no setting|privacy=off"),

@@ -68,6 +68,13 @@ def test_the_same_sweep_again_runs_what_is_missing_alone(swept, dpgen, monkeypat
     assert status == 2 and "holds a sweep over other settings" in err
 
 
+def test_a_sweep_is_no_run(dpgen, swept):
+    """Finished or not, its folder is no place for one more release."""
+    root, _ = swept
+    status, _, err = dpgen("train", *QUICK, f"run_dir={root}")
+    assert status == 2 and "holds a sweep" in err and not (root / "release").exists()
+
+
 MISTAKES = {
     "a value of one job": (["privacy.epsilon=1,x"], r"job 1 \(privacy\.epsilon=x\): privacy\.epsilon=x: expected a number"),
     "a setting of all jobs": (["seed=0,1", "model.steps=0"], r"job 0 \(seed=0\): model\.steps=0"),
@@ -77,6 +84,10 @@ MISTAKES = {
     "a setting of no launcher": (["hydra.launcher.nosuch=3", "seed=0,1"], r"hydra\.launcher\.nosuch=3: Could not override"),
     "an option": (["seed=0,1", "--quiet"], "unknown option '--quiet'"),
     "no grid": (["seed=[0,1"], r"argument 'seed=\[0,1': cannot be read as a setting or a sweep"),
+    "a folder for each": (["seed=0,1", "run_dir=a,b"], "run_dir: expected one folder"),
+    "names that are not said": (["model=glob(*)"], r"model=glob\(\*\): names no values; expected"),
+    "a range without steps": (["model.lr=interval(1,2)"], r"model\.lr=interval\(1,2\): names no values; expected"),
+    "an empty range": (["seed=range(0)"], r"seed=range\(0\): has no value; expected"),
     "nodes": (["seed=0,1", "trainer.num_nodes=2"], r"job 0 \(seed=0\): trainer\.num_nodes=2"),
 }
 
@@ -86,6 +97,26 @@ def test_a_sweep_with_a_mistake_begins_nothing(dpgen, tmp_path, words, message):
     status, _, err = dpgen("train", "-m", *words, f"run_dir={tmp_path / 'sweep'}")
     assert status == 2 and re.search(message, err) and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["+run_dir=gg"], "gg"),
+        (["run_dir=first", "run_dir=last"], "last"),
+        (["run_dir=first", "run_dir=null"], None),
+        (['run_dir="a (b) ü"'], "a (b) ü"),
+    ],
+    ids=str,
+)
+def test_the_folder_of_a_sweep_is_that_of_a_run(dpgen, tmp_path, monkeypatch, words, name):
+    monkeypatch.chdir(tmp_path)
+    begun = []
+    monkeypatch.setattr(sweep, "_launch", lambda root, *_: begun.append(root))
+    dpgen("train", "-m", *GRID, *words)
+    (root,) = begun
+    assert root.parent == tmp_path / "runs" if name is None else root == tmp_path / name
+    assert "run_dir" not in (root / "private" / "jobs.json").read_text()
 
 
 def test_a_run_that_is_there_is_no_sweep(dpgen, trained, tmp_path):

@@ -367,7 +367,11 @@ FILES = {
     "another ending": ("x.xls", "tea", r"lines \(one basket a line\)"),
     "three columns": ("x.csv", "basket,item,price\n1,tea,3\n", r"expected two.*columns="),
     "one column": ("x.csv", "item\ntea\n", "expected two"),
-    "a column twice": ("x.csv", "item,item\ntea,milk\n", "two columns are named 'item'"),
+    "a column twice": (
+        "x.csv",
+        "item,item\ntea,milk\n",
+        r"'item': expected each name once; rename one$",
+    ),
     "a ragged row": ("x.csv", ROWS + "1,tea,milk\n", "line 3: found 3 fields, expected 2"),
     "a row without an id": ("x.csv", ROWS + ",tea\n", "line 3: nothing in the column 'basket'"),
 }

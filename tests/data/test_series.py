@@ -329,7 +329,7 @@ FILES = {
     "another length, bare": ("x.csv", "1,2,3\n", PAIR, {"header": False}, r"line 1: found 3 fields, expected 2"),
     "no header": ("x.csv", "7,2\n1,2\n", PAIR, {}, r"line 1: found numbers, expected names.*header=False"),
     "no header, counted": ("x.csv", "1,2\n1,2\n", PAIR, {}, r"line 1: found numbers.*header=False"),
-    "no header, twice": ("x.csv", "2,2\n1,2\n", PAIR, {}, r"two columns are named '2'.*header=false"),
+    "no header, twice": ("x.csv", "2,2\n1,2\n", PAIR, {}, r"two columns are named '2'.*header=False"),
     "a header where none was said": ("x.csv", "t_0,t_1\n1,2\n", PAIR, {"header": False}, r"line 1: .* holds 't_0'"),
     "no rows": ("x.csv", "t_0,t_1\n", PAIR, {}, r"no series"),
     "no lines": ("x.csv", "", PAIR, {}, r"is empty"),

@@ -51,6 +51,8 @@ def test_it_is_read_back_and_verified(measured, tmp_path):
         ({"declared": {"by": float("nan")}}, "declared: .*expected values that JSON can hold"),
         ({"unit": " "}, "unit=' ': expected words"),
         ({"data": ""}, "data='': expected words"),
+        ({"unit": "a\nverdict: CONSISTENT"}, r"unit='a\\nverdict: CONSISTENT': expected text on one line"),
+        ({"data": "a\x1b[2K"}, "data=.*without control characters"),
         ({"declared": {"schema": {}, "rows": 9}}, r"declared: holds \['rows', 'schema'\]"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS
 from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.names import Name, public_names, shown
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.strict_json import parse_json
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -45,7 +46,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     if ends:
         return _between(int(ends[1]), int(ends[3]) - (ends[2] == ":"), str(source))
     # A number, as a command line may give it, is no list of one item.
-    path = Path(str(source))
+    path = place_of(str(source))
     if path.suffix not in _ENDINGS:
         raise BadRecords(
             f"items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "

@@ -32,6 +32,7 @@ class DelimitedText(RowSource):
         strip: whether blanks around fields are cut off.
         skip_empty: whether empty lines are no rows, where there are several columns.
         drop_ragged: whether rows with another number of fields are left out and counted, not refused.
+        headless: the words by which a reader is told that there is no header, for advice; none where it cannot be.
 
     Attributes:
         has_header: whether the file says the names of its columns.
@@ -50,6 +51,7 @@ class DelimitedText(RowSource):
         strip: bool = True,
         skip_empty: bool = False,
         drop_ragged: bool = False,
+        headless: str = "",
     ) -> None:
         self._path, self._strip, self._drop_ragged = path, strip, drop_ragged
         self._separator = separator or default_separator(path)
@@ -59,7 +61,7 @@ class DelimitedText(RowSource):
         if names is None:
             self._header_line, names = header_of(path, self._separator)
             names = [name.strip() for name in names] if strip else names
-        hint = ", or say that the first line is no header (header=false)" if self.has_header else ""
+        hint = f", or say that the first line is no header ({headless})" if headless and self.has_header else ""
         super().__init__(str(path), names, hint)
         self._skips_empty = skip_empty and len(self.columns) > 1
 

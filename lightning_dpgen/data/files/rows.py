@@ -30,7 +30,9 @@ class ParquetRows(RowSource):
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            schema = pa.parquet.read_schema(path)
+            # Arrow would read a path in its own way.
+            with open(path, "rb") as file:
+                schema = pa.parquet.read_schema(file)
             names = schema.names
         # Names may not be UTF-8, too.
         except UNREADABLE as error:
@@ -40,7 +42,7 @@ class ParquetRows(RowSource):
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         try:
-            with pa.parquet.ParquetFile(self._path) as file:
+            with open(self._path, "rb") as opened, pa.parquet.ParquetFile(opened) as file:
                 for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
                     yield batch.select(columns)
         except UNREADABLE as error:
@@ -75,7 +77,7 @@ class FrameRows(RowSource):
             yield pa.record_batch([_array(self._frame.iloc[rows, at], name) for name, at in places.items()], names=columns)
 
 
-def rows_of(source: Any, names: Sequence[str] | None = None, separator: str | None = None, **options: bool) -> RowSource:
+def rows_of(source: Any, names: Sequence[str] | None = None, separator: str | None = None, **options: Any) -> RowSource:
     """Return the rows of a source, of which only the names of columns are read.
 
     Args:

@@ -75,7 +75,9 @@ class SeriesForm:
         if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
             raise ValueError(f"columns={shown(self.columns)}: expected a list of names")
         if self.form == "wide" and (self.by is not None or self.day is not None):
-            raise ValueError("by and day are of long files: expected form=long, or neither")
+            raise ValueError(
+                f"by={shown(self.by)} day={shown(self.day)}: are of long files; expected form=long, or neither"
+            )
         if self.form == "long" and self.person is not None and self.by is None and self.day is None:
             raise ValueError(
                 f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "

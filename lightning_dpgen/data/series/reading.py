@@ -88,7 +88,7 @@ def read_series(
         return kept.reading()
     shape = SeriesForm(form, header, separator, columns, label, person, by, day)
     names = None if header is not False else ["label"] * bool(schema.classes) + schema.columns
-    file = rows_of(source, names, separator, drop_ragged=form == "wide" and outside == "clamp")
+    file = rows_of(source, names, separator, drop_ragged=form == "wide" and outside == "clamp", headless="header=False")
     if form == "wide":
         for block in wide_series(file, schema, shape):
             kept.put(block)

@@ -95,7 +95,9 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
     if isinstance(source, str | Path):
         check_suffix(Path(source))
     names = None if schema.header else [column.name for column in schema.columns]
-    rows = rows_of(source, names, schema.separator, strip=schema.strip, skip_empty=True)
+    rows = rows_of(
+        source, names, schema.separator, strip=schema.strip, skip_empty=True, headless="header: false in its schema"
+    )
     if not isinstance(rows, DelimitedText):
         return rows
     return Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
