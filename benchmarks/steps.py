@@ -162,7 +162,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
     found["critic with penalty, lot 64"] = (
         {
             "plain": peers.critic_step(peers.critic(), peers.generator(), rows, fused=False),
-            "private": private.step(StackedCritic(made_by, hidden=256, depth=3), rows, 64, Decay(10.0)),
+            "private": private.step(StackedCritic(made_by, hidden=256, layers=3), rows, 64, Decay(10.0)),
         },
         [("private", "plain", 1.3, 1.0)],
     )

@@ -71,7 +71,7 @@ def generated(folder: Path, name: str, seed: int) -> np.ndarray:
     if not table.is_file():
         pd.DataFrame(six_gaussians(N, seed).round(4), columns=["x", "y"]).to_csv(table, index=False)
     column = {"type": "number", "low": -BOUND, "high": BOUND, "decimals": 4, "encoding": "scaled"}
-    schema.write_text(yaml.safe_dump({"columns": {"x": column, "y": column}}), encoding="utf-8")
+    schema.write_text(yaml.safe_dump({"columns": {"x": column, "y": dict(column)}}), encoding="utf-8")
     run = folder / f"{name.replace(' ', '_').replace(',', '')}_{seed}"
     settings = ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={N}", f"seed={seed}"]
     train(
