@@ -26,7 +26,7 @@ from lightning_dpgen import load_release
 N, RADIUS, DEVIATION, MODES, BOUND = 10_000, 1.0, 0.1, 6, 1.5
 # The paper's form: one component, no means, a critic by SGD whose bound decays once each outer loop, generators by Adam.
 _FAITHFUL = [
-    "split.k=1", "model.bias=zero", "model.optimizer=sgd", "model.lr=0.1", "model.generator_lr=1e-3", "clipping=decay",
+    "split.k=1", "model.bias=zero", "model.optimizer=sgd", "model.lr=0.2", "model.generator_lr=1e-3", "clipping=decay",
     "clipping.ratio=0.1",
 ]  # fmt: skip
 _PRIVATE = ["privacy.epsilon=8", "privacy.delta=1e-5"]
