@@ -9,3 +9,4 @@ from .marginals import MarginalDistance as MarginalDistance
 from .moments import MomentDistance as MomentDistance
 from .neighbours import NearestNeighbourDistance as NearestNeighbourDistance
 from .series import SeriesDistance as SeriesDistance
+from .wasserstein import WassersteinDistance as WassersteinDistance
