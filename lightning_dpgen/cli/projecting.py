@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.guarded import guarded, tell_release
@@ -21,6 +22,7 @@ def run(argv: Sequence[str], spec: ProjectSpec) -> int:
     folder = run_folder.choose(spec.run_dir)
     certificate = guarded("project", argv, folder, lambda interrupts: project(spec, folder, interrupts, TerminalReporter()))
     unit = f"one {certificate['declared']['projection']['unit']} replaced"
-    report = f"open {folder.release / 'report.html'} in a browser; in Python: load_release({str(folder.release)!r})"
+    page = shlex.quote(str(folder.release / "report.html"))
+    report = f"open {page} in a browser; in Python: load_release({str(folder.release)!r})"
     tell_release(certificate, folder, unit, report)
     return 0

@@ -40,6 +40,6 @@ def run(argv: Sequence[str], spec: RunSpec) -> int:
         folder,
         f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
         shlex.join(["dpgen", "sample", str(folder.release), "-n", "1000", "-o", "more.parquet"]),
-        f"open {folder.release / 'report.html'} in a browser; {logs}",
+        f"open {shlex.quote(str(folder.release / 'report.html'))} in a browser; {logs}",
     )
     return OK

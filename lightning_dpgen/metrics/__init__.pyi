@@ -6,6 +6,7 @@ from .evaluation import Evaluation as Evaluation
 from .labels import LabelDistance as LabelDistance
 from .labels import TrainOnSynthetic as TrainOnSynthetic
 from .marginals import MarginalDistance as MarginalDistance
+from .membership import MembershipInference as MembershipInference
 from .moments import MomentDistance as MomentDistance
 from .neighbours import NearestNeighbourDistance as NearestNeighbourDistance
 from .series import SeriesDistance as SeriesDistance

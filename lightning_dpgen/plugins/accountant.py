@@ -76,10 +76,15 @@ class MomentsAccountant(pl.Callback):
         except (LedgerError, RanksDiffer) as error:
             raise MisconfigurationException(str(error)) from None
         if module.automatic_optimization:
-            self._adopted = AutomaticModule(module, self.account, self.stage, self._engine)
+            self._adopted = AutomaticModule(
+                module, self.account, self.stage, self._engine, after_last=lambda: self.after_last_step(module)
+            )
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
+
+    def after_last_step(self, module: pl.LightningModule) -> None:
+        """Do what belongs between the last planned step of an adopted module and all that follows it."""
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -35,13 +35,22 @@ class AutomaticModule:
         module: a module with automatic optimization, which is switched off until `restore`.
         stage: the plan's stage that the steps belong to.
         engine: as for `term_gradients`.
+        after_last: called when the last planned step has changed the parameters, and nothing else has.
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
     _REPLACED = ("training_step", "log", "log_dict")
 
-    def __init__(self, module: pl.LightningModule, account: Account, stage: str, engine: str = "ghost") -> None:
+    def __init__(
+        self,
+        module: pl.LightningModule,
+        account: Account,
+        stage: str,
+        engine: str = "ghost",
+        after_last: Callable[[], None] = lambda: None,
+    ) -> None:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
+        self._after_last = after_last
         self._own = type(module).training_step.__get__(module)
         self._takes_index = _takes_index(self._own)
         # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
@@ -73,6 +82,8 @@ class AutomaticModule:
             optimizer.set_gradients(*private, data_free=free)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
+            if not self._account.remaining(self._stage):
+                self._after_last()
             for config in module.trainer.lr_scheduler_configs:
                 config.scheduler.step()
             self._write_logs()

@@ -101,6 +101,16 @@ class PrivateEvents(TensorBoardLogger):
     others, under any umask."""
 
     @property
+    def log_dir(self) -> str:
+        """The folder as it was given: Lightning would put variables and the home folder in the place of ``$`` and ``~``."""
+        return str(Path(self.root_dir, str(self.version)))
+
+    @property
+    def root_dir(self) -> str:
+        """The folder above."""
+        return str(Path(self.save_dir, self.name))
+
+    @property
     def experiment(self) -> SummaryWriter:
         begins, writer = self._experiment is None, super().experiment
         if begins and self._experiment is not None:

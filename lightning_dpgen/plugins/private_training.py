@@ -105,7 +105,7 @@ class PrivateTraining:
             raise BadRecords("records: there are none; expected one or more")
         persons_of(store, persons, max_rows)
         _warn(plan, len(store))
-        self.account = open_account(plan, ledger, stream, study, store)
+        self.account = open_account(plan, ledger, stream, study, store, persons)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
         self._callback = _Accountant(self.account, clipping, engine)
@@ -246,10 +246,8 @@ class _Accountant(MomentsAccountant):
                 "takes the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
 
-    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if not self.account.remaining(self.stage):
-            self.account.ledger.record_trained(digest_of(module))
-        super().on_fit_end(trainer, module)
+    def after_last_step(self, module: pl.LightningModule) -> None:
+        self.account.ledger.record_trained(digest_of(module))
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
         super()._go_on(checkpoint)

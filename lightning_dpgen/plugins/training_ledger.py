@@ -7,6 +7,7 @@ import re
 import secrets
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +23,12 @@ from lightning_dpgen.sampling.stores import Store
 
 
 def open_account(
-    plan: Plan, ledger: str | Path | None, stream: PrivateStream | None, study: Study | None, store: Store
+    plan: Plan,
+    ledger: str | Path | None,
+    stream: PrivateStream | None,
+    study: Study | None,
+    store: Store,
+    persons: np.ndarray | None,
 ) -> Account:
     """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is.
 
@@ -30,7 +36,7 @@ def open_account(
         LedgerError: if the ledger holds a run with other settings, or on other records.
     """
     if ledger is None or launched_as() or not Path(ledger).exists():
-        return Account(plan, ledger, stream, about=None if ledger is None else _about(store), study=study)
+        return Account(plan, ledger, stream, about=None if ledger is None else _about(store, persons), study=study)
     # Read first, since opening a ledger writes to it.
     begun = Ledger.read(ledger)
     if not _promises(begun, plan):
@@ -38,10 +44,10 @@ def open_account(
             f"ledger={str(ledger)!r}: holds a run with other settings: give the settings of that run to go on with it, or "
             "another file for a new one"
         )
-    if not _is_about(begun, store):
+    if not _is_about(begun, store, persons):
         raise LedgerError(
-            f"ledger={str(ledger)!r}: holds a run on other records, and what it has spent is about those: give the same "
-            "records to go on with it, or another file for a new run"
+            f"ledger={str(ledger)!r}: holds a run on other records or persons, and what it has spent is about those: "
+            "give the same ones to go on with it, or another file for a new run"
         )
     account = Account.resume(ledger, stream, study=study)
     if not account.ledger.accesses:
@@ -49,15 +55,20 @@ def open_account(
     return account
 
 
-def _about(store: Store, key: str | None = None) -> dict[str, str]:
-    """Return what a ledger says of the records: a fingerprint, and its key; of items of a Dataset it tells nothing."""
+def _about(store: Store, persons: np.ndarray | None, key: str | None = None) -> dict[str, str]:
+    """Return what a ledger says of records and persons: a fingerprint and its key; items of a Dataset are left out."""
     key = key or secrets.token_hex(16)
-    return {"key": key, "records": hashlib.blake2b(content(store), key=bytes.fromhex(key), digest_size=16).hexdigest()}
+    digest = hashlib.blake2b(content(store), key=bytes.fromhex(key), digest_size=16)
+    if persons is not None:
+        # As numbers, so that text and numbers of persons are told apart alike.
+        digest.update(np.unique(np.asarray(persons), return_inverse=True)[1].astype(np.int64).tobytes())
+    return {"key": key, "records": digest.hexdigest()}
 
 
-def _is_about(ledger: Ledger, store: Store) -> bool:
+def _is_about(ledger: Ledger, store: Store, persons: np.ndarray | None) -> bool:
     key = ledger.about.get("key")
-    return isinstance(key, str) and bool(re.fullmatch("[0-9a-f]{32}", key)) and ledger.about == _about(store, key)
+    known = isinstance(key, str) and bool(re.fullmatch("[0-9a-f]{32}", key))
+    return known and ledger.about == _about(store, persons, key)
 
 
 def _promises(ledger: Ledger, plan: Plan) -> bool:

@@ -324,4 +324,7 @@ def _hold(path: Path) -> filelock.BaseFileLock:
     try:
         return chain.hold(path).acquire().lock
     except filelock.Timeout:
-        raise LedgerError(f"{path}: another run is writing this ledger; one at a time") from None
+        raise LedgerError(
+            f"{path}: another run, or an earlier account of this program, is writing this ledger: wait for its end, "
+            "or close it (account.ledger.close())"
+        ) from None

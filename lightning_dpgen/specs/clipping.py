@@ -35,7 +35,7 @@ class DecaySpec(_Rule):
     rule: Literal["decay"] = "decay"
     c: float = setting("the first bound", 1.0, **_BOUND)
     factor: float | None = setting("the factor", gt=0, le=1, by_default="0.99, or what leads to the ratio")
-    ratio: float | None = setting("the last bound of the run by the first, in place of a factor", gt=0, le=1)
+    ratio: float | None = setting("the last bound of the run by the first, in place of a factor", ge=1e-4, le=1)
     every: int | None = setting("lots for one factor", ge=1, le=10**9, by_default="1; of model=wgan model.critic_steps")
     least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001, or less where the ratio says so")
 
@@ -56,9 +56,13 @@ class DecaySpec(_Rule):
             raise UsageError(
                 f"clipping.ratio={self.ratio:g}: follows from model.steps, which are solved for here; give clipping.factor"
             )
-        decays = (steps - 1) // every
+        decays, last = (steps - 1) // every, self.ratio * self.c
+        if not decays and self.ratio < 1.0:
+            raise UsageError(f"clipping.ratio={self.ratio:g}: {steps} steps have no decay every {every}; give more of them")
+        if self.least is not None and self.least > last:
+            raise UsageError(f"clipping.ratio={self.ratio:g}: leads to {last:g}, below clipping.least={self.least:g}")
         factor = self.ratio ** (1.0 / decays) if decays else 1.0
-        return self.changed(ratio=None, factor=factor, every=every, least=self.least or min(1e-3, self.ratio * self.c))
+        return self.changed(ratio=None, factor=factor, every=every, least=self.least or min(1e-3, last))
 
 
 class DPNormSpec(_Rule):

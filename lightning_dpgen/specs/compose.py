@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,9 @@ def _explain(error: Exception) -> str:
     text = " ".join(line for line in lines if not line.startswith(skipped))
     if isinstance(error, OverrideParseException):
         name, _, value = str(error.override).removeprefix("++").partition("=")
-        quoted = value.replace('"', '\\"')
         return (
             f"argument {f'{name}={value}'!r}: cannot be read; text with signs other than - _ . / needs quotes, inside "
-            f"those of the shell, as in '{name}=\"{quoted}\"'"
+            f"those of the shell, as in {shlex.quote(written(name, value))}"
         )
     if isinstance(error, MissingConfigException):
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)

@@ -77,7 +77,7 @@ class VAESpec(NetworkSpec):
         "gaussian and laplace: the scale of all units, which lie in [0, 1]", gt=0, le=1,
         by_default="learned for each component and unit",
     )  # fmt: skip
-    floor: float = setting("gaussian and laplace: the least scale", 0.01, ge=1e-4, le=1)
+    floor: float | None = setting("gaussian and laplace: the least scale", ge=1e-4, le=1, by_default="0.01")
     divergence: Literal["group", "embedding"] | None = setting(
         "a divergence of the codes of many records, besides (PriVAE): of random groups, or a noisy mean"
     )
@@ -95,8 +95,9 @@ class VAESpec(NetworkSpec):
 
     def model_post_init(self, _: Any) -> None:
         super().model_post_init(_)
-        if self.scale is not None and self.scale < self.floor:
-            raise UsageError(f"model.scale={self.scale:g}: is below model.floor={self.floor:g}, the least scale")
+        floor = 0.01 if self.floor is None else self.floor
+        if self.scale is not None and self.scale < floor:
+            raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
         if self.network == "conv" and (self.layers != 1 or self.trunk):
             raise UsageError(
                 f"model.network=conv with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of dense "
@@ -180,7 +181,9 @@ class WGANSpec(NetworkSpec):
     made: int = setting("records of each component that a public step generates", 64, **_WIDTH)
     averaging: float = setting("the part of the released average of generators that stays in a step", 0.0, ge=0, lt=1)
     lr: float | None = setting("learning rate of the critics", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
-    generator_lr: float | None = setting("learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr")
+    generator_lr: float | None = setting(
+        "learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr, with sgd 0.002"
+    )
 
     def model_post_init(self, _: Any) -> None:
         super().model_post_init(_)
@@ -206,8 +209,10 @@ class WGANSpec(NetworkSpec):
         # Where records differ by a tenth of a unit and not by whole choices, scores differ by as little, and a penalty of
         # 10 leaves nothing but slopes of 1 (experiments/six_gaussians.py).
         penalty = 0.1 if layout.units and layout.levels is None else 10.0
-        of_loss = {"wgan_gp": {"penalty": penalty}, "wgan_clip": {"weight_bound": 0.01}, "vanilla": {}}[self.loss]
-        return self.changed(**{name: value for name, value in of_loss.items() if getattr(self, name) is None})
+        values = {"wgan_gp": {"penalty": penalty}, "wgan_clip": {"weight_bound": 0.01}, "vanilla": {}}[self.loss]
+        # A rate for SGD says nothing of one for Adam.
+        values |= {"generator_lr": 2e-3 if self.optimizer == "sgd" else self.lr}
+        return self.changed(**{name: value for name, value in values.items() if getattr(self, name) is None})
 
 
 class CustomSpec(TrainedSpec):

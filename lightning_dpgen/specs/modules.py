@@ -48,6 +48,8 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
         raise UsageError(f"model.network=lstm: is for series, and data={source} is none; use model.network=dense")
     if getattr(spec, "conditional", False) and schema.layout.label is None:
         raise UsageError(f"model.conditional=true: data={source} has no label; leave it out")
+    if getattr(spec, "sampling", None) == "straight_through" and not schema.layout.groups:
+        raise UsageError(f"model.sampling=straight_through: data={source} has no choices to be drawn; leave it out")
     if isinstance(spec, VAESpec):
         _check_likelihood(spec, schema)
     if spec.rate * n < 1.0:
@@ -56,8 +58,9 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
 
 def _check_likelihood(spec: VAESpec, schema: Schema) -> None:
     layout = schema.layout
-    if spec.likelihood == "bernoulli" and spec.scale is not None:
-        raise UsageError(f"model.scale={spec.scale:g}: model.likelihood=bernoulli has none; take gaussian or laplace")
+    for name in ("scale", "floor"):
+        if spec.likelihood == "bernoulli" and (value := getattr(spec, name)) is not None:
+            raise UsageError(f"model.{name}={value:g}: model.likelihood=bernoulli has none; take gaussian or laplace")
     if spec.likelihood != "bernoulli" and (not layout.units or layout.levels == 1):
         here = "each unit is 0 or 1" if layout.units else "no column has encoding: scaled"
         raise UsageError(

@@ -58,3 +58,12 @@ def test_a_folder_named_like_a_home_is_a_folder(home, dpgen):
     )
     assert status == 0, err
     assert {p.name for p in home.iterdir()} == {"v.parquet", "v.yaml"} and (Path("~") / "x" / "release").is_dir()
+
+
+def test_a_folder_named_like_a_variable_is_a_folder(home, dpgen):
+    """Logs of a private run stay in its own folder."""
+    paths = [f"data.path={home}/v.parquet", f"data.schema={home}/v.yaml", 'run_dir="it is $HOME"']
+    status, _, err = dpgen("train", *WORDS, *paths)
+    assert status == 0, err
+    assert [p.name for p in Path.cwd().iterdir()] == ["it is $HOME"]
+    assert list((Path("it is $HOME") / "private" / "tensorboard").iterdir())

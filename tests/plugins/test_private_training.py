@@ -298,6 +298,24 @@ def test_a_ledger_of_other_records_is_refused_and_stays(tmp_path):
     assert (tmp_path / "ledger").read_bytes() == before
 
 
+def test_persons_are_grouped_as_they_were_when_it_goes_on(tmp_path):
+    pairs = {"ledger": tmp_path / "ledger", "max_rows": 2, "persons": np.arange(N) // 2}
+    _private(**pairs).account.ledger.close()
+    with pytest.raises(LedgerError, match="on other records or persons"):
+        _private(**pairs | {"persons": np.arange(N) % (N // 2)})
+    _private(**pairs).account.ledger.close()
+
+
+def test_what_a_hook_does_after_the_last_step_is_not_released(tmp_path):
+    class Copying(Plain):
+        def on_train_end(self):
+            self.net[0].weight.data = RECORDS[:3]
+
+    private = _private()
+    with pytest.raises(ValueError, match="are not those that the last private step left"):
+        private.release(_fitted(private, Copying()), tmp_path / "release")
+
+
 def test_its_study_counts_it(tmp_path):
     private = _private(study=Study(tmp_path / "study.jsonl", epsilon=10.0, delta=1e-4))
     certificate = private.release(_fitted(private), tmp_path / "release")

@@ -132,6 +132,15 @@ WGANS = {
         ["clipping=decay", "clipping.ratio=0.1", "model.noise=2"],
         "clipping.ratio=0.1: follows from",
     ),
+    "ratio without a decay": (
+        ["clipping=decay", "clipping.ratio=0.1", "model.steps=2"],
+        "2 steps have no decay every 2",
+    ),
+    "ratio below the least": (
+        ["clipping=decay", "clipping.ratio=0.01", "clipping.least=0.5", "model.steps=60"],
+        "clipping.ratio=0.01: leads to 0.01, below clipping.least=0.5",
+    ),
+    "no choices": (["data.classes=0", "model.sampling=straight_through"], "has no choices to be drawn"),
     "ratio and factor": (["clipping=decay", "clipping.ratio=0.1", "clipping.factor=0.9"], "expected one of them"),
     "weight bound": (["model.weight_bound=0.1"], "model.weight_bound=0.1: is of model.loss=wgan_clip"),
     "penalty": (["model.loss=vanilla", "model.penalty=1"], "model.penalty=1: is of model.loss=wgan_gp"),
@@ -151,6 +160,7 @@ def test_a_setting_that_does_not_go_with_the_others_is_refused(words, told):
 
 
 LIKELIHOODS = {
+    "a floor of none": (["model.likelihood=bernoulli", "model.floor=0.1"], "model.floor=0.1: model.likelihood=bernoulli"),
     "a scale of none": (["model.likelihood=bernoulli", "model.scale=0.1"], "model.scale=0.1: model.likelihood=bernoulli"),
     "below the floor": (["model.likelihood=laplace", "model.scale=0.001"], "model.scale=0.001: is below model.floor"),
     "of 0 and 1": (["data.threshold=7", "model.likelihood=gaussian"], "here each unit is 0 or 1"),
@@ -161,3 +171,10 @@ LIKELIHOODS = {
 def test_a_likelihood_that_does_not_fit_is_refused(words, told):
     with pytest.raises(UsageError, match=told):
         _settings(*words)
+
+
+def test_the_rate_of_sgd_is_not_that_of_the_generators_adam():
+    words = ["model=wgan", "model.optimizer=sgd", "model.lr=1"]
+    assert _settings(*words).spec.model.generator_lr == 0.002
+    assert _settings(*words, "model.generator_lr=0.01").spec.model.generator_lr == 0.01
+    assert _settings("model=wgan", "model.lr=0.003").spec.model.generator_lr == 0.003
