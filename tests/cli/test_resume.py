@@ -198,7 +198,7 @@ def test_two_runs_in_one_folder(dpgen, run):
 
     held = Ledger.reopen(run / "private" / "ledger.jsonl")
     status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
-    assert status == 2 and "another run is writing this ledger" in _one_line(err)
+    assert status == 2 and "is writing this ledger" in _one_line(err)
     held.close()
 
 
