@@ -108,7 +108,7 @@ def main() -> None:
         axis.hexbin(*drawn.T, gridsize=60, extent=(-BOUND, BOUND, -BOUND, BOUND), cmap="viridis", mincnt=1)
         axis.set(title=name, aspect="equal", xlim=(-BOUND, BOUND), ylim=(-BOUND, BOUND))
     figure.tight_layout()
-    figure.savefig(asked.folder / "six_gaussians.png", dpi=120)
+    figure.savefig(asked.folder / "six_gaussians.png", dpi=80)
 
 
 if __name__ == "__main__":
