@@ -17,7 +17,7 @@ from lightning_dpgen.models.networks import PictureEncoder, StackedMLP, check_la
 from lightning_dpgen.sampling.lots import Lot
 
 LOSSES = ("wgan_gp", "wgan_clip", "vanilla")
-# Records that are generated in one step, and whether each meets a real one within its clipped gradient.
+# The place of generated records in a private step: beside each real one, or in a term without noise.
 GENERATED = ("record", "data_free")
 # A summand that keeps the root of a squared length differentiable at 0.
 _TINY = 1e-24

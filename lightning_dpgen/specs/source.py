@@ -19,9 +19,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
-from lightning_dpgen.specs.data import (
-    DataSpec,
-)
+from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -41,7 +39,7 @@ class Part:
 
 
 class Source(ABC):
-    """Records by the settings that say where they are; for files of one kind, and the base of all kinds."""
+    """Records by the settings that say where they are: the base of all kinds."""
 
     # A record in a word, and whether there are records that no training sees.
     word, held_out = "record", False
