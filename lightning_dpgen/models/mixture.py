@@ -35,6 +35,10 @@ class GenerativeNetwork(Protocol):
         ...
 
 
+class Diverged(ValueError):
+    """Parameters hold numbers that are not finite: the training has diverged, and there is nothing to release."""
+
+
 class Mixture:
     """Mixture weights and a stacked network, which sample synthetic records.
 

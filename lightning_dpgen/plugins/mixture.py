@@ -15,7 +15,7 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
-from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
+from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
@@ -168,6 +168,19 @@ class PrivateMixture(pl.LightningModule):
             self.after_step(self.steps_taken)
             if self.steps_taken % self.log_every == 0:
                 self._log(optimizer, gradients, len(lot))
+        self._refuse_diverged()
+
+    def _refuse_diverged(self) -> None:
+        """Stop a training of which nothing could be released, before more is drawn for it.
+
+        Raises:
+            Diverged: if a parameter is not finite.
+        """
+        if not all(p.isfinite().all() for network in {self.trained, self.network} for p in network.parameters()):
+            raise Diverged(
+                f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is nothing "
+                f"to release; a learning rate below {self.lr:g} may help"
+            )
 
     def _log(
         self, optimizer: PrivateOptimizer, gradients: Sequence[RecordGradients | EmbeddingGradients], size: int

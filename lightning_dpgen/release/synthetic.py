@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
@@ -36,12 +36,21 @@ class SyntheticContent:
         mixture: the trained mixture.
         rows, seed: number and seed of the synthetic records; public.
         figure: their closeness to the real ones, if it was bought with a share of the budget (`measure_fidelity`).
+
+    Raises:
+        Diverged: for a mixture that is not finite.
     """
 
     mixture: Mixture
     rows: int
     seed: int
     figure: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not all(tensor.isfinite().all() for tensor in (self.mixture.weights, *self.mixture.network.state_dict().values())):
+            raise Diverged(
+                "mixture: holds numbers that are not finite: its training has diverged, and there is nothing to release"
+            )
 
     @property
     def released(self) -> tuple[str, ...]:
@@ -123,8 +132,8 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n or rows below 1, a mixture of another account, `declared` that repeats an argument, or a mixture
-            that is not finite.
+        ValueError: for n or rows below 1, a mixture of another account, or `declared` that repeats an argument; Diverged for
+            a mixture that is not finite.
     """
     n = declared_records(account.plan, n)
     rows = n if rows is None else rows
@@ -138,10 +147,6 @@ def release_mixture(
         )
     if said := sorted({"schema", "seed", "rows"} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
-    if not all(tensor.isfinite().all() for tensor in (mixture.weights, *mixture.network.state_dict().values())):
-        raise ValueError(
-            "mixture: holds numbers that are not finite: its training has diverged, and there is nothing to release"
-        )
     everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
     return release_from(
         SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything

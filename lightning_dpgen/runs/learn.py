@@ -7,7 +7,7 @@ import torch
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
-from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
@@ -18,6 +18,7 @@ from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.train import trained_mixture
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.usage_error import UsageError
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.5
@@ -43,12 +44,21 @@ def read_records(settings: Settings, source: Source, reporter: Reporter) -> Reco
 
 
 def learn(run: Context, records: Records) -> SyntheticContent:
-    """Learn from the records, or go on with that, in the folder of the run; nothing is released yet."""
+    """Learn from the records, or go on with that, in the folder of the run; nothing is released yet.
+
+    Raises:
+        UsageError: if the training diverges; what was drawn until then is spent.
+    """
     settings, spec = run.settings, run.settings.spec
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
     if settings.trained:
-        mixture = trained_mixture(run, records)
+        try:
+            mixture = trained_mixture(run, records)
+        except Diverged as error:
+            raise UsageError(
+                f"model.lr={spec.model.lr:g}: {error}. What was drawn is spent; start a new run, whose cost adds to it"
+            ) from None
     else:
         if run.ranks.size > 1:
             run.reporter.warn(

@@ -1,0 +1,51 @@
+"""Trainings of experiments that are looked at on the way: a score of the mixture after so many steps.
+
+Scores compare with real records, so choosing a step by them is not private: `dpgen train` has no such door.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.sources import source_of
+
+_QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+class _Looks(pl.Callback):
+    def __init__(self, points: int, steps: int, look: Callable[[Mixture], Any]) -> None:
+        self._due = [round(steps * (i + 1) / points) for i in range(points)]
+        self._look, self.found = look, []
+
+    # Modules are a `PrivateMixture`.
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+        while self._due and module.steps_taken >= self._due[0]:
+            self._due.pop(0)
+            self.found.append([module.steps_taken, self._look(module.mixture())])
+
+
+def watch(settings: Sequence[str], points: int, look: Callable[[Mixture], Any]) -> list[list[Any]]:
+    """Train with the settings of `dpgen train`, and return (steps, what `look` said) at so many points, the last at the end.
+
+    A point is at the end of a block of steps, so up to a block late.
+    """
+    asked = read_settings(settings)
+    records, _ = source_of(asked.spec.data).records(asked.schema)
+    account = Account(asked.plan())
+    module = asked.module(account)
+    data = PrivateSplitDataModule(records, asked.split, account, n=asked.n, centres=asked.centres, seed=asked.spec.seed)
+    looks = _Looks(points, account.plan.stage("training").count, look)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[MomentsAccountant(account), looks], **_QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(module, data)
+    return looks.found
