@@ -24,23 +24,22 @@ from training import train
 from lightning_dpgen import load_release
 
 N, RADIUS, DEVIATION, MODES, BOUND = 10_000, 1.0, 0.1, 6, 1.5
+SGD = ["model.optimizer=sgd", "model.lr=0.2", "model.generator_lr=1e-3"]
 # The paper's form: one component, no means, a critic by SGD whose bound decays once each outer loop, generators by Adam.
-_FAITHFUL = [
-    "split.k=1", "model.bias=zero", "model.optimizer=sgd", "model.lr=0.2", "model.generator_lr=1e-3", "clipping=decay",
-    "clipping.ratio=0.1",
-]  # fmt: skip
+_FAITHFUL = ["split.k=1", "model.bias=zero", *SGD, "clipping=decay", "clipping.ratio=0.1"]
 _PRIVATE = ["privacy.epsilon=8", "privacy.delta=1e-5"]
-_SIZES = [
+SIZES = [
     "model=wgan", "model.hidden=128", "model.latent=4", "model.layers=3", "model.rate=0.03", "model.made=256",
     "model.critic_steps=2", "model.averaging=0.98",
 ]  # fmt: skip
 VARIANTS = {
-    "faithful, epsilon 8": [*_SIZES, *_FAITHFUL, "model.steps=5000", *_PRIVATE],
-    "faithful, no privacy": ["privacy=off", *_SIZES, *_FAITHFUL, "model.steps=5000"],
+    "faithful, epsilon 8": [*SIZES, *_FAITHFUL, "model.steps=5000", *_PRIVATE],
+    "faithful, no privacy": ["privacy=off", *SIZES, *_FAITHFUL, "model.steps=5000"],
     "trained on, no privacy": [
-        "privacy=off", *_SIZES, "split.k=1", "model.bias=zero", "model.steps=20000", "model.averaging=0.998",
+        "privacy=off", *SIZES, "split.k=1", "model.bias=zero", "model.loss=vanilla", "model.critic_steps=1",
+        "model.steps=12000", "model.averaging=0.998",
     ],
-    "Adam, epsilon 8": [*_SIZES, "split.k=1", "model.bias=zero", "model.steps=5000", *_PRIVATE],
+    "Adam, epsilon 8": [*SIZES, "split.k=1", "model.bias=zero", "model.steps=5000", *_PRIVATE],
     "vae, epsilon 8": ["model=vae", *_PRIVATE],
 }  # fmt: skip
 
@@ -65,19 +64,21 @@ def near_places(points: np.ndarray) -> tuple[float, list[float]]:
     return float(there.mean()), (np.bincount(away.argmin(axis=1)[there], minlength=MODES) / len(points)).tolist()
 
 
-def generated(folder: Path, name: str, seed: int) -> np.ndarray:
-    """Return 5,000 points from the release of a variant, trained unless it was before."""
+def data_settings(folder: Path, seed: int) -> list[str]:
+    """Return the settings for the data of a run, whose files are written."""
     table, schema = folder / f"points_{seed}.csv", folder / "schema.yaml"
     if not table.is_file():
         pd.DataFrame(six_gaussians(N, seed).round(4), columns=["x", "y"]).to_csv(table, index=False)
     column = {"type": "number", "low": -BOUND, "high": BOUND, "decimals": 4, "encoding": "scaled"}
     schema.write_text(yaml.safe_dump({"columns": {"x": column, "y": dict(column)}}), encoding="utf-8")
+    return ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={N}"]
+
+
+def generated(folder: Path, name: str, seed: int) -> np.ndarray:
+    """Return 5,000 points from the release of a variant, trained unless it was before."""
     run = folder / f"{name.replace(' ', '_').replace(',', '')}_{seed}"
-    settings = ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={N}", f"seed={seed}"]
-    train(
-        run,
-        [*settings, "privacy.delta=1e-5", *VARIANTS[name]] if "no privacy" not in name else [*settings, *VARIANTS[name]],
-    )
+    settings = [*data_settings(folder, seed), f"seed={seed}", *VARIANTS[name]]
+    train(run, settings if "no privacy" in name else [*settings, "privacy.delta=1e-5"])
     return load_release(run / "release").sample(5000, seed=seed)[["x", "y"]].to_numpy()
 
 

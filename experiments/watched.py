@@ -33,17 +33,38 @@ class _Looks(pl.Callback):
             self.found.append([module.steps_taken, self._look(module.mixture())])
 
 
-def watch(settings: Sequence[str], points: int, look: Callable[[Mixture], Any]) -> list[list[Any]]:
-    """Train with the settings of `dpgen train`, and return (steps, what `look` said) at so many points, the last at the end.
+def _lower_rates(module: Any, factor: float) -> None:
+    """Let a WGAN lower the learning rate of its critics by a factor each outer loop."""
+    after_step = module.after_step
+
+    def lower(step: int) -> None:
+        after_step(step)
+        (group,) = module.optimizers()[0].optimizer.param_groups
+        group["lr"] = module.lr * factor ** (step // module.critic_steps)
+
+    module.after_step = lower
+
+
+def watch(
+    settings: Sequence[str], points: int, look: Callable[[Mixture], Any], falling: float | None = None
+) -> list[list[Any]]:
+    """Train with the settings of `dpgen train`, and return (steps, what `look` said) at so many points up to the end.
 
     A point is at the end of a block of steps, so up to a block late.
+
+    Args:
+        falling: the ratio of the last to the first learning rate of a critic, which falls by one factor each outer loop, as
+            a bound does (dp-GAN, Algorithm 1); None leaves it as it is.
     """
     asked = read_settings(settings)
     records, _ = source_of(asked.spec.data).records(asked.schema)
     account = Account(asked.plan())
     module = asked.module(account)
     data = PrivateSplitDataModule(records, asked.split, account, n=asked.n, centres=asked.centres, seed=asked.spec.seed)
-    looks = _Looks(points, account.plan.stage("training").count, look)
+    steps = account.plan.stage("training").count
+    if falling is not None:
+        _lower_rates(module, falling ** (1.0 / ((steps - 1) // module.critic_steps)))
+    looks = _Looks(points, steps, look)
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[MomentsAccountant(account), looks], **_QUIET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
