@@ -15,6 +15,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.runs.train import quiet_lightning
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.sources import source_of
 
@@ -65,8 +66,8 @@ def watch(
     if falling is not None:
         _lower_rates(module, falling ** (1.0 / ((steps - 1) // module.critic_steps)))
     looks = _Looks(points, steps, look)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[MomentsAccountant(account), looks], **_QUIET)
-    with warnings.catch_warnings():
+    with quiet_lightning(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[MomentsAccountant(account), looks], **_QUIET)
         trainer.fit(module, data)
     return looks.found

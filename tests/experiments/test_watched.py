@@ -1,0 +1,47 @@
+"""Trainings that are looked at on the way, and paired differences of their scores."""
+
+import math
+
+import dpgan_curves
+import numpy as np
+import pytest
+import six_gaussians
+import watched
+from scipy.stats import ttest_rel
+
+from lightning_dpgen.optim.private import PrivateOptimizer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SMALL = [
+    "model=wgan", "split.k=1", "model.bias=zero", "model.hidden=8", "model.optimizer=sgd", "model.lr=0.2", "model.steps=30",
+    "model.critic_steps=3", "privacy.delta=1e-5", "clipping=fixed",
+]  # fmt: skip
+
+
+def test_looks_are_spread_over_the_training_and_the_rate_falls_to_its_ratio(tmp_path, monkeypatch):
+    rates = []
+    pre_step = PrivateOptimizer.pre_step
+
+    def seen(self, *given):
+        rates.append(self.param_groups[0]["lr"])
+        return pre_step(self, *given)
+
+    monkeypatch.setattr(PrivateOptimizer, "pre_step", seen)
+    settings = [*six_gaussians.data_settings(tmp_path, 0), *SMALL]
+    found = watched.watch(settings, 3, lambda mixture: mixture.network.k, falling=0.1)
+    assert [k for _, k in found] == [1, 1, 1] and found[-1][0] == 30
+    assert all(steps >= due for (steps, _), due in zip(found, (10, 20, 30), strict=True))
+    assert len(rates) == 30 and rates[0] == 0.2 and rates[-1] == pytest.approx(0.02)
+    # One rate an outer loop.
+    assert all(len(set(rates[start : start + 3])) == 1 for start in range(0, 30, 3)) and len(set(rates)) == 10
+
+
+def test_a_paired_difference_has_the_interval_of_student():
+    random = np.random.default_rng(0)
+    ends, others = random.normal(0.8, 0.01, 10), random.normal(0.79, 0.01, 10)
+    said = dpgan_curves.difference(ends, others)
+    mean, low, high = (float(word.strip("()")) for word in said.split() if word != "to")
+    expected = ttest_rel(ends, others).confidence_interval(0.95)
+    assert math.isclose(mean, float((ends - others).mean()), abs_tol=6e-5)
+    assert math.isclose(low, expected.low, abs_tol=6e-5) and math.isclose(high, expected.high, abs_tol=6e-5)
