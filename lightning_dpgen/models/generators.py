@@ -109,15 +109,21 @@ class StackedGenerator(nn.Module):
 
         Labels of conditional networks are drawn by their shares in these means from here on.
         """
-        layout = self.schema.layout
-        self.output_bias.copy_(logits(means, layout))
+        self.output_bias.copy_(logits(means, self.schema.layout))
+        self._share_labels(means)
+
+    def _share_labels(self, means: Tensor) -> None:
         if self.conditional:
-            shares = means[:, layout.labels].clamp(min=_LEAST)
+            shares = means[:, self.schema.layout.labels].clamp(min=_LEAST)
             self.label_shares.copy_(shares / shares.sum(dim=1, keepdim=True))
 
     @torch.no_grad()
     def hold_at(self, means: Tensor, noise: Tensor) -> None:
-        """Set the output bias so that each component generates its cluster's mean; see `StackedVAE.hold_at`."""
+        """Set the output bias so that each component generates its cluster's mean; see `StackedVAE.hold_at`.
+
+        Labels of conditional networks are drawn by their shares in these means, as after `start_at`.
+        """
+        self._share_labels(means)
         layout, seen = self.schema.layout, self.latent + self.conditional
         bias = held_bias(self._decode, self.output_bias, means, noise, seen, layout)
         self.output_bias.copy_(bias)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,19 +46,22 @@ class Mixture:
         network: a stack of generative networks, one a component.
         weights: (k,) probabilities, public.
         run: the run whose ledger holds what it was learned by (`Ledger.run`); empty where that is not known.
+        start: the declaration of the public network that its training started from, for the certificate; None for none.
 
     Raises:
         ValueError: for weights of another number, negative ones, or none above 0.
     """
 
-    def __init__(self, network: GenerativeNetwork, weights: Tensor, run: str = "") -> None:
+    def __init__(
+        self, network: GenerativeNetwork, weights: Tensor, run: str = "", start: Mapping[str, str] | None = None
+    ) -> None:
         # Networks that have diverged are reported where they are released.
         if weights.shape != (network.k,) or (weights < 0.0).any() or weights.sum() <= 0.0:
             raise ValueError(
                 f"weights: {tuple(weights.shape)} numbers that sum to {float(weights.sum()):g}, expected ({network.k},), "
                 "one a component, 0 or more, and one above 0"
             )
-        self.network, self.weights, self.run = network, weights, run
+        self.network, self.weights, self.run, self.start = network, weights, run, start
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Encoded:

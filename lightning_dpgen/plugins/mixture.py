@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -16,15 +16,20 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
+from lightning_dpgen.models.start import check_start, copy_components, match_components
 from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.privacy.plain_text import check_plain
+from lightning_dpgen.release.sampler import weights_digest
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 # The ways in which the parameters of a component may begin (`bias`).
 STARTS = ("means", "learned", "zero")
+# The key of a checkpoint under which the declaration of a public start stands.
+_START = "lightning_dpgen_start"
 
 
 class PrivateMixture(pl.LightningModule):
@@ -80,6 +85,8 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
         self._restored = False
+        self._start: Mixture | None = None
+        self._declared: Mapping[str, str] | None = None
         # The time and the step of the last line of the log.
         self._logged: tuple[float, int] | None = None
 
@@ -103,8 +110,53 @@ class PrivateMixture(pl.LightningModule):
         """The number of steps that have changed the network."""
         return self.account.done.get("training", 0)
 
+    def start_from(self, start: Mixture, *, public: str | None = None) -> None:
+        """Let the next fit start from the network of a mixture, in place of random weights.
+
+        That must be paid for by the account of this module (`Mixture.run`), or learned from data that are declared to be
+        public, by name. The declaration goes with `mixture` into the certificate. Nothing else is allowed: a release of
+        private data has a cost that this account does not state, also where both runs are of one study.
+
+        With one component every component starts from it. With k, components go to the clusters whose noisy means are most
+        like them (`match_components`); with ``bias="zero"`` there are no means, and they keep their order. Unless ``bias``
+        is ``zero``, the output bias is then set as at the end of a training with ``means``, so that each component first
+        generates its cluster's mean on average; a machine without `hold_at` (RBM) keeps its biases and chains. An
+        adversarial network starts from its generators, beside new critics. A fit that goes on from a checkpoint does not
+        start again.
+
+        Args:
+            start: a mixture of the same kind and sizes, of records with the same description, with one component or k; as
+                from `mixture`, or ``load_release(path).mixture``.
+            public: the name of the public data, in words that stand in the certificate; None for a mixture of this account.
+
+        Raises:
+            ValueError: for a mixture of another account without a name, one of this account with a name, or a network from
+                which this one cannot start.
+        """
+        own = bool(start.run) and start.run == self.account.ledger.run
+        if own and public is not None:
+            raise ValueError(
+                f"public={public!r}: the mixture was learned on this account, from private records: leave it out"
+            )
+        if not own and public is None:
+            raise ValueError(
+                "public=None: the mixture was learned on another account than this one, or on an unknown one, and the "
+                "certificate would not state its cost: name the public data that it was learned from, if it was"
+            )
+        if public is not None:
+            if not isinstance(public, str) or not public.strip():
+                raise ValueError(f"public={public!r}: expected the name of public data")
+            check_plain("public", public)
+        check_start(self.network, start.network)
+        self._start = start
+        self._declared = start.start if public is None else {"public": public, "weights": weights_digest(start.network)}
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        if self._declared is not None:
+            checkpoint[_START] = dict(self._declared)
+
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self._restored = True
+        self._restored, self._declared = True, checkpoint.get(_START)
 
     def on_train_start(self) -> None:
         trainer: Any = self.trainer
@@ -116,8 +168,22 @@ class PrivateMixture(pl.LightningModule):
         # A fit that goes on has a trained network.
         if self._restored:
             return
-        if self.bias != "zero":
+        if self._start is not None:
+            self._begin(self._start)
+        elif self.bias != "zero":
             self.network.start_at(self.means)
+
+    def _begin(self, start: Mixture) -> None:
+        # On the CPU, where averages over codes are the same on all devices.
+        network = copy.deepcopy(self.network).cpu().float()
+        means, noise = self.means.cpu().float(), self.noise.cpu().float()
+        order = [min(c, start.network.k - 1) for c in range(self.k)]
+        if self.bias != "zero":
+            order = match_components(start.network, means)
+        copy_components(network, start.network, order)
+        if self.bias != "zero" and hasattr(network, "hold_at"):
+            network.hold_at(means, noise)
+        self.network.load_state_dict(network.state_dict())
 
     @property
     def expected_batch_size(self) -> float:
@@ -205,4 +271,4 @@ class PrivateMixture(pl.LightningModule):
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)
-        return Mixture(network, weights, self.account.ledger.run)
+        return Mixture(network, weights, self.account.ledger.run, self._declared)

@@ -30,7 +30,7 @@ _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
 _NUMBER = {"type": "number"}
 _REFERENCE = shape(multiplier=_NUMBER, failure=_NUMBER, after=_COUNT, replaceable={"type": "boolean"}).schema
 _SHAPE = shape(
-    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share=_NUMBER).schema},
+    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT).schema},
     target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
     delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     relation={"enum": list(RELATIONS)},
@@ -46,15 +46,26 @@ MOST_STAGES = 1000
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a plan: `count` equal accesses."""
+    """One stage of a plan: `count` equal accesses, which make a difference by so many at a time (`multiple`)."""
 
     access: Access
     count: int
     share: float
+    multiple: int = 1
 
     @property
     def name(self) -> str:
         return self.access.stage
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the stage as it stands in a ledger; a multiple of 1 is left out."""
+        fields = self.access.as_json() | {"count": self.count, "share": self.share}
+        return fields if self.multiple == 1 else fields | {"multiple": self.multiple}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Stage:
+        """Return the stage that `as_json` described, of a plan whose shape was checked."""
+        return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)))
 
     def draws_as(self, other: Stage) -> bool:
         """Return whether both stages draw the same, whichever way their numbers were computed.
@@ -170,7 +181,7 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """Return the plan as it stands in a ledger; a target that is infinite is null, and an `n` of None is left out."""
         fields = {
-            "stages": [stage.access.as_json() | {"count": stage.count, "share": stage.share} for stage in self.stages],
+            "stages": [stage.as_json() for stage in self.stages],
             "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
             "delta": self.delta,
             "relation": self.relation,
@@ -188,7 +199,7 @@ class Plan:
             ValueError: if the fields describe none.
         """
         check_shape(fields, _SHAPE)
-        stages = tuple(Stage(Access.from_json(s), int(s["count"]), s["share"]) for s in fields["stages"])
+        stages = tuple(Stage.from_json(stage) for stage in fields["stages"])
         names = [stage.name for stage in stages]
         if len(set(names)) < len(names) or fields["flexible"] not in (None, *names):
             raise ValueError(f"stages {str(names)[:160]}: expected no name twice, and the flexible one among them")
@@ -235,14 +246,16 @@ class Plan:
         """Return the plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
 
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
-        takes to stay within the budget, or below the reference; its own total never grows.
+        takes to stay within the budget, or below the reference; its own total never grows. The accesses of that stage whose
+        results are there in the end are a multiple of its `multiple`, since the rest would be paid for and change nothing.
+        Where accesses of that stage alone were lost, the plan stays as it is: stopping early does not lower its cost.
 
         Args:
             made: accesses of each stage that were made, lost ones included.
             done: accesses of each stage whose results are still there.
 
         Raises:
-            BudgetTooSmall: if not one access of the flexible stage would fit.
+            BudgetTooSmall: if no access of the flexible stage would fit, or fewer than its `multiple`.
         """
         last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
         others = [stage.name for stage in self.stages if stage is not last]
@@ -257,18 +270,20 @@ class Plan:
         def fits(count: int) -> bool:
             return self.covers(shortened(count).accesses)
 
-        low, high = max(made.get(last.name, 0), 1), last.count
+        least, high = max(made.get(last.name, 0), min(last.multiple, last.count)), last.count
+        low = least
         if not fits(low):
             raise BudgetTooSmall(
                 f"what was spent before the interruption leaves no room for stage {last.name!r} within epsilon="
                 f"{self.target_epsilon:g}: start a new run, whose cost adds to what this one has spent"
             )
         if fits(high):
-            return shortened(high)
+            low = high
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return shortened(low)
+        lost = made.get(last.name, 0) - done.get(last.name, 0)
+        return shortened(max(least, low - (low - lost) % last.multiple))
 
     def curve(self, name: str, points: int = 16) -> Curve:
         """Return epsilon after each part of stage `name`, with all stages before it, for a progress bar.

@@ -54,7 +54,7 @@ def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: flo
 def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
     """Return the stages of specs with these multipliers."""
     stages = zip(specs, shares, multipliers, strict=True)
-    return tuple(Stage(spec.access(m), spec.known_count, share) for spec, share, m in stages)
+    return tuple(Stage(spec.access(m), spec.known_count, share, spec.multiple) for spec, share, m in stages)
 
 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:

@@ -31,7 +31,7 @@ class StageSpec:
             plan's delta before anything is shared out.
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
-        multiple: a count that is solved for is a multiple of this.
+        multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
 
     Raises:
         ValueError: for a count, an n or a multiple that is no whole number, 1 or more.

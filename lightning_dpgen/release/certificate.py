@@ -32,6 +32,8 @@ CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
 FIGURE = "fidelity.json"
 REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
+# The name, among what is declared, of the network that a training started from.
+START = "init"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
@@ -205,7 +207,7 @@ def statement(certificate: dict[str, Any]) -> str:
         f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. "
         f"{_several_records(declared)} {_chosen(certificate['selection'])}{_other_releases(certificate)} "
-        f"{_assumed(certificate)} "
+        f"{_assumed(certificate)} {_started(declared)}"
         f"{_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
@@ -308,6 +310,18 @@ def _assumed(certificate: dict[str, Any]) -> str:
     return (
         f"The following was assumed to be public knowledge and is not protected: {number}the description of a record"
         f"{apart}, and {settings}."
+    )
+
+
+def _started(declared: dict[str, Any]) -> str:
+    """Say on which declaration the beginning of the training rests."""
+    start = declared.get(START)
+    if not isinstance(start, dict):
+        return ""
+    name, weights = (printable(start.get(key), length) for key, length in (("public", 200), ("weights", 64)))
+    return (
+        f"The training started from a network that was learned from data declared to be public: '{name}' (sha256 of its "
+        f"weights: {weights}). The guarantee does not cover the people in those data. "
     )
 
 

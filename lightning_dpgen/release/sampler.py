@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,6 +91,11 @@ class Release:
     @property
     def schema(self) -> Schema:
         return self._mixture.network.schema
+
+    @property
+    def mixture(self) -> Mixture:
+        """The model itself, from which `PrivateMixture.start_from` may start."""
+        return self._mixture
 
     @property
     def arrow(self) -> pa.Schema:
@@ -202,6 +208,14 @@ class Release:
         return self._mixture.sample_components(torch.full((n,), component), generator)
 
 
+def weights_digest(network: GenerativeNetwork) -> str:
+    """Return the sha256 of the weights of a network as `write_model` writes them, in hexadecimal.
+
+    Of a release that this software has written it is the hash of ``model.safetensors`` in its certificate.
+    """
+    return hashlib.sha256(safetensors.torch.save(_tensors(network))).hexdigest()
+
+
 def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None:
     """Write weights and description: all that sampling needs, and no pickle."""
     network = mixture.network
@@ -209,9 +223,12 @@ def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     description |= {} if private else {"private": False}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    safetensors.torch.save_file(tensors, folder / WEIGHTS)
+    safetensors.torch.save_file(_tensors(network), folder / WEIGHTS)
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone, and this file is meant for others
+
+
+def _tensors(network: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
 
 
 def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:

@@ -16,7 +16,7 @@ from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
-from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, START, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described
@@ -47,7 +47,9 @@ class SyntheticContent:
     figure: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
-        if not all(tensor.isfinite().all() for tensor in (self.mixture.weights, *self.mixture.network.state_dict().values())):
+        if not all(
+            tensor.isfinite().all() for tensor in (self.mixture.weights, *self.mixture.network.state_dict().values())
+        ):
             raise Diverged(
                 "mixture: holds numbers that are not finite: its training has diverged, and there is nothing to release"
             )
@@ -145,9 +147,11 @@ def release_mixture(
             "state its cost; hand over the account that it was measured or trained on, and make a mixture of your own by "
             "Mixture(network, weights, run=account.ledger.run)"
         )
-    if said := sorted({"schema", "seed", "rows"} & set(declared or {})):
+    if said := sorted({"schema", "seed", "rows", START} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
     everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
+    if mixture.start is not None:
+        everything[START] = dict(mixture.start)
     return release_from(
         SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything
     )

@@ -42,6 +42,7 @@ from lightning_dpgen.release.certificate import (
     MODEL,
     PROJECTED,
     SELECTION,
+    START,
     STUDY_UNKNOWN,
     NotARelease,
     also,
@@ -297,6 +298,8 @@ def _check_account(
             f"(stated: {epsilon:g}), {unit} {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
         )
         verdict.notes.append(_second_opinion(event, delta, relation))
+        if (start := declared.get(START)) is not None:
+            verdict.notes.append(f"it rests on the declaration that these data are public: {start['public'][:200]}")
 
 
 def _reference(

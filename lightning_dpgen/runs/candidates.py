@@ -30,7 +30,7 @@ STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"
 _MEAN = 10.0
 # Settings that trials may differ in. Others say what a record is, what is promised, or where the run takes place.
-_MAY_DIFFER = re.compile(r"(model|clipping|split)(\..+)?|seed")
+_MAY_DIFFER = re.compile(r"(model|clipping|split)(?!\.init)(\..+)?|seed")
 _MOST = 1000
 # The budget of a trial is found up to this part of it.
 _CLOSE = 5e-3

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.spec import Spec, Text, setting, shown
+from lightning_dpgen.specs.spec import Place, Spec, Text, setting, shown
 from lightning_dpgen.specs.usage_error import UsageError
 
 _DIVERGENCE = {"group": ("groups", "group_c"), "embedding": ("features", "divergence_share")}
@@ -36,12 +36,31 @@ class TrainedSpec(Spec):
 class NetworkSpec(TrainedSpec):
     """The settings of the networks of this package."""
 
+    # Settings that are those of a network from which a training starts.
+    sizes: ClassVar[tuple[str, ...]]
+
     optimizer: Literal["adam", "sgd"] = setting(
         "of private steps; those of sgd are in proportion to the bound of clipping", "adam"
     )
     momentum: float | None = setting("momentum of sgd", ge=0, lt=1, by_default="0")
+    init: Place | None = setting(
+        "the folder of a release, or of its run, from whose network the training starts; of public data alone",
+        by_default="random weights",
+    )
+    init_public: Text | None = setting(
+        "model.init: the name of the public data that it was learned from; PUBLISHED as given",
+        by_default="none, and model.init is refused",
+    )
 
     def model_post_init(self, _: Any) -> None:
+        if self.init is None and self.init_public is not None:
+            raise UsageError(f"model.init_public={shown(self.init_public)}: is of model.init; leave it out")
+        if self.init is not None and not (self.init_public or "").strip():
+            raise UsageError(
+                f"model.init={self.init}: a training starts from public data alone, since what a release of private data has "
+                "cost stands in no certificate but its own: name the public data that it was learned from, as in "
+                "model.init_public='census sample of 1990'; the certificate will say so"
+            )
         if self.optimizer == "adam" and self.momentum is not None:
             raise UsageError(f"model.momentum={self.momentum:g}: is of model.optimizer=sgd; leave it out")
         if self.optimizer == "sgd" and self.lr is None:
@@ -62,6 +81,7 @@ class VAESpec(NetworkSpec):
     own = (
         "network", "hidden", "layers", "trunk", "latent", "likelihood", "scale", "floor", "optimizer", "momentum",
     )  # fmt: skip
+    sizes = own[:-2]
 
     name: Literal["vae"] = "vae"
     network: _Network = setting("dense layers, or two convolutions (height and width multiples of 4)", "dense")
@@ -138,6 +158,7 @@ class RBMSpec(NetworkSpec):
 
     title = "mixture of restricted Boltzmann machines"
     own = ("hidden", "chains", "optimizer", "momentum")
+    sizes = own[:-2]
 
     name: Literal["rbm"] = "rbm"
     hidden: int | None = setting("hidden units", **_WIDTH, rule="hidden")
@@ -153,6 +174,7 @@ class WGANSpec(NetworkSpec):
         "network", "hidden", "layers", "latent", "conditional", "sampling", "loss", "penalty", "generated", "weight_bound",
         "critic_steps", "made", "averaging", "generator_lr", "optimizer", "momentum",
     )  # fmt: skip
+    sizes = own[:5]
 
     name: Literal["wgan"] = "wgan"
     network: Literal["dense", "conv", "lstm"] = setting(

@@ -28,6 +28,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
+from lightning_dpgen.release.certificate import START
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
@@ -41,6 +42,7 @@ from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Part, Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed, variants
+from lightning_dpgen.specs.start import Start, check_start, read_start, take_bins, take_sizes
 from lightning_dpgen.specs.usage_error import UsageError
 
 # The stage that buys the number of records and what else is not declared.
@@ -65,6 +67,7 @@ class Settings:
         parts: what of the description is found in the records, with noise, by name.
         centres: public records where the split starts, if it does.
         chosen: why the model was chosen, where it was.
+        start: the network that the training starts from, if it does not start from random weights.
     """
 
     spec: RunSpec
@@ -75,6 +78,7 @@ class Settings:
     parts: Mapping[str, Part] = field(default_factory=dict)
     centres: torch.Tensor | None = None
     chosen: str | None = None
+    start: Start | None = None
 
     @property
     def n(self) -> int:
@@ -102,7 +106,10 @@ class Settings:
         Raises:
             UsageError: if it is larger than a release may be.
         """
-        return make_module(self.spec, self.schema, clipping or self.clipping, account)
+        module = make_module(self.spec, self.schema, clipping or self.clipping, account)
+        if self.start is not None:
+            module.start_from(self.start.mixture, public=self.start.public)
+        return module
 
     def plan(self, promise: Plan | None = None) -> Plan:
         """Return the plan of the run; reads no data.
@@ -146,7 +153,7 @@ class Settings:
     def declared(self) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
         spec, split = self.spec, dataclasses.asdict(self.split)
-        model = spec.model.model_dump(exclude={"name", "options"})
+        model = spec.model.model_dump(exclude={"name", "options", "init", "init_public"})
         model |= getattr(spec.model, "options", None) or {}
         # The number of steps may be open, where it is solved for.
         always = ("steps", "noise") if self.trained else ()
@@ -161,6 +168,8 @@ class Settings:
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
+        if self.start is not None:
+            declared[START] = self.start.declared
         if self.trained or self.split.k > 1:
             declared["split"] = split
         if self.trained:
@@ -243,8 +252,13 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
     return dataclasses.replace(stage, stage=FIRST_PASS)
 
 
-def make_schema(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Schema:
+def make_schema(
+    spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None, start: Start | None = None
+) -> Schema:
     """Return the description of a record, as it is declared and as a first pass has found it.
+
+    Args:
+        start: the network that the training starts from, whose bins stand for those that are left open.
 
     Raises:
         UsageError: if it describes none.
@@ -260,6 +274,8 @@ def make_schema(spec: RunSpec, source: Source, found: Mapping[str, Any] | None =
     if not isinstance(schema, TableSchema):
         return schema
     bins, n = spec.data.bins, spec.data.n
+    if start is not None and bins is None:
+        schema = take_bins(schema, start)
     if bins is None:
         # Where n is still to be bought, records are only counted.
         bins = 1 if n is None else default_bins(n, _epsilon(spec), spec.privacy.delta)
@@ -276,7 +292,11 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
         UsageError: naming the setting, its value and what was expected.
     """
     check_privacy(spec)
-    schema = make_schema(spec, source, found)
+    start = read_start(spec)
+    schema = make_schema(spec, source, found, start)
+    if start is not None:
+        check_start(spec, start, schema, source.open_parts)
+        spec = take_sizes(spec, start)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
     spec, defaults = _complete(spec, schema)
@@ -295,7 +315,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     unit = spec.privacy.unit or f"one {source.record} of the data set"
     if data.column_of_persons is not None:
         unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
-    settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres)
+    settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, start=start)
     try:
         check_declared(settings.declared())
     except ValueError as error:

@@ -1,0 +1,148 @@
+"""The release that a network starts from: its data are declared public, by name, and the network takes its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
+from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.sampler import Release, load_release, weights_digest
+from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.specs.model import NetworkSpec
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.spec import shown
+from lightning_dpgen.specs.usage_error import UsageError
+
+M = TypeVar("M", bound=NetworkSpec)
+_MODELS = {"vae": StackedVAE, "rbm": StackedRBM, "wgan": StackedGenerator}
+# Sizes that a network without them has not written down.
+_UNSAID = {"likelihood": "bernoulli"}
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A network that a training starts from.
+
+    Args:
+        public: the name of the data that it was learned from, which are declared to be public.
+        mixture: of the release.
+    """
+
+    public: str
+    mixture: Mixture
+
+    @cached_property
+    def declared(self) -> dict[str, str]:
+        """The declaration, as it stands in a certificate."""
+        return {"public": self.public, "weights": weights_digest(self.mixture.network)}
+
+    @property
+    def line(self) -> str:
+        """The declaration in words."""
+        return (
+            f"starts from a network of data declared to be public: {self.public} (weights {self.declared['weights'][:12]})"
+        )
+
+
+def read_start(spec: RunSpec) -> Start | None:
+    """Return the network that the settings ask for to start from; None for none.
+
+    Raises:
+        UsageError: if there is no such release, or it is of another model or of the study of this run.
+    """
+    model = spec.model
+    if not isinstance(model, NetworkSpec) or model.init is None:
+        return None
+    folder, said = release_folder(model.init), f"model.init={model.init}"
+    try:
+        release = load_release(folder)
+        study = read_certificate(folder).get("study") if (folder / CERTIFICATE).exists() else None
+    except NotARelease as error:
+        raise UsageError(f"{said}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{said}: {error.strerror}; expected the folder of a release") from None
+    kind = type(release.mixture.network) if isinstance(release, Release) else type(release)
+    if kind is not _MODELS[model.name]:
+        is_of = next((name for name, network in _MODELS.items() if network is kind), None)
+        found = "no network" if is_of is None else f"a network of model={is_of}"
+        raise UsageError(f"{said}: holds {found}; expected one of model={model.name}")
+    if spec.privacy.study is not None and isinstance(study, dict) and study.get("name") == spec.privacy.study:
+        raise UsageError(
+            f"{said}: is a release of privacy.study={spec.privacy.study}, as this run is, so its data are not public; what "
+            "it has cost stands in the total of the study and not in this run's certificate"
+        )
+    return Start(model.init_public, release.mixture)
+
+
+def take_sizes(spec: RunSpec, start: Start) -> RunSpec:
+    """Return the settings with the sizes and the number of components of the network that is started from.
+
+    Raises:
+        UsageError: for a setting that says otherwise.
+    """
+    network = start.mixture.network
+    k = spec.split.k
+    if k is not None and network.k not in (1, k):
+        raise UsageError(
+            f"split.k={k}: model.init={spec.model.init} has {network.k} components; expected {network.k}, or a release of 1"
+        )
+    if network.k > 1:
+        spec = spec.changed(split=spec.split.changed(k=network.k))
+    return spec.changed(model=_with_sizes(spec.model, network))
+
+
+def _with_sizes(model: M, network: Any) -> M:
+    found = {name: network.settings.get(name, _UNSAID.get(name)) for name in model.sizes}
+    for name, value in found.items():
+        own = getattr(model, name)
+        if name in model.model_fields_set and own is not None and own != value:
+            raise UsageError(
+                f"model.{name}={shown(own)}: model.init={model.init} has {shown(value)}; leave it out, or start from another "
+                "release"
+            )
+    changed = model.changed(**found)
+    # Sizes may not go with other settings.
+    changed.model_post_init(None)
+    return changed
+
+
+def take_bins(schema: TableSchema, start: Start) -> TableSchema:
+    """Return the schema of a table with the bins of the network's columns, where it leaves their number open."""
+    theirs = start.mixture.network.schema
+    if not isinstance(theirs, TableSchema):
+        return schema
+    bins = {column.name: column.bins for column in theirs.columns if isinstance(column, Numeric) and column.bins}
+    columns = (
+        column.with_bins(bins[column.name]) if isinstance(column, Numeric) and column.name in bins else column
+        for column in schema.columns
+    )
+    return replace(schema, columns=tuple(columns))
+
+
+def check_start(spec: RunSpec, start: Start, schema: Schema, open_parts: Any) -> None:
+    """Refuse to start from a network of other records, or of records that are not described before they are read.
+
+    Args:
+        open_parts: the names of parts of the description that are found privately.
+
+    Raises:
+        UsageError: naming what is different.
+    """
+    said = f"model.init={spec.model.init}"
+    if open_parts:
+        raise UsageError(
+            f"{said}: a network is of records that are wholly described, and {next(iter(open_parts))} is to be found "
+            "privately; declare it as the release does"
+        )
+    if (difference := first_difference(schema, start.mixture.network.schema)) is not None:
+        raise UsageError(f"{said}: is of other records ({difference}); expected the same description of a record")
