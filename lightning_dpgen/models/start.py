@@ -11,7 +11,11 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.models.vae import StackedVAE
 
+_NETWORKS = (StackedVAE, StackedRBM, StackedGenerator)
 # Settings that say how a network is trained, and not which parameters it has.
 _OF_TRAINING = {"fixed_bias", "sampling"}
 # Records over which a component is averaged.
@@ -24,8 +28,12 @@ def check_start(network: Any, start: Any) -> None:
     """Refuse a network from which another one cannot start.
 
     Raises:
-        ValueError: for another kind, other records, other sizes, or components that are neither one nor as many.
+        ValueError: for a class that is not of this package, whose components cannot be told apart; for another kind, other
+            records, other sizes, or components that are neither one nor as many.
     """
+    if type(network) not in _NETWORKS:
+        names = ", ".join(known.__name__ for known in _NETWORKS)
+        raise ValueError(f"network: a {type(network).__name__}: expected one of {names}, to start from another one")
     if start.kind != network.kind:
         raise ValueError(f"start: a network of kind {start.kind!r}: expected {network.kind!r}")
     if (difference := first_difference(network.schema, start.schema)) is not None:

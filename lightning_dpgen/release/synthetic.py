@@ -134,8 +134,8 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n or rows below 1, a mixture of another account, or `declared` that repeats an argument; Diverged for
-            a mixture that is not finite.
+        ValueError: for n or rows below 1, a mixture of another account, or `declared` that repeats an argument or names a
+            network to start from; Diverged for a mixture that is not finite.
     """
     n = declared_records(account.plan, n)
     rows = n if rows is None else rows

@@ -57,9 +57,9 @@ class NetworkSpec(TrainedSpec):
             raise UsageError(f"model.init_public={shown(self.init_public)}: is of model.init; leave it out")
         if self.init is not None and not (self.init_public or "").strip():
             raise UsageError(
-                f"model.init={self.init}: a training starts from public data alone, since what a release of private data has "
-                "cost stands in no certificate but its own: name the public data that it was learned from, as in "
-                "model.init_public='census sample of 1990'; the certificate will say so"
+                f"model.init={self.init}: a training starts from public data alone, since the cost of a release of private "
+                "data stands in no other certificate: name the public data that it was learned from, as in "
+                "model.init_public='census sample of 1990', which the certificate will say"
             )
         if self.optimizer == "adam" and self.momentum is not None:
             raise UsageError(f"model.momentum={self.momentum:g}: is of model.optimizer=sgd; leave it out")

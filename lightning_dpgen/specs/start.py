@@ -66,6 +66,9 @@ def read_start(spec: RunSpec) -> Start | None:
     folder, said = release_folder(model.init), f"model.init={model.init}"
     try:
         release = load_release(folder)
+        if isinstance(release, Release):
+            # Weights may be so large that nothing can be generated.
+            release.encoded(100, seed=0)
         study = read_certificate(folder).get("study") if (folder / CERTIFICATE).exists() else None
     except NotARelease as error:
         raise UsageError(f"{said}: {error}") from None
@@ -107,8 +110,8 @@ def _with_sizes(model: M, network: Any) -> M:
         own = getattr(model, name)
         if name in model.model_fields_set and own is not None and own != value:
             raise UsageError(
-                f"model.{name}={shown(own)}: model.init={model.init} has {shown(value)}; leave it out, or start from another "
-                "release"
+                f"model.{name}={shown(own)}: expected {shown(value)}, as model.init={model.init} has it; leave it out, "
+                "or start from another release"
             )
     changed = model.changed(**found)
     # Sizes may not go with other settings.

@@ -58,10 +58,15 @@ TABLES = {
     ),
     "a scaled column without bounds": ({"share": SCALED}, "sex", [], r"column 'share': low: .*expected a number"),
     "a scaled column without a high": ({"share": {**SCALED, "low": 0}}, "sex", [], r"column 'share': high: .*expected"),
-    "a scaled column of one number": ({"share": {**SCALED, "low": 1, "high": 1}}, "sex", [], r"column 'share': encoding: .*too close"),
+    "a scaled column of one number": (
+        {"share": {**SCALED, "low": 1, "high": 1}},
+        "sex",
+        [],
+        r"column 'share': encoding: .*too close",
+    ),
     "bounds to be found, with nothing to pay them": ({"share": PRIVATE}, "sex", [], r"data\.discovery_share"),
     "bounds to be found": ({"share": PRIVATE}, "sex", FOUND, None),
-    **{f"bounds to be found of one value, {name}": ({name: PRIVATE}, "sex", FOUND, None) for name in ("flat", "nil", "far")},
+    **{f"bounds to be found of {name}": ({name: PRIVATE}, "sex", FOUND, None) for name in ("flat", "nil", "far")},
     "bounds to be found of one whole number": ({"year": {**PRIVATE, "type": "integer"}}, "sex", FOUND, None),
     "random weights of public data": ({}, "sex", ["model.init_public=census"], r"model\.init_public=census: is of"),
     "a start that is not there": (

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -377,6 +378,34 @@ def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     stages = account.plan.as_json()
     stages["stages"][-1]["count"] += 2
     assert Plan.from_json(stages).epsilon > 2.0 * 0.999
+
+
+@pytest.mark.parametrize(("made", "done"), [(0, 0), (60, 60), (420, 418)])
+@pytest.mark.parametrize("multiple", [1, 7])
+def test_what_is_left_of_training_ends_in_its_rhythm(multiple, made, done):
+    """The most steps that fit whose results are a multiple: the next ones cost too much."""
+    drafts = [*DRAFTS[:2], replace(DRAFTS[2], count=497, multiple=multiple)]
+    plan = make_plan(drafts, epsilon=2.0, delta=1e-5)
+    assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    before = {"first": 1, "split": 4}
+    rewritten = plan.rewritten({**before, "split": 5, "training": made}, {**before, "training": done})
+    count, lost = rewritten.stage("training").count, made - done
+    assert rewritten.stage("split").count == 5 and made <= count < 497 and (count - lost) % multiple == 0
+
+    def cost(steps):
+        stages = [replace(stage, count=steps) if stage.name == "training" else stage for stage in rewritten.stages]
+        return replace(rewritten, stages=tuple(stages)).epsilon
+
+    assert cost(count) <= 2.0 * (1.0 - 1e-9) < cost(count + multiple)
+    # Where steps alone were lost, all of them were promised.
+    assert plan.rewritten({**before, "training": made}, {**before, "training": done}) == plan
+
+
+def test_fewer_steps_than_make_a_difference_are_not_begun():
+    drafts = [*DRAFTS[:2], replace(DRAFTS[2], count=500, multiple=250)]
+    plan = make_plan(drafts, epsilon=2.0, delta=1e-5)
+    with pytest.raises(BudgetTooSmall, match="no room for stage 'training'"):
+        plan.rewritten({"first": 1, "split": 8}, {"first": 1})
 
 
 @pytest.mark.slow

@@ -110,6 +110,7 @@ def test_steps_go_into_the_rhythm_of_a_critic_unless_they_were_declared():
         assert asked.plan().stage("training").count % rhythm == 0
         solved = _settings("model=wgan", f"model.critic_steps={rhythm}", "model.noise=5", "privacy.epsilon=3")
         free = _settings("model=wgan", "model.critic_steps=1", "model.noise=5", "privacy.epsilon=3")
+        assert {stage.name: stage.multiple for stage in solved.plan().stages}["training"] == rhythm
         count, most = (settings.plan().stage("training").count for settings in (solved, free))
         assert count % rhythm == 0 and most - rhythm < count <= most
     with pytest.raises(UsageError, match=r"model.steps=101: expected a multiple of model.critic_steps=5.*; take 100"):

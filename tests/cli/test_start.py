@@ -1,0 +1,250 @@
+"""`model.init`: a training starts from a release whose data are declared public, by name, in its certificate."""
+
+import json
+import re
+import shutil
+
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+
+from lightning_dpgen import fit, load_release
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.plugins.checkpoints import Checkpoints
+from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.release.sampler import weights_digest
+from lightning_dpgen.runs import train as trained_run
+from lightning_dpgen.specs.defaults import default_bins
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUICK = ["model.steps=6", "split.iterations=2", "split.features=16", "rows=20"]
+SIZES = {
+    "vae": {"hidden": 8, "latent": 3},
+    "rbm": {"hidden": 8, "chains": 5},
+    "wgan": {"hidden": 8, "latent": 3, "layers": 1, "conditional": "true"},
+}
+NAME = "handwritten digits, 1998, by the office"
+PUBLIC = f"model.init_public='{NAME}'"
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    """Return the folder of finished runs of one component, and make that of a VAE, which belongs to a study."""
+    root = tmp_path_factory.mktemp("starts")
+    study = [f"privacy.study_folder={root / 'studies'}", "privacy.study=digits", "privacy.study_epsilon=20"]
+    _begin(root, "vae", *study, "privacy.study_delta=1e-4")
+    return root
+
+
+def _begin(root, model, *words):
+    sizes = [f"model.{name}={value}" for name, value in SIZES[model].items()]
+    assert main(["train", f"model={model}", *QUICK, *sizes, *words, "split.k=1", f"run_dir={root / model}"]) == 0
+
+
+def _certificate(run):
+    return json.loads((run / "release/privacy.json").read_text())
+
+
+@pytest.mark.parametrize("model", ["vae", "wgan", pytest.param("rbm", marks=pytest.mark.slow)])
+def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, model):
+    """From one component each of three, then from three of them each of three, with the sizes of the release."""
+    before = starts / model
+    if not before.exists():
+        _begin(starts, model)
+    for run, split in ((tmp_path / "three", ["split.k=3"]), (tmp_path / "again", [])):
+        words = [f"model={model}", *QUICK, *split, f"model.init={before}", PUBLIC, f"run_dir={run}"]
+        status, out, err = dpgen("train", *words)
+        assert status == 0, err
+        digest = weights_digest(load_release(before / "release").mixture.network)
+        assert f"starts from a network of data declared to be public: {NAME} (weights {digest[:12]})" in out
+        certificate = _certificate(run)
+        assert certificate["declared"]["init"] == {"public": NAME, "weights": digest}
+        assert digest == _certificate(before)["files"]["model.safetensors"]
+        assert {name: certificate["declared"]["model"][name] for name in SIZES[model]} == {
+            name: True if value == "true" else value for name, value in SIZES[model].items()
+        }
+        assert load_release(run / "release").components == 3
+        assert NAME in certificate["statement"] and NAME in (run / "release/report.html").read_text()
+        text = (run / "release/privacy.json").read_text() + (run / "release/report.html").read_text()
+        assert str(starts) not in text, "a path of this machine is not published"
+        assert NAME in (run / "private/ledger.jsonl").read_text()
+        status, out, _ = dpgen("verify", run)
+        assert status == 0 and f"it rests on the declaration that these data are public: {NAME}" in out
+        before = run
+    status, out, _ = dpgen("budget", *words[:-1])
+    assert status == 0 and f"declared to be public: {NAME}" in out
+
+
+# Whatever is wrong, with a start from the VAE: further settings, and the line.
+REFUSED = {
+    "no declaration": (["model.init={vae}"], r"model\.init=.*: a training starts from public data alone"),
+    "no name": (["model.init={vae}", "model.init_public=' '"], r"model\.init=.*: a training starts from public data alone"),
+    "a flag for a name": (["model.init={vae}", "model.init_public=true"], r"model\.init_public=true: expected text"),
+    "the same study": (
+        ["model.init={vae}", PUBLIC, "privacy.study=digits", "privacy.study_folder={studies}"],
+        r"model\.init=.*: is a release of privacy\.study=digits, as this run is",
+    ),
+    "another kind": (
+        ["model=rbm", "model.init={vae}", PUBLIC],
+        r"model\.init=.*: holds a network of model=vae; expected one of model=rbm",
+    ),
+    "other records": (
+        ["data.threshold=7", "model.init={vae}", PUBLIC],
+        r"model\.init=.*: is of other records \(threshold is None there and 7 here\)",
+    ),
+    "other sizes": (["model.init={vae}", PUBLIC, "model.latent=4"], r"model\.latent=4: expected 3, as model\.init="),
+    "other layers": (["model.init={vae}", PUBLIC, "model.layers=2"], r"model\.layers=2: expected 1, as model\.init="),
+    "other components": (
+        ["model.init={three}", PUBLIC, "split.k=2"],
+        r"split\.k=2: model\.init=.* has 3 components; expected 3, or a release of 1",
+    ),
+    "no network": (["model.init={measured}", PUBLIC], r"model\.init=.*: holds no network; expected one of model=vae"),
+    "no numbers": (["model.init={broken}", PUBLIC], r"model\.init=.*holds NaN or infinity"),
+    "no finite records": (["model.init={huge}", PUBLIC], r"model\.init=.*numbers that are not finite"),
+    "no model": (["model.init={empty}", PUBLIC], r"model\.init=.*: .*holds no model\.json: expected a release"),
+    "nothing to start": (["model=measured", "model.init={vae}", PUBLIC], r"no setting 'model\.init'"),
+    "several to choose from": (
+        [
+            "model.init={vae},{three}",
+            PUBLIC,
+            "privacy.selection=logarithmic",
+            "privacy.selection_score=fidelity",
+            "privacy.fidelity_share=0.1",
+        ],
+        r"model\.init: trials of a selection may differ",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def places(starts, tmp_path_factory):
+    root = tmp_path_factory.mktemp("places")
+    assert main(["train", *QUICK, "split.k=3", "model.hidden=8", "model.latent=3", f"run_dir={root / 'three'}"]) == 0
+    assert main(["train", "model=measured", "rows=20", f"run_dir={root / 'measured'}"]) == 0
+    for name in ("broken", "huge"):
+        shutil.copytree(starts / "vae/release", root / name)
+    tensors = safetensors.torch.load_file(root / "broken/model.safetensors")
+    name = next(iter(tensors))
+    safetensors.torch.save_file(
+        tensors | {name: torch.full_like(tensors[name], torch.nan)}, root / "broken/model.safetensors"
+    )
+    safetensors.torch.save_file({name: t.fill_(1e38) for name, t in tensors.items()}, root / "huge/model.safetensors")
+    (root / "empty").mkdir()
+    named = {name: root / name for name in ("three", "measured", "broken", "huge", "empty")}
+    return named | {name: starts / name for name in ("vae", "studies")}
+
+
+@pytest.mark.parametrize(("words", "line"), REFUSED.values(), ids=REFUSED.keys())
+def test_anything_else_is_one_line_and_nothing_is_spent(dpgen, places, tmp_path, words, line):
+    study = (places["studies"] / "digits.jsonl").read_bytes()
+    given = [word.format(**places) if "{" in word else word for word in words]
+    quick = [] if "model=measured" in words else QUICK
+    status, _, err = dpgen("train", *quick, *given, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and re.search(line, err) and len(err.splitlines()) == 1, err
+    assert not (tmp_path / "run").exists() and (places["studies"] / "digits.jsonl").read_bytes() == study
+
+
+SEX, AGE = {"type": "category", "values": ["F", "M"]}, {"type": "integer", "low": 0, "high": 99}
+SCHEMA = {"label": "sex", "columns": {"sex": SEX, "age": AGE}}
+FRAME = pd.DataFrame({"sex": ["F", "M", "M"] * 100, "age": list(range(100)) * 3})
+FIT = ["model.steps=2", "model.rate=0.1", "split.k=1", "rows=5"]
+
+
+def _fitted(run, frame=FRAME, schema=SCHEMA, words=(), **given):
+    overrides = [*FIT, "split.iterations=1", "split.features=8", *words]
+    given = {"epsilon": 5.0, "n": 300} | given
+    return fit(frame, schema, run_dir=run, overrides=overrides, progress=False, **given)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return _fitted(tmp_path_factory.mktemp("table") / "run", n=40_000, words=["model.hidden=4"]).folder
+
+
+def test_fit_starts_from_a_release_and_takes_the_bins_of_its_columns(table, tmp_path):
+    """By default their number follows from n and epsilon; notes on columns make no difference."""
+    noted = {**SCHEMA, "columns": {"sex": {**SEX, "description": "a note"}, "age": AGE}}
+    start = [f"model.init={table}", "model.init_public=census"]
+    theirs = load_release(table / "release").schema.columns[1].bins
+    assert theirs > 2 * default_bins(300, 20.0, 1e-5)
+    for run, n in (("declared", {}), ("bought", {"n": None, "n_share": 0.1, "epsilon": 20.0})):
+        fitted = _fitted(tmp_path / run, schema=noted, words=start, **n)
+        assert fitted.certificate["declared"]["init"]["public"] == "census"
+        assert fitted.release.schema.columns[1].bins == theirs
+
+
+OTHER = {
+    "a column more": ({"job": SEX}, r"the order of columns is \['sex', 'age'\] there and \['sex', 'age', 'job'\] here"),
+    "other bounds": ({"age": {**AGE, "high": 98}}, r"high of column 'age' is 99 there and 98 here"),
+    "other bins": ({"age": {**AGE, "bins": 3}}, r"bins of column 'age' is \d+ there and 3 here"),
+    "bounds to be found": ({"age": {**AGE, "low": "private", "high": "private"}}, "age is to be found privately"),
+}
+
+
+@pytest.mark.parametrize(("columns", "line"), OTHER.values(), ids=OTHER.keys())
+def test_fit_refuses_a_start_of_another_schema(table, tmp_path, columns, line):
+    schema = {**SCHEMA, "columns": {**SCHEMA["columns"], **columns}}
+    frame = FRAME.assign(**{name: FRAME["sex"] for name in columns if name not in FRAME})
+    found = {"outside": "clamp", "discovery_share": 0.1} if "found" in line else {}
+    with pytest.raises(ValueError, match=line) as told:
+        _fitted(tmp_path / "run", frame, schema, [f"model.init={table}", "model.init_public=census"], **found)
+    assert "model.init=" in str(told.value) and len(str(told.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def _interrupted(dpgen, monkeypatch, words, when):
+    """Stop a run when an access of its split is kept, or after its first block of lots."""
+    with monkeypatch.context() as patch:
+        if when == "split":
+            real = PrivateSplitDataModule._save
+
+            def save(self, state):
+                real(self, state)
+                raise KeyboardInterrupt
+
+            patch.setattr(PrivateSplitDataModule, "_save", save)
+        else:
+            patch.setattr(
+                trained_run, "Checkpoints", lambda path, every, asked_to_stop: Checkpoints(path, every, lambda: True)
+            )
+        assert dpgen("train", *words)[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("when", "lost"),
+    [
+        ("split", "moved"),
+        ("training", "changed"),
+        pytest.param("split", "changed", marks=pytest.mark.slow),
+        pytest.param("training", "moved", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_goes_on_with_the_release_that_it_began_from(dpgen, starts, trained, tmp_path, monkeypatch, when, lost):
+    """It has a copy of its own; where a network was saved, that one wins."""
+    shutil.copytree(starts / "vae/release", tmp_path / "public")
+    run = tmp_path / "run"
+    words = [*QUICK, "model.steps=20", "split.k=2", f"model.init={tmp_path / 'public'}", PUBLIC, f"run_dir={run}"]
+    digest = weights_digest(load_release(tmp_path / "public").mixture.network)
+    _interrupted(dpgen, monkeypatch, words, when)
+    shutil.rmtree(tmp_path / "public")
+    if lost == "changed":
+        shutil.copytree(trained / "release", tmp_path / "public")
+    for other in (["model.init_public=another"], ["model.init_public=null", "model.init=null"]):
+        status, _, err = dpgen("train", *words, *other)
+        assert status == 2 and "init" in err and "other settings" in err, err
+    status, out, err = dpgen("train", *words)
+    assert status == 0 and f"{NAME} (weights {digest[:12]})" in out, err
+    assert _certificate(run)["declared"]["init"] == {"public": NAME, "weights": digest}
+    assert dpgen("verify", run)[0] == 0
+
+
+def test_a_copy_that_was_changed_is_refused(dpgen, starts, tmp_path, monkeypatch):
+    words = [*QUICK, f"model.init={starts / 'vae'}", PUBLIC, f"run_dir={tmp_path / 'run'}"]
+    _interrupted(dpgen, monkeypatch, words, "split")
+    path = tmp_path / "run/private/start/model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, path)
+    status, _, err = dpgen("train", *words)
+    assert status == 2 and "init.weights was" in err and len(err.splitlines()) == 1, err
