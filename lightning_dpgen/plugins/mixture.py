@@ -244,8 +244,8 @@ class PrivateMixture(pl.LightningModule):
         """
         if not all(p.isfinite().all() for network in {self.trained, self.network} for p in network.parameters()):
             raise Diverged(
-                f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is nothing "
-                f"to release; a learning rate below {self.lr:g} may help"
+                f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is "
+                f"nothing to release; a learning rate below {self.lr:g} may help"
             )
 
     def _log(
