@@ -33,7 +33,16 @@ VARIANTS: dict[str, list[str]] = {
     "labels first, averaged": ["model=wgan", "model.conditional=true", "model.averaging=0.95"],
     "labels first, choices drawn": ["model=wgan", "model.conditional=true", "model.sampling=straight_through"],
     "measured": ["model=measured"],
+    "measured, clear labels": ["model=measured", "model.label_sharpness=4"],
+    "autoencoders": ["model=vae"],
+    "Boltzmann machines": ["model=rbm"],
 }
+# A label from noisy gradients on top of a network, for a share of what the split leaves.
+for _name in ("ten components, held means", "labels first", "autoencoders", "Boltzmann machines"):
+    for _share in (0.1, 0.2, 0.3, 0.5):
+        _drawn = [*VARIANTS[_name], f"model.label_share={_share}"]
+        VARIANTS[f"{_name}, label {_share}"] = _drawn
+        VARIANTS[f"{_name}, clear label {_share}"] = [*_drawn, "model.label_sharpness=4"]
 
 
 class AdultChosen(AdultBalanced):

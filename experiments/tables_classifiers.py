@@ -8,7 +8,7 @@
 without `education`, which `education-num` repeats; its test set is the same of the test file, seed 1000. Making it is not
 covered by epsilon. As many synthetic records as real ones train a random forest of 100 trees and gradient boosting on
 ordinal codes, both with scikit-learn's defaults. The rows are: real records; the mixture alone; the label drawn from its
-classifier; the same with its logits doubled, which makes labels more predictable than they are. `--epsilons inf` is the
+regression; the same with its logits doubled, which makes labels more predictable than they are. `--epsilons inf` is the
 non-private twin. The last column but one is the mean total variation between the (label, column) tables of synthetic and
 of test records. Results are kept in FOLDER.
 """
@@ -105,8 +105,8 @@ def compared(data: str, epsilon: float, label_share: float | None, seed: int) ->
     if label_share == 0.0:
         return {"mixture alone": [*score(), seconds]}
     found = {"label drawn": [*score(), seconds]}
-    mixture.network.label_weights *= 2.0
-    mixture.network.label_offsets *= 2.0
+    for tensor in (mixture.network.label_weights, mixture.network.label_closeness, mixture.network.label_level):
+        tensor *= 2.0
     return found | {"label drawn, logits doubled": [*score(), seconds]}
 
 

@@ -2,6 +2,7 @@ from .basket_mixture import BasketRecipe as BasketRecipe
 from .baskets import ItemsBySize as ItemsBySize
 from .baskets import PairsBySize as PairsBySize
 from .gaussians import GaussianRecipe as GaussianRecipe
+from .network_labels import LabelRecipe as LabelRecipe
 from .products import ProductRecipe as ProductRecipe
 from .recipe import MostlyNoise as MostlyNoise
 from .recipe import Recipe as Recipe

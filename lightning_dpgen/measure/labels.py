@@ -1,8 +1,10 @@
-"""The label of a table given its other columns: softmax regression by noisy gradients, on top of a fitted mixture."""
+"""The label of a table given its other columns: softmax regression by noisy gradients, on top of any mixture."""
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,13 +13,16 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic, check_radius, shortened
-from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.measure.workload import Measured, Workload
+from lightning_dpgen.models.labelled import LabelledNetwork, added_up, feature_count, feature_spans, log_shares
 from lightning_dpgen.models.mixture import Mixture
 
+# The stage of the accesses that correct the label.
+LABELS = "labels"
+# Their number, and the part of each that measures how well labels agree, where that is measured.
+_ROUNDS, _AGREEMENT = 4, 0.1
 # Made-up records, drawn from the mixture, that stand for real ones where that saves budget.
 _MADE = 10_000
-# The ridge that draws weights to 0: so many times the variance of a noisy share, and the least ridge.
-_RIDGE, _LEAST = 140.0, 2e-4
 # This share of the made-up records' gradients is within the bound.
 _KEPT = 0.9
 # The largest weight with which labels follow their components, and its prior mean.
@@ -31,7 +36,7 @@ class Gradient(Statistic):
 
     Args:
         layout: the records' layout, with a label.
-        features: (width, d) the features that each choice adds to those of a record; 0 for labels. Public.
+        features: (features, d) the rows that are added up to those of a record (`added_up`). Public.
         weights: (d, labels), public.
         bound: the length to which gradients are shortened.
     """
@@ -71,6 +76,65 @@ class Agreement(Statistic):
         return own.nan_to_num(0.0).sum()[None]
 
 
+def check_sharpness(name: str, sharpness: object) -> None:
+    """Raise ValueError, naming it, unless a factor of the logits of labels is from 0.1 to 100."""
+    if not (isinstance(sharpness, numbers.Real) and 0.1 <= sharpness <= 100.0):
+        raise ValueError(f"{name}={sharpness!r}: expected a number from 0.1 to 100")
+
+
+def label_workload(n: int, share: float, *, agreement: bool) -> Workload:
+    """Return the accesses that correct the label, for a share of what a recipe may spend.
+
+    Args:
+        agreement: whether labels are to follow components, for which their agreement is measured.
+    """
+    weights = {"gradient": 1.0 - _AGREEMENT, "agreement": _AGREEMENT} if agreement else {"gradient": 1.0}
+    return Workload(LABELS, weights, n, share, _ROUNDS)
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """Records that a mixture makes up, and what it says of their labels. Public.
+
+    Args:
+        records: the records.
+        given: (N, labels) shares of labels that a regression on the other columns is to begin with.
+        shares: (labels,) shares of labels in all records.
+        design: records that features are scaled by: the same; where they have units, once more with units that are spread
+            evenly, since the units of a network may be more alike than real ones.
+        own: (N, labels) logarithms of the shares by which labels were drawn, if labels are to follow them besides the
+            columns.
+    """
+
+    records: Encoded
+    given: Tensor
+    shares: Tensor
+    design: Encoded
+    own: Tensor | None = None
+
+
+def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
+    """Let a mixture make up records.
+
+    On average over all records with the same columns, the shares by which a label is drawn are those of labels given the
+    columns, so a regression on them begins with what the mixture says.
+
+    Args:
+        seed: public.
+        follow: whether labels are to follow the shares by which they were drawn, besides the columns.
+    """
+    layout, generator = mixture.network.schema.layout, torch.Generator().manual_seed(seed)
+    component = torch.multinomial(mixture.weights, _MADE, replacement=True, generator=generator)
+    made, records = mixture.generate_components(component, generator)
+    own = log_shares(made.double(), layout)
+    shares = torch.softmax(own, dim=1)
+    design = records
+    if layout.units:
+        spread = torch.rand(_MADE, layout.units, generator=generator).numpy()
+        design = Encoded.joined([records, Encoded(spread, records.codes)])
+    return MadeUp(records, shares, shares.mean(dim=0), design, own if follow else None)
+
+
 class LabelRegression:
     """Softmax regression that begins with the label of a mixture, and is corrected by noisy gradients of real records.
 
@@ -80,25 +144,20 @@ class LabelRegression:
     the start by the share of it that noise explains (James and Stein).
 
     Args:
-        mixture: a mixture of products, fitted to noisy tables.
-        noise: standard deviation of the noise of a share in these tables.
+        layout: the layout of the records.
+        made: records made up by the mixture.
         n: about the number of records; public.
-        seed: the seed of made-up records; public.
+        ridge: draws weights to 0; the less noise there is in the mixture, the smaller it may be.
     """
 
-    def __init__(self, mixture: Mixture, noise: float, n: float, seed: int) -> None:
-        self._layout, self._n = mixture.network.schema.layout, n
-        generator = torch.Generator().manual_seed(seed)
-        self._component = torch.multinomial(mixture.weights, _MADE, replacement=True, generator=generator)
-        self._made = mixture.sample_components(self._component, generator)
-        self._log_shares = mixture.network.means[:, self._layout.labels].double().clamp(min=1e-4).log()
-        self._label_shares = mixture.weights.double() @ self._log_shares.exp()
-        others = torch.ones(self._layout.width, dtype=torch.bool)
-        others[self._layout.labels] = False
-        written = torch.eye(self._layout.width, dtype=torch.float64)[:, others]
-        x = added_up(self._made, self._layout, written)
-        ridge = max(_RIDGE * noise**2, _LEAST)
-        weights = _fit(x, _labels_given(mixture, self._made), ridge)
+    def __init__(self, layout: Layout, made: MadeUp, n: float, ridge: float) -> None:
+        self._layout, self._made, self._n = layout, made, n
+        rows = feature_count(layout)
+        others = torch.ones(rows, dtype=torch.bool)
+        others[feature_spans(layout)[layout.label]] = False
+        written = torch.eye(rows, dtype=torch.float64)[:, others]
+        weights = _fit(added_up(made.records, layout, written), made.given, ridge)
+        x = added_up(made.design, layout, written)
         p = torch.softmax(x @ weights, dim=1)
         classes = weights.shape[1]
         # The mean curvature of the loss over directions in which weights matter.
@@ -110,56 +169,73 @@ class LabelRegression:
         self._features = written @ whitened
         self._start = (vectors * roots) @ (vectors.T @ weights)
         errors = p.clone()
-        errors[torch.arange(len(p)), labels_of(self._made, self._layout)] -= 1.0
+        errors[torch.arange(len(p)), labels_of(made.design, layout)] -= 1.0
         lengths = torch.linalg.vector_norm(x @ whitened, dim=1) * torch.linalg.vector_norm(errors, dim=1)
         self._bound = max(float(torch.quantile(lengths, _KEPT)), 1e-3)
 
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
         """Return the statistics of the next access, after these rounds."""
         weights = self._corrected(rounds)
-        gradient = Gradient(self._layout, self._features, weights, self._bound)
-        return {"gradient": gradient, "agreement": Agreement(self._layout, self._features, weights)}
+        found: dict[str, Statistic] = {"gradient": Gradient(self._layout, self._features, weights, self._bound)}
+        if self._made.own is not None:
+            found["agreement"] = Agreement(self._layout, self._features, weights)
+        return found
 
-    def fitted(self, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return weights (width, labels) of choices and offsets (k, labels) of components: a label's logits are their sum.
+    def labelled(self, mixture: Mixture, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> Mixture:
+        """Return the mixture that has made up the records, with labels drawn as these rounds say.
 
-        Offsets make labels occur as often as tables say. They follow components just enough to make labels as predictable
-        from made-up columns, which may tell less, as from real ones (`Agreement`).
+        The level makes labels occur as often as the mixture says. Where labels follow `MadeUp.own`, they do so just enough
+        to make labels as predictable from made-up columns, which may tell less, as from real ones (`Agreement`).
 
         Args:
+            mixture: the mixture.
             rounds: the measurements of all accesses.
             sharpness: factor of differences of logits; above 1 labels are more predictable than real ones.
         """
         weights = self._corrected(rounds)
+        closeness = 0.0 if self._made.own is None else self._closeness(rounds, weights)
+        network = LabelledNetwork(mixture.network)
+        network.label_weights.copy_(sharpness * self._features @ weights)
+        network.label_closeness.fill_(sharpness * closeness)
+        network.label_level.copy_(self._levelled(weights, closeness, sharpness)[1])
+        return Mixture(network, mixture.weights, mixture.run)
+
+    def _closeness(self, rounds: Sequence[Mapping[str, Measured]], weights: Tensor) -> float:
+        """Return how closely labels follow the shares by which they were drawn."""
         made = self._shares(weights)
         later = range(len(rounds) // 2, len(rounds))
         gaps = [self._gap(rounds[i]["agreement"], self._corrected(rounds[:i])) for i in later]
         wanted = float(made.square().sum(dim=1).mean()) + sum(gaps) / max(len(gaps), 1)
         # Without noise a difference of a thousandth counts as none.
         doubt = sum((rounds[i]["agreement"].deviation / self._n) ** 2 for i in later) / max(len(gaps), 1) ** 2 + 1e-6
-        logits = added_up(self._made, self._layout, self._features) @ weights
 
-        def with_offsets(closeness: float, sharpness: float = 1.0) -> tuple[float, Tensor]:
-            followed = sharpness * closeness * self._log_shares
-            level = torch.zeros(logits.shape[1], dtype=torch.float64)
-            for _ in range(25):
-                shares = torch.softmax(sharpness * logits + followed[self._component] + level, dim=1)
-                level += (self._label_shares / shares.mean(dim=0).clamp(min=1e-12)).log()
-            return float((shares * made).sum(dim=1).mean()), followed + level
+        def agreement(closeness: float) -> float:
+            return float((self._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
 
         low, high = 0.0, _CLOSEST
-        if with_offsets(low)[0] >= wanted:
+        if agreement(low) >= wanted:
             high = low
         for _ in range(12 if high else 0):
             middle = (low + high) / 2
-            low, high = (middle, high) if with_offsets(middle)[0] < wanted else (low, middle)
+            low, high = (middle, high) if agreement(middle) < wanted else (low, middle)
         if high > _EXPECTED / 10.0:
             # Agreement grows less and less, and then falls: beyond its peak noise would tie labels to components alone.
             high = minimize_scalar(
-                lambda closeness: (with_offsets(closeness)[0] - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED,
+                lambda closeness: (agreement(closeness) - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED,
                 bounds=(0.0, high), method="bounded", options={"xatol": 0.02 * high},
             ).x  # fmt: skip
-        return sharpness * self._features @ weights, with_offsets(high, sharpness)[1]
+        return high
+
+    def _levelled(self, weights: Tensor, closeness: float, sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return the shares (N, labels) of made-up records, and the level (labels,) that keeps those of all of them."""
+        logits = added_up(self._made.records, self._layout, self._features) @ weights
+        if self._made.own is not None:
+            logits = logits + closeness * self._made.own
+        shares, level = torch.empty_like(logits), torch.zeros(logits.shape[1], dtype=torch.float64)
+        for _ in range(25):
+            shares = torch.softmax(sharpness * logits + level, dim=1)
+            level = level + (self._made.shares / shares.mean(dim=0).clamp(min=1e-12)).log()
+        return shares, level
 
     def _corrected(self, rounds: Sequence[Mapping[str, Measured]]) -> Tensor:
         """Return the weights after these rounds."""
@@ -175,33 +251,16 @@ class LabelRegression:
         return weights
 
     def _shares(self, weights: Tensor) -> Tensor:
-        return torch.softmax(added_up(self._made, self._layout, self._features) @ weights, dim=1)
+        return torch.softmax(added_up(self._made.records, self._layout, self._features) @ weights, dim=1)
 
     def _gap(self, measured: Measured, weights: Tensor) -> float:
         """Return by how much real records agree with weights more than records do whose labels are drawn by them."""
         return float(measured.sums) / self._n - float(self._shares(weights).square().sum(dim=1).mean())
 
 
-def added_up(records: Encoded, layout: Layout, features: Tensor) -> Tensor:
-    """Sum the rows of `features` (width, d) that belong to the choices of each record: (B, d), of that record alone."""
-    total = torch.zeros(len(records), features.shape[1], dtype=torch.float64)
-    for group, span in enumerate(layout.spans):
-        if group != layout.label:
-            total += features[span.start + torch.from_numpy(records.codes[:, group].astype(np.int64))]
-    return total
-
-
 def labels_of(records: Encoded, layout: Layout) -> Tensor:
     """Return the label of each record, (B,) int64."""
     return torch.from_numpy(records.codes[:, layout.label].astype(np.int64))
-
-
-def _labels_given(mixture: Mixture, records: Encoded) -> Tensor:
-    """Return the shares (B, labels) that a mixture gives to labels, given the other columns of these records."""
-    layout = mixture.network.schema.layout
-    means = mixture.network.means.double()
-    likely = added_up(records, layout, means.clamp(min=1e-9).log().T) + mixture.weights.double().clamp(min=1e-30).log()
-    return torch.softmax(likely, dim=1) @ means[:, layout.labels]
 
 
 def _fit(x: Tensor, shares: Tensor, ridge: float) -> Tensor:

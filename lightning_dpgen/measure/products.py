@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,19 +13,20 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.labels import LabelRegression
+from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
+from lightning_dpgen.models.labelled import added_up, log_shares, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.plan import Plan
 
-TABLES, LABELS = "tables", "labels"
-# Accesses that correct the label, and the part of each that measures how well labels agree.
-_ROUNDS, _AGREEMENT = 4, 0.1
+TABLES = "tables"
+# The ridge of the label's regression: so many times the variance of a noisy share, and the least.
+_RIDGE, _LEAST = 140.0, 2e-4
 # Steps of the fit, and the largest step.
 _STEPS, _LR = 1000, 0.1
 # The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
@@ -70,10 +70,9 @@ class ProductRecipe(Recipe):
             raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
         check_share("pairs_share", self.pairs_share)
         check_seed(self.seed)
-        if not (isinstance(self.label_sharpness, numbers.Real) and 0.1 <= self.label_sharpness <= 100.0):
-            raise ValueError(f"label_sharpness={self.label_sharpness!r}: expected a number from 0.1 to 100")
+        check_sharpness("label_sharpness", self.label_sharpness)
         check_share("label_share", self.label_share, none=True)
-        if self.label_share and not tells_of_labels(self.schema.layout):
+        if self.label_share and not takes_label(self.schema.layout):
             raise ValueError(f"label_share={self.label_share}: expected 0 where there is no label, or nothing besides it")
 
     @property
@@ -82,10 +81,7 @@ class ProductRecipe(Recipe):
         share = 1.0 - self.label_share
         weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
-        if not self.label_share:
-            return (tables,)
-        weights = {"gradient": 1.0 - _AGREEMENT, "agreement": _AGREEMENT}
-        return tables, Workload(LABELS, weights, self.n, share=self.label_share, rounds=_ROUNDS)
+        return (tables, label_workload(self.n, self.label_share, agreement=True)) if self.label_share else (tables,)
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
@@ -113,16 +109,9 @@ class ProductRecipe(Recipe):
         )
 
     def _mixture(self, state: State) -> Mixture:
-        """Fit the mixture to these tables, with the classifier that follows from the accesses of the label."""
+        """Fit the mixture to these tables, with the label that follows from its accesses."""
         mixture, regression = self._fitted(state)
-        if regression is None:
-            return mixture
-        network = StackedProducts(self.schema, self.k, classifier=True)
-        weights, offsets = regression.fitted(state[LABELS], self.label_sharpness)
-        network.means.copy_(mixture.network.means)
-        network.label_weights.copy_(weights)
-        network.label_offsets.copy_(offsets)
-        return Mixture(network, mixture.weights)
+        return mixture if regression is None else regression.labelled(mixture, state[LABELS], self.label_sharpness)
 
     @property
     def tables(self) -> dict[str, Marginals]:
@@ -148,7 +137,8 @@ class ProductRecipe(Recipe):
             mixture, regression = Mixture(network, weights), None
             if self.label_share:
                 n = total_of(tables, measured)
-                regression = LabelRegression(mixture, measured["singles"].deviation / n, n, self.seed)
+                ridge = max(_RIDGE * (measured["singles"].deviation / n) ** 2, _LEAST)
+                regression = LabelRegression(self.schema.layout, _made_up(mixture, self.seed), n, ridge)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
         return self._last["fitted"]
@@ -164,9 +154,16 @@ def what_to_leave_out(schema: Schema) -> str:
     )
 
 
-def tells_of_labels(layout: Layout) -> bool:
-    """Return whether there is a label, and another choice that may tell of it."""
-    return layout.label is not None and len(layout.groups) > 1
+def _made_up(mixture: Mixture, seed: int) -> MadeUp:
+    """Let a mixture of products make up records, whose labels follow components besides their columns.
+
+    The shares of labels given the other columns are known, and so are those of all records.
+    """
+    layout, weights = mixture.network.schema.layout, mixture.weights.double()
+    means, made = mixture.network.means.double(), made_up(mixture, seed, follow=True)
+    likely = added_up(made.records, layout, means.clamp(min=1e-9).log().T) + weights.clamp(min=1e-30).log()
+    given = torch.softmax(likely, dim=1) @ means[:, layout.labels]
+    return replace(made, given=given, shares=weights @ log_shares(means, layout).exp())
 
 
 def fit_products(

@@ -63,6 +63,13 @@ class Mixture:
             )
         self.network, self.weights, self.run, self.start = network, weights, run, start
 
+    def check_finite(self) -> None:
+        """Raise Diverged for weights, or a network that is a module, with numbers that are not finite."""
+        if not all(tensor.isfinite().all() for tensor in (self.weights, *self.network.state_dict().values())):
+            raise Diverged(
+                "mixture: holds numbers that are not finite: its training has diverged, and there is nothing to release"
+            )
+
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Encoded:
         """Draw n synthetic records: a component by its weight, then its network's means, then units and choices (`draw`).
@@ -94,11 +101,21 @@ class Mixture:
     @torch.no_grad()
     def sample_components(self, component: Tensor, generator: torch.Generator) -> Encoded:
         """Draw one record for each entry of `component` (n,), in that order."""
+        _, drawn, places = self._sorted(component, generator)
+        return drawn[places]
+
+    @torch.no_grad()
+    def generate_components(self, component: Tensor, generator: torch.Generator) -> tuple[Tensor, Encoded]:
+        """Draw the same records, and return the means and shares (n, width) that they were drawn from, too."""
+        made, drawn, places = self._sorted(component, generator)
+        return made[torch.from_numpy(places)], drawn[places]
+
+    def _sorted(self, component: Tensor, generator: torch.Generator) -> tuple[Tensor, Encoded, np.ndarray]:
+        """Return means and shares, and records, sorted by component, and the place of each entry of `component`."""
         order = torch.argsort(component, stable=True)
         counts = torch.bincount(component, minlength=self.network.k)
         made = self._generated((0, *counts.cumsum(0).tolist()), generator)
-        drawn = draw(made, self.network.schema.layout, generator)
-        return drawn[np.argsort(order.numpy())]
+        return made, draw(made, self.network.schema.layout, generator), np.argsort(order.numpy())
 
     def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Let the network generate the means and shares of records, sorted by component."""

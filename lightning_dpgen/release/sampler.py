@@ -25,6 +25,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
@@ -45,6 +46,8 @@ _NETWORKS = {
 }
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 _LARGEST = 2**24
+# True in the description of a network whose label is drawn on top of it.
+_LABELLED = "labelled"
 # Settings of networks that are neither sizes nor true or false, and the types that they have.
 _NO_SIZES: dict[str, tuple[type, ...]] = {
     "network": (str,),
@@ -240,7 +243,7 @@ def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
     described = json.loads(json.dumps(_described(network), allow_nan=False))
     tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     weights = {"mixture_weights": [1.0] * network.k}
-    again = _filled(_described_network(described | weights, {network.kind: type(network)})[0], tensors)
+    again = _filled(_described_network(described | weights, {network.kind: type(_unlabelled(network))})[0], tensors)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise ValueError(f"{name}: expected finite float32 numbers")
@@ -290,9 +293,14 @@ def _schema(fields: Any) -> Schema:
 
 def _described(network: GenerativeNetwork) -> dict[str, Any]:
     own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
-    if taken := sorted({*own, "mixture_weights", "private"} & set(network.settings)):
+    if taken := sorted({*own, "mixture_weights", "private", _LABELLED} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
-    return own | network.settings
+    return own | network.settings | ({_LABELLED: True} if isinstance(network, LabelledNetwork) else {})
+
+
+def _unlabelled(network: GenerativeNetwork) -> GenerativeNetwork:
+    """Return the network on top of which a label is drawn, or the network itself."""
+    return network.network if isinstance(network, LabelledNetwork) else network
 
 
 def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
@@ -314,7 +322,9 @@ def _described_network(
     if not isinstance(kind, str) or kind not in networks:
         raise ValueError(_foreign(kind, networks))
     schema = _schema(description.pop("schema"))
-    mixture_weights = description.pop("mixture_weights")
+    mixture_weights, labelled = description.pop("mixture_weights"), description.pop(_LABELLED, False)
+    if type(labelled) is not bool:
+        raise ValueError(f"{_LABELLED}={labelled!r}: expected true or false")
     # The class of a custom network knows which settings make sense; those of this package check words and objects.
     for name, value in description.items() if kind in _NETWORKS else ():
         kinds = _NO_SIZES.get(name)
@@ -324,7 +334,8 @@ def _described_network(
             raise ValueError(f"{name}={value!r}: expected another kind of value")
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
-        return networks[kind](schema, **description), mixture_weights
+        network = networks[kind](schema, **description)
+        return LabelledNetwork(network) if labelled else network, mixture_weights
 
 
 def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.models.mixture import Diverged, Mixture
+from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
@@ -47,12 +47,7 @@ class SyntheticContent:
     figure: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
-        if not all(
-            tensor.isfinite().all() for tensor in (self.mixture.weights, *self.mixture.network.state_dict().values())
-        ):
-            raise Diverged(
-                "mixture: holds numbers that are not finite: its training has diverged, and there is nothing to release"
-            )
+        self.mixture.check_finite()
 
     @property
     def released(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
-from lightning_dpgen.runs.measure import measured_mixture
+from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.train import trained_mixture
 from lightning_dpgen.specs.settings import Settings
@@ -55,6 +55,8 @@ def learn(run: Context, records: Records) -> SyntheticContent:
     if settings.trained:
         try:
             mixture = trained_mixture(run, records)
+            if spec.model.label_share:
+                mixture = labelled_mixture(run, records, mixture)
         except Diverged as error:
             raise UsageError(
                 f"model.lr={spec.model.lr:g}: {error}. What was drawn is spent; start a new run, whose cost adds to it"

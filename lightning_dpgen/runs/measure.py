@@ -1,4 +1,4 @@
-"""The measurements of `model=measured`: the split, the statistics, each kept as soon as it is paid for, and the fit."""
+"""The measurements of a run, each kept as soon as it is paid for: those of `model=measured`, and of a network's label."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.recipe import MostlyNoise
+from lightning_dpgen.measure.network_labels import LabelRecipe
+from lightning_dpgen.measure.recipe import MostlyNoise, Recipe
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import durable
@@ -26,26 +27,44 @@ def measured_mixture(run: Context, records: Records) -> Mixture:
     Raises:
         BudgetTooSmall: if something was paid for and lost before it was kept.
     """
-    account, k = run.account, run.settings.split.k
+    account, k, recipe = run.account, run.settings.split.k, run.settings.recipe
     data = run.split_module(records) if k > 1 else None
     state: State = {}
     if account.resumed:
         shutil.rmtree(run.folder.staging, ignore_errors=True)
-        state = _kept(run)
-    _refuse_lost(run, state)
+        state = _kept(run, recipe)
+    _refuse_lost(run, recipe, state)
     if account.resumed:
         accesses = {stage: len(made) for stage, made in state.items()}
-        account.go_on(paid_once(account) | ({} if data is None else data.load()) | accesses)
+        account.go_on(({} if data is None else data.load()) | accesses | paid_once(account))
         say_plan(run)
     with run.interrupts.patient():
         clusters = torch.zeros(len(records), dtype=torch.int64) if data is None else data.make_split().clusters
         component = label_components(records, clusters, k)
-        _refuse_lost(run, state)
+        _refuse_lost(run, recipe, state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
-            mixture = run.settings.recipe.measure(
-                records, component, account, state=state, save=lambda state: _save(run, state)
-            )
+            mixture = recipe.measure(records, component, account, state=state, save=lambda state: _save(run, state))
+    run.interrupts.stop_here()
+    if account.finished:
+        account.verify_complete()
+    return mixture
+
+
+def labelled_mixture(run: Context, records: Records, mixture: Mixture) -> Mixture:
+    """Return the mixture with its label drawn as real records say, on top of networks that are trained.
+
+    Raises:
+        Diverged: if the network is not finite, before anything is spent on the label.
+        BudgetTooSmall: if all that was paid for the label was lost before it was kept.
+    """
+    settings, account = run.settings, run.account
+    recipe = LabelRecipe(mixture, settings.n, settings.spec.model.label_sharpness, settings.spec.seed)
+    state = _kept(run, recipe) if account.resumed else {}
+    _refuse_lost(run, recipe, state)
+    with run.interrupts.patient():
+        component = torch.zeros(len(records), dtype=torch.int64)
+        mixture = recipe.measure(records, component, account, state=state, save=lambda state: _save(run, state))
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
@@ -58,8 +77,8 @@ def _save(run: Context, state: State) -> None:
     run.interrupts.stop_here()
 
 
-def _refuse_lost(run: Context, state: State) -> None:
-    stages = [workload.stage for workload in run.settings.recipe.workloads]
+def _refuse_lost(run: Context, recipe: Recipe, state: State) -> None:
+    stages = [workload.stage for workload in recipe.workloads]
     if lost := [stage for stage in stages if stage not in state and not run.account.remaining(stage)]:
         raise BudgetTooSmall(
             f"run_dir={run.folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
@@ -67,7 +86,7 @@ def _refuse_lost(run: Context, state: State) -> None:
         )
 
 
-def _kept(run: Context) -> State:
+def _kept(run: Context, recipe: Recipe) -> State:
     """Return what an interrupted run has measured.
 
     Raises:
@@ -81,7 +100,7 @@ def _kept(run: Context) -> State:
     try:
         state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
         runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
-        sound = run.settings.recipe.fits(state) and runs <= {run.account.ledger.run}
+        sound = recipe.fits(state) and runs <= {run.account.ledger.run}
     except (AttributeError, LookupError, TypeError, ValueError):
         sound = False
     if not sound:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -44,9 +45,10 @@ def fidelity(account: Account, folder: RunFolder) -> dict[str, float] | None:
 def paid_once(account: Account) -> dict[str, int]:
     """Return the accesses that are not made again, for `Account.go_on`.
 
-    What was bought first stands in the ledger, and a figure that was lost is not bought again: the model would pay for it.
+    What was bought first stands in the ledger. A figure that was lost is not bought again, nor are gradients of labels: the
+    model would pay for them.
     """
-    return {name: 1 for name in (FIRST_PASS, FIDELITY) if account.ledger.count(name)}
+    return {name: count for name in (FIRST_PASS, LABELS, FIDELITY) if (count := account.ledger.count(name))}
 
 
 def say_plan(run: Context, after: str = "") -> None:

@@ -13,11 +13,13 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
-from lightning_dpgen.measure.products import ProductRecipe, tells_of_labels, what_to_leave_out
+from lightning_dpgen.measure.products import ProductRecipe, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, components_of
+from lightning_dpgen.specs.label import check_label
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
@@ -43,10 +45,11 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
-        has["label_share"] = defaults.label_share if tells_of_labels(layout) else 0.0
+        has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
         if spec.label_share or (spec.label_share is None and has["label_share"]):
             has["label_sharpness"] = 1.0
-        _check_tables(spec, schema, has)
+        _check_cells(schema)
+        check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     else:
         has = {"components": defaults.components, "pairs_share": 0.7}
     if isinstance(schema, BasketSchema) and layout.units < 2:
@@ -69,22 +72,12 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     return spec
 
 
-def _check_tables(spec: MeasuredSpec, schema: TableSchema, has: dict[str, Any]) -> None:
-    layout = schema.layout
-    cells = layout.width**2 * components_of(layout, 1)
+def _check_cells(schema: TableSchema) -> None:
+    cells = schema.layout.width**2 * components_of(schema.layout, 1)
     if cells > _MOST_CELLS:
         raise UsageError(
             f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
             f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
-        )
-    if spec.label_sharpness is not None and "label_sharpness" not in has:
-        raise UsageError(
-            f"model.label_sharpness={spec.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
-            "0 here; give it a share, as in model.label_share=0.3, or leave this out"
-        )
-    if spec.label_share and not tells_of_labels(layout):
-        raise UsageError(
-            f"model.label_share={spec.label_share:g}: expected 0 where there is no label, or nothing besides it"
         )
 
 

@@ -31,6 +31,14 @@ class TrainedSpec(Spec):
         "noise multiplier of a lot: of privacy.epsilon, noise and steps any two give the third", gt=0, le=1e9,
         by_default="solved for",
     )  # fmt: skip
+    label_share: float | None = setting(
+        "tables: the share of what the split leaves for drawing the label given all other columns", ge=0, lt=1,
+        by_default="0, which leaves it to the network",
+    )  # fmt: skip
+    label_sharpness: float | None = setting(
+        "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers",
+        ge=0.1, le=100, by_default="1",
+    )  # fmt: skip
 
 
 class NetworkSpec(TrainedSpec):

@@ -132,7 +132,7 @@ def check_custom(spec: CustomSpec) -> None:
         raise UsageError(f"{where}: expected a class that derives from lightning_dpgen.PrivateMixture, as VAE does")
     options = options_of("model.options", spec.options)
     for name in options:
-        if name in (*_KEYWORDS, "rate", "steps", "noise", "target", "name"):
+        if name in (*_KEYWORDS, *CustomSpec.model_fields):
             raise UsageError(f"model.options.{name}: has a setting of its own, {'' if name == 'n' else 'model.'}{name}")
     try:
         inspect.signature(made).bind(None, None, None, **dict.fromkeys([*_KEYWORDS, *options]))

@@ -33,6 +33,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
 from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
+from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec, WGANSpec
 from lightning_dpgen.specs.model_choice import ranked
@@ -145,7 +146,12 @@ class Settings:
             else:
                 model = self.spec.model
                 split = self.split.specs(self.n, means=model.bias != "zero")
-                learning = [*split, stage_of_training(model, self.clipping, self.n)]
+                rest = left - sum(spec.share for spec in split)
+                learning = [
+                    *split,
+                    stage_of_training(model, self.clipping, self.n),
+                    *label_specs(model, self.n, rest),
+                ]
         except ValueError as error:
             raise UsageError(as_settings(error, "split", self.spec.split)) from None
         return [*first, *learning, *last]
@@ -363,6 +369,7 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
     else:
         if isinstance(model, CustomSpec):
             check_custom(model)
+        model = complete_label(model, schema)
         solved = ("steps",) if model.noise is not None and spec.privacy.epsilon is not None else ()
         given_steps, model = model.steps, completed(model, defaults, leave=solved)
         rhythm = getattr(model, "critic_steps", 1)

@@ -18,6 +18,7 @@ import scipy.sparse
 from contracts.door import given_the_answers, overspent, parts_add_up
 
 from lightning_dpgen import fit
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -42,6 +43,14 @@ TABLE = {
 }
 BASKETS = BasketSchema(range(40), max_items=40)
 PICTURES = ImageSchema(4, 4, levels=255, classes=2)
+SCALED = schema_of({
+    "label": "smoker",
+    "columns": {
+        "age": {"type": "integer", "low": 0, "high": 99, "encoding": "scaled"},
+        "town": {"type": "category", "values": ["Rome", "Ur", "Oslo"]},
+        "smoker": {"type": "boolean"},
+    },
+})  # fmt: skip
 SMALL = ["trainer.accelerator=cpu"]
 NETWORK = [
     "model.hidden=8", "model.latent=2", "model.steps=4", "model.rate=0.2", "split.k=2", "split.iterations=1",
@@ -172,6 +181,21 @@ def _one_picture_more(data: tuple[ImageSchema, Records]) -> list[Any]:
     return found
 
 
+def _table(count: int, seed: int) -> tuple[Any, Records]:
+    random = np.random.default_rng(seed)
+    codes = np.stack([random.integers(0, 3, count), random.integers(0, 2, count)], axis=1)
+    return SCALED, Records(SCALED, Encoded(random.random((count, 1)).astype(np.float32), codes.astype(np.uint8)))
+
+
+def _one_row_more(data: tuple[Any, Records]) -> list[Any]:
+    """Add a row at either end of the ages."""
+    found, (schema, records) = [], data
+    for age in (0.0, 1.0):
+        own = Encoded(np.array([[age]], np.float32), np.array([[2, 1]], np.uint8))
+        found.append((schema, Records(schema, Encoded.joined([own, records.encoded]))))
+    return found
+
+
 MEASURED = {
     "a table of persons": Run(_fit, _rows, _one_person_more, _parted_rows),
     "baskets of customers": Run(
@@ -187,6 +211,9 @@ RUNS = MEASURED | {
     "pictures by an autoencoder": Run(
         _own("model=vae", *NETWORK, "clipping=dpnorm", "model.divergence=embedding"),
         _pictures, _one_picture_more, _parted_records,
+    ),
+    "a table by a critic, and its label": Run(
+        _own("model=wgan", *NETWORK, "model.label_share=0.3"), _table, _one_row_more, _parted_records,
     ),
     "baskets by a critic": Run(
         _own("model=wgan", *NETWORK, "clipping=quantile", "data.person=customer", "data.max_rows=2"),

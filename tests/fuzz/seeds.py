@@ -23,6 +23,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
@@ -75,7 +76,8 @@ def _bundles(folder: Path) -> dict[str, bytes]:
         "rbm_baskets": StackedRBM(items, 2, hidden=4, chains=2),
         "wgan_series": StackedGenerator(series, 2, hidden=4, latent=2),
         "gaussians": StackedGaussians(PICTURES, 2, size=5, rank=2, pieces=2, symmetries={"turn": 5.0, "elastic": 0.02}),
-        "products": StackedProducts(TABLE, 2, classifier=True) if not TABLE.layout.units else StackedProducts(items, 2),
+        "products": StackedProducts(items, 2),
+        "labelled": LabelledNetwork(StackedProducts(TABLE, 2)),
     }
     made = {}
     for name, network in networks.items():

@@ -10,16 +10,17 @@ from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import labels, products
-from lightning_dpgen.measure.labels import Agreement, Gradient, added_up
-from lightning_dpgen.measure.products import LABELS, TABLES, ProductRecipe
+from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient
+from lightning_dpgen.measure.products import TABLES, ProductRecipe
 from lightning_dpgen.measure.workload import Measured
-from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.models.labelled import added_up, feature_count, log_shares
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.sampler import load_release, write_model
 
 LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
+SCALED = Layout(2, groups=(3, 2), label=0)
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +35,9 @@ def some_codes(n, seed=0):
     return np.stack([random.integers(0, size, n) for size in LAYOUT.groups], axis=1).astype(np.uint8)
 
 
-def public_numbers(scale=1.0, seed=0):
+def public_numbers(scale=1.0, seed=0, layout=LAYOUT):
     random = torch.Generator().manual_seed(seed)
-    features = torch.randn(LAYOUT.width, 5, generator=random, dtype=torch.float64)
-    features[LAYOUT.labels] = 0.0
+    features = torch.randn(feature_count(layout), 5, generator=random, dtype=torch.float64)
     return features, scale * torch.randn(5, 3, generator=random, dtype=torch.float64)
 
 
@@ -65,20 +65,28 @@ def test_a_gradient_is_that_of_the_loss():
     torch.testing.assert_close(sums(Gradient(LAYOUT, features, weights.detach(), 1e6), codes), weights.grad)
 
 
+def every_record(layout):
+    """Return every possible record: of units, some values, those at the knots among them."""
+    values = [np.array([0.0, 0.25, 0.3, 1.0])] * layout.units + [np.arange(choices) for choices in layout.groups]
+    rows = np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(-1, len(values))
+    return Encoded(rows[:, : layout.units].astype(np.float32), rows[:, layout.units :].astype(np.uint8))
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, SCALED], ids=["choices", "units too"])
 @pytest.mark.parametrize("scale", [0.1, 1e3, 1e308])
-def test_no_record_moves_a_sum_by_more_than_its_bound(scale):
+def test_no_record_moves_a_sum_by_more_than_its_bound(scale, layout):
     """Every possible record; some use up the bound."""
-    features, weights = public_numbers(scale)
-    every = np.stack(np.meshgrid(*map(np.arange, LAYOUT.groups), indexing="ij"), axis=-1).reshape(-1, 4).astype(np.uint8)
-    for statistic in (Gradient(LAYOUT, features, weights, 0.7), Agreement(LAYOUT, features, weights)):
-        lengths = [float(sums(statistic, record[None]).norm()) for record in every]
-        assert max(lengths) <= statistic.bound
-        if scale == 1e3:
-            assert max(lengths) > 0.99 * statistic.bound
+    features, weights = public_numbers(scale, layout=layout)
+    every, nowhere = every_record(layout), torch.zeros(1, dtype=torch.int64)
+
+    def lengths(statistic):
+        return [float(statistic.sums(every[i : i + 1], nowhere).norm()) for i in range(len(every))]
+
+    for statistic in (Gradient(layout, features, weights, 0.7), Agreement(layout, features, weights)):
+        longest = max(lengths(statistic))
+        assert longest <= statistic.bound and (scale != 1e3 or longest > 0.99 * statistic.bound)
     # A gradient that is not shortened would be noticed.
-    if scale == 1e3:
-        free = Gradient(LAYOUT, features, weights, 1e6)
-        assert max(float(sums(free, record[None]).norm()) for record in every) > 0.7
+    assert scale != 1e3 or max(lengths(Gradient(layout, features, weights, 1e6))) > 0.7
 
 
 def test_a_record_adds_the_same_beside_any_others():
@@ -122,10 +130,11 @@ def measured(records, epsilon, **settings):
 
 
 def given(mixture, records):
-    """Return the shares (B, labels) that the classifier gives to labels, without components."""
-    network = mixture.network
-    logits = added_up(records.encoded, records.schema.layout, network.label_weights.double())
-    return torch.softmax(logits + (mixture.weights[:, None] * network.label_offsets).sum(dim=0), dim=1).numpy()
+    """Return the shares (B, labels) that the regression gives to labels, without components."""
+    network, layout = mixture.network, records.schema.layout
+    logits = added_up(records.encoded, layout, network.label_weights.double()) + network.label_level
+    own = mixture.weights @ log_shares(network.network.means, layout)
+    return torch.softmax(logits + network.label_closeness * own, dim=1).numpy()
 
 
 @pytest.mark.parametrize("choices", [2, 3])
@@ -152,13 +161,14 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 5.0)
 
-    def offsets(share):
+    def spread(share):
         agreement = torch.tensor([2000.0 * share], dtype=torch.float64)
         rounds = [{**found, "agreement": Measured(agreement, 0.0, found["agreement"].run)} for found in kept[-1][LABELS]]
-        return own.fitted({**kept[-1], LABELS: rounds}).network.label_offsets
+        network = own.fitted({**kept[-1], LABELS: rounds}).network
+        followed = network.label_closeness * log_shares(network.network.means, records.schema.layout)
+        return float(followed.std(dim=0).max())
 
-    assert float(offsets(0.0).std(dim=0).max()) < 1e-6
-    assert float(offsets(1.0).std(dim=0).max()) > 1.0
+    assert spread(0.0) < 1e-6 and spread(1.0) > 1.0
     drawn = Records(records.schema, mixture.sample(20_000, torch.Generator().manual_seed(0)))
     weights, layout = mixture.network.label_weights.double(), records.schema.layout
     made, real = (
@@ -223,10 +233,11 @@ def test_eigenvectors_of_other_signs_change_nothing(short_fits, monkeypatch):
     monkeypatch.setattr(torch.linalg, "eigh", turned)
     again = recipe(records).fitted(kept[-1])
     torch.testing.assert_close(again.network.label_weights, mixture.network.label_weights)
-    torch.testing.assert_close(again.network.label_offsets, mixture.network.label_offsets)
+    torch.testing.assert_close(again.network.label_closeness, mixture.network.label_closeness)
+    torch.testing.assert_close(again.network.label_level, mixture.network.label_level)
 
 
-def test_a_release_is_read_back_with_its_classifier(tmp_path, short_fits):
+def test_a_release_is_read_back_with_its_label(tmp_path, short_fits):
     records, _ = some_records(1000)
     _, mixture, _ = measured(records, 3.0)
     write_model(tmp_path, mixture)
@@ -240,8 +251,6 @@ def test_without_a_label_there_is_nothing_to_tell():
     plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).completed(5)
     with pytest.raises(ValueError, match=r"label_share=0\.3: expected 0 where there is no label"):
         ProductRecipe(plain, 3, 100, label_share=0.3)
-    with pytest.raises(ValueError, match="classifier=True: expected none"):
-        StackedProducts(plain, 3, classifier=True)
     for share in (1.0, "much", True):
         with pytest.raises(ValueError, match=rf"label_share={share!r}: expected a number from 0, below 1"):
             ProductRecipe(schema(), 3, 100, label_share=share)

@@ -1,0 +1,129 @@
+"""The label of a record given its other columns, drawn on top of any network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.models.mixture import GenerativeNetwork
+from lightning_dpgen.models.outputs import draw
+
+# A unit is described by its places between so many numbers, evenly spaced from 0 to 1.
+KNOTS = 5
+# A share of a label counts as this at least.
+LEAST = 1e-4
+
+
+class LabelledNetwork(nn.Module):
+    """A network whose label is drawn last, given all other numbers of the record.
+
+    The wrapped network draws these, and gives shares q to the labels. The label is then drawn from ``softmax(sum of the
+    weights of the record's features + closeness log q + level)``: the weights hold what is known of the label from real
+    records, and q what the network knows besides the columns. Where closeness is 0, the columns alone count.
+
+    Args:
+        network: a stack of generative networks of records with a label and something besides it, without units or with
+            units that are real numbers: tables.
+
+    Raises:
+        ValueError: for other records.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.column import column_of
+        >>> from lightning_dpgen.data.tables.schema import TableSchema
+        >>> from lightning_dpgen.models.products import StackedProducts
+        >>> columns = [column_of(name, {"type": "boolean"}) for name in ("smoker", "ill")]
+        >>> network = LabelledNetwork(StackedProducts(TableSchema(tuple(columns), label="ill"), k=3))
+        >>> network.generate((0, 2, 2, 5), torch.Generator()).shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(self, network: GenerativeNetwork) -> None:
+        layout = network.schema.layout
+        if not takes_label(layout):
+            raise ValueError(
+                f"records of kind {network.schema.kind}: expected a label, something besides it, and no units but real "
+                "numbers"
+            )
+        super().__init__()
+        self.network: Any = network
+        self.kind, self.schema, self.k = network.kind, network.schema, network.k
+        labels = layout.groups[layout.label]
+        self.register_buffer("label_weights", torch.zeros(feature_count(layout), labels))
+        self.register_buffer("label_closeness", torch.zeros(1))
+        self.register_buffer("label_level", torch.zeros(labels))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the wrapped network."""
+        return self.network.settings
+
+    @torch.no_grad()
+    def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Generate records (n, width) sorted by component: units and choices as they are drawn, and shares of labels."""
+        made, layout = self.network.generate(offsets, generator).clone(), self.schema.layout
+        # Numbers that are not finite are left for the reader of a release to find.
+        if not made.isfinite().all():
+            return made
+        drawn = draw(made, layout, generator)
+        codes = torch.from_numpy(drawn.codes.astype(np.int64))
+        logits = self.label_level + self.label_closeness * log_shares(made, layout)
+        logits = logits + added_up(drawn, layout, self.label_weights)
+        for group, span in enumerate(layout.spans):
+            if group != layout.label:
+                made[:, span] = F.one_hot(codes[:, group], layout.groups[group]).to(made.dtype)
+        made[:, layout.labels] = torch.softmax(logits, dim=1)
+        return made
+
+
+def takes_label(layout: Layout) -> bool:
+    """Return whether records have a label, something that may tell of it, and no units but real numbers."""
+    return layout.label is not None and layout.units + len(layout.groups) > 1 and not (layout.units and layout.levels)
+
+
+def log_shares(made: Tensor, layout: Layout) -> Tensor:
+    """Return the logarithms (n, labels) of the shares of labels that a network has generated, (n, width)."""
+    return made[:, layout.labels].clamp(min=LEAST).log()
+
+
+def feature_count(layout: Layout) -> int:
+    """Return the number of features of a record: `KNOTS` for each unit, and its choices."""
+    return layout.units * KNOTS + sum(layout.groups)
+
+
+def feature_spans(layout: Layout) -> list[slice]:
+    """Return the places of the choices of each group among the features."""
+    before = layout.units * (KNOTS - 1)
+    return [slice(span.start + before, span.stop + before) for span in layout.spans]
+
+
+def added_up(records: Encoded, layout: Layout, rows: Tensor) -> Tensor:
+    """Sum the rows (features, d) of each record's features, but for the label: (B, d), of that record alone.
+
+    A choice is a feature of 1. A unit has two features that add up to 1, by how near it is to the knots beside it: the sum
+    is a continuous function of the unit, linear between knots.
+
+    Example:
+        >>> layout = Layout(units=1, groups=(2, 3), label=1)
+        >>> records = Encoded(np.array([[0.5], [0.625]], np.float32), np.array([[0, 2], [1, 2]]))
+        >>> added_up(records, layout, torch.tensor([0.0, 1, 2, 4, 8, 10, 20, 0, 0, 0])[:, None]).flatten()
+        tensor([12., 23.])
+    """
+    total = torch.zeros(len(records), rows.shape[1], dtype=rows.dtype)
+    if layout.units:
+        places = torch.from_numpy(records.units).to(rows.dtype).clamp(0.0, 1.0) * (KNOTS - 1)
+        below = places.long().clamp(max=KNOTS - 2)
+        beyond = places - below
+        for unit in range(layout.units):
+            first, part = unit * KNOTS + below[:, unit], beyond[:, unit, None]
+            total += (1.0 - part) * rows[first] + part * rows[first + 1]
+    for group, span in enumerate(feature_spans(layout)):
+        if group != layout.label:
+            total += rows[span.start + torch.from_numpy(records.codes[:, group].astype(np.int64))]
+    return total
