@@ -198,7 +198,7 @@ class LabelRegression:
         network.label_weights.copy_(sharpness * self._features @ weights)
         network.label_closeness.fill_(sharpness * closeness)
         network.label_level.copy_(self._levelled(weights, closeness, sharpness)[1])
-        return Mixture(network, mixture.weights, mixture.run)
+        return Mixture(network, mixture.weights, mixture.run, mixture.start)
 
     def _closeness(self, rounds: Sequence[Mapping[str, Measured]], weights: Tensor) -> float:
         """Return how closely labels follow the shares by which they were drawn."""

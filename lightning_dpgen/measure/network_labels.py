@@ -81,6 +81,14 @@ class LabelRecipe(Recipe):
     def warning(self, plan: Plan) -> None:
         """Return None: a gradient that is nothing but noise is shrunk to what the mixture says."""
 
+    def fitted(self, state: State) -> Mixture:
+        """Draw the label of the mixture as these measurements say; see `Recipe.fitted`.
+
+        The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
+        """
+        found = super().fitted(state)
+        return Mixture(found.network, found.weights, found.run if found.run == self.mixture.run else "", self.mixture.start)
+
     def _mixture(self, state: State) -> Mixture:
         return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)
 

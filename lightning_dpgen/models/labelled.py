@@ -82,6 +82,11 @@ class LabelledNetwork(nn.Module):
         return made
 
 
+def without_label(network: GenerativeNetwork) -> GenerativeNetwork:
+    """Return the network on top of which a label is drawn; another one as it is."""
+    return network.network if isinstance(network, LabelledNetwork) else network
+
+
 def takes_label(layout: Layout) -> bool:
     """Return whether records have a label, something that may tell of it, and no units but real numbers."""
     return layout.label is not None and layout.units + len(layout.groups) > 1 and not (layout.units and layout.levels)

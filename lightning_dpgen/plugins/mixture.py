@@ -15,6 +15,7 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
+from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.models.start import check_start, copy_components, match_components
 from lightning_dpgen.optim.inner import make_optimizer
@@ -147,6 +148,8 @@ class PrivateMixture(pl.LightningModule):
             if not isinstance(public, str) or not public.strip():
                 raise ValueError(f"public={public!r}: expected the name of public data")
             check_plain("public", public)
+        # A label on top of a network has no part in its training.
+        start = Mixture(without_label(start.network), start.weights, start.run, start.start)
         check_start(self.network, start.network)
         self._start = start
         self._declared = start.start if public is None else {"public": public, "weights": weights_digest(start.network)}

@@ -25,7 +25,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
-from lightning_dpgen.models.labelled import LabelledNetwork
+from lightning_dpgen.models.labelled import LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
@@ -243,7 +243,7 @@ def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
     described = json.loads(json.dumps(_described(network), allow_nan=False))
     tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     weights = {"mixture_weights": [1.0] * network.k}
-    again = _filled(_described_network(described | weights, {network.kind: type(_unlabelled(network))})[0], tensors)
+    again = _filled(_described_network(described | weights, {network.kind: type(without_label(network))})[0], tensors)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise ValueError(f"{name}: expected finite float32 numbers")
@@ -296,11 +296,6 @@ def _described(network: GenerativeNetwork) -> dict[str, Any]:
     if taken := sorted({*own, "mixture_weights", "private", _LABELLED} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
     return own | network.settings | ({_LABELLED: True} if isinstance(network, LabelledNetwork) else {})
-
-
-def _unlabelled(network: GenerativeNetwork) -> GenerativeNetwork:
-    """Return the network on top of which a label is drawn, or the network itself."""
-    return network.network if isinstance(network, LabelledNetwork) else network
 
 
 def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:

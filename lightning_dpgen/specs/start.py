@@ -11,6 +11,7 @@ from lightning_dpgen.data.schema_difference import first_difference
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
@@ -74,7 +75,9 @@ def read_start(spec: RunSpec) -> Start | None:
         raise UsageError(f"{said}: {error}") from None
     except OSError as error:
         raise UsageError(f"{said}: {error.strerror}; expected the folder of a release") from None
-    kind = type(release.mixture.network) if isinstance(release, Release) else type(release)
+    # A label on top of a network has no part in its training.
+    network = without_label(release.mixture.network) if isinstance(release, Release) else None
+    kind = type(network)
     if kind is not _MODELS[model.name]:
         is_of = next((name for name, network in _MODELS.items() if network is kind), None)
         found = "no network" if is_of is None else f"a network of model={is_of}"
@@ -84,7 +87,7 @@ def read_start(spec: RunSpec) -> Start | None:
             f"{said}: is a release of privacy.study={spec.privacy.study}, as this run is, so its data are not public; what "
             "it has cost stands in the total of the study and not in this run's certificate"
         )
-    return Start(model.init_public, release.mixture)
+    return Start(model.init_public, Mixture(network, release.mixture.weights))
 
 
 def take_sizes(spec: RunSpec, start: Start) -> RunSpec:

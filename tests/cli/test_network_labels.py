@@ -273,3 +273,17 @@ def test_a_schema_without_a_label_to_tell_is_one_line(dpgen, tmp_path, schema, s
     words = ["data=table", f"data.path={tmp_path / 't.csv'}", f"data.schema={tmp_path / 't.yaml'}", "data.n=2000"]
     status, _, err = dpgen("train", *words, *LABEL, f"run_dir={tmp_path / 'run'}")
     assert status == 2 and said in _one_line(err) and not (tmp_path / "run").exists()
+
+
+def test_a_network_starts_from_one_below_a_label(dpgen, tmp_path, people):
+    public = ["model.init_public='people of 1990'", f"model.init={tmp_path / 'first'}"]
+    sizes = ["model=vae", "model.hidden=8", "model.latent=2"]
+    assert dpgen("train", *people, *sizes, *LABEL, f"run_dir={tmp_path / 'first'}")[0] == 0
+    for name, label in (("plain", []), ("labelled", LABEL)):
+        status, _, err = dpgen("train", *people, "model=vae", *public, *label, f"run_dir={tmp_path / name}")
+        assert status == 0, err
+        assert dpgen("verify", tmp_path / name)[0] == 0
+        network = load_release(tmp_path / name / "release").mixture.network
+        assert isinstance(network, LabelledNetwork) == bool(label) and network.settings["hidden"] == 8
+    certificate = _certificate(tmp_path / "labelled")
+    assert "people of 1990" in certificate["statement"] and len(certificate["declared"]["init"]["weights"]) == 64
