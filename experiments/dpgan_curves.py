@@ -5,11 +5,11 @@
     python experiments/dpgan_curves.py FOLDER decay [--runs 10]        Table 1: Adult, balanced, epsilon 3
     python experiments/dpgan_curves.py FOLDER mushroom [--runs 10]     Figure 7: Mushroom, sigma 7
 
-Training is the paper's form: one component, no means, a critic by SGD, generators by Adam. The score is taken at eight points
-of each training: the sliced Wasserstein distance of 5,000 points from fresh real ones, measured from the data and not from
-the critic's loss, or the accuracy on real test rows of a forest that is trained on generated ones. Variants of one run have
-the same records, so their differences are paired; a 95 % interval of the mean difference at the end follows Student's t.
-Results are kept in FOLDER, and a picture is drawn there.
+Training is the paper's form: one component, no means, a critic by SGD, generators by Adam. The score is taken at eight
+points of each training: the sliced Wasserstein distance of 5,000 points from fresh real ones, measured from the data and
+not from the critic's loss, or the accuracy on real test rows of a forest that is trained on generated ones. Variants of one
+run have the same records, so their differences are paired; a 95 % interval of the mean difference at the end follows
+Student's t. Results are kept in FOLDER, and a picture is drawn there.
 """
 
 from __future__ import annotations
