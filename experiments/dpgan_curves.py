@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import six_gaussians
 import torch
+from dpgan_tables import FIXED, FORM, TWIN
 from kept import Kept
 from league_tasks import AdultBalanced, Mushroom, Tables
 from scipy.stats import t as student
@@ -36,27 +37,18 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.sampler import Release
 
 POINTS = 8
-_TABLES = [
-    "experiment=dpgan_table", "model.noise=null", "model.hidden=128", "model.lr=1", "model.generator_lr=2e-4",
-    "model.averaging=0.98",
-]  # fmt: skip
 # The ratio of the last bound to the first, or of the last learning rate to the first.
 RATIO = 0.3
-# A critic by SGD at that rate diverges where nothing is clipped; the GAN's is by Adam at 1e-3 in the paper's repository.
-_TWIN = ["model.optimizer=adam", "model.lr=1e-3"]
 
 
-def bound_forms(
-    settings: list[str], bound: float, budget: list[str], twin: list[str]
-) -> dict[str, tuple[list[str], float | None]]:
+def bound_forms(settings: list[str], budget: list[str], twin: list[str]) -> dict[str, tuple[list[str], float | None]]:
     """Return four variants: their settings, and the ratio by which the learning rate falls."""
-    first = [*settings, "clipping=decay", f"clipping.c={bound:g}", "clipping.every=null"]
-    fixed = [*first, "clipping.factor=1"]
+    fixed = [*settings, "clipping.factor=1"]
     return {
-        "no privacy": ([*fixed, *twin, "privacy=off"], None),
+        "no privacy": ([*fixed, *twin], None),
         "fixed bound": ([*fixed, *budget], None),
         "falling rate": ([*fixed, *budget], RATIO),
-        "decay": ([*first, "clipping.factor=null", f"clipping.ratio={RATIO:g}", *budget], None),
+        "decay": ([*settings, "clipping.factor=null", f"clipping.ratio={RATIO:g}", *budget], None),
     }
 
 
@@ -107,18 +99,22 @@ def difference(ends: np.ndarray, others: np.ndarray) -> str:
 def figures(folder: Path) -> dict[str, Any]:
     """Return for each figure: its data and title, variants, settings of a run, and score of a run."""
     adult, mushroom = AdultBalanced(folder), Mushroom(folder)
-    points = [*six_gaussians.SIZES, "split.k=1", "model.bias=zero", *six_gaussians.SGD, "model.steps=5000"]
-    form = [*_TABLES, "model.steps=4000"]
-    noises = {"no privacy": ([*form, *_TWIN, "clipping.factor=1", "privacy=off"], None)}
+    points = [
+        *six_gaussians.SIZES,
+        *six_gaussians.SGD,
+        "split.k=1",
+        "model.bias=zero",
+        "model.steps=5000",
+        "clipping=decay",
+    ]
+    table = [*FORM, "clipping.every=null"]
+    noises = {"no privacy": ([*FIXED, *TWIN], None)}
     for noise in (1, 2, 4, 8):
-        noises[f"sigma {noise}"] = (
-            [*form, "clipping.factor=1", f"model.noise={noise}", "privacy.epsilon=null"],
-            None,
-        )
+        noises[f"sigma {noise}"] = ([*FIXED, f"model.noise={noise}", "privacy.epsilon=null"], None)
     return {
         "distance": (
             "six Gaussians, epsilon 8: sliced Wasserstein distance",
-            bound_forms(points, 1.0, ["privacy.epsilon=8"], []),
+            bound_forms(points, ["privacy.epsilon=8"], ["privacy=off"]),
             lambda run: six_gaussians.data_settings(folder, run),
             distance_from_points,
         ),
@@ -130,13 +126,13 @@ def figures(folder: Path) -> dict[str, Any]:
         ),
         "decay": (
             "Adult, balanced, epsilon 3: accuracy of a forest",
-            bound_forms(form, 0.2, ["privacy.epsilon=3"], _TWIN),
+            bound_forms(table, ["privacy.epsilon=3"], TWIN),
             adult.settings,
             lambda run: accuracy_of_forest(adult, run),
         ),
         "mushroom": (
             "Mushroom, sigma 7: accuracy of a forest",
-            bound_forms([*form, "model.rate=0.05"], 0.2, ["model.noise=7", "privacy.epsilon=null"], _TWIN),
+            bound_forms([*table, "model.rate=0.05"], ["model.noise=7", "privacy.epsilon=null"], TWIN),
             mushroom.settings,
             lambda run: accuracy_of_forest(mushroom, run),
         ),
