@@ -106,7 +106,7 @@ def main() -> None:
         print(f"{name}: {within.mean():.3f} (spread {spread:.3f}) within 3 deviations, {parts}")
     figure, axes = plt.subplots(1, len(points), figsize=(2.6 * len(points), 2.9), sharex=True, sharey=True)
     for axis, (name, drawn) in zip(axes, points.items(), strict=True):
-        axis.hexbin(*drawn.T, gridsize=60, extent=(-BOUND, BOUND, -BOUND, BOUND), cmap="viridis", mincnt=1)
+        axis.hexbin(*drawn.T, gridsize=60, extent=(-BOUND, BOUND, -BOUND, BOUND), cmap="Blues", vmin=-1.0, mincnt=1)
         axis.set(title=name, aspect="equal", xlim=(-BOUND, BOUND), ylim=(-BOUND, BOUND))
     figure.tight_layout()
     figure.savefig(asked.folder / "six_gaussians.png", dpi=80)
