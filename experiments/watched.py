@@ -11,19 +11,20 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.runs.train import quiet_lightning
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import Settings, read_settings
 from lightning_dpgen.specs.sources import source_of
 
 _QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
 class _Looks(pl.Callback):
-    def __init__(self, points: int, steps: int, look: Callable[[Mixture], Any]) -> None:
+    def __init__(self, points: int, steps: int, look: Callable[[Any], Any]) -> None:
         self._due = [round(steps * (i + 1) / points) for i in range(points)]
         self._look, self.found = look, []
 
@@ -31,7 +32,7 @@ class _Looks(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         while self._due and module.steps_taken >= self._due[0]:
             self._due.pop(0)
-            self.found.append([module.steps_taken, self._look(module.mixture())])
+            self.found.append([module.steps_taken, self._look(module)])
 
 
 def _lower_rates(module: Any, factor: float) -> None:
@@ -59,6 +60,13 @@ def watch(
     """
     asked = read_settings(settings)
     records, _ = source_of(asked.spec.data).records(asked.schema)
+    return watch_module(asked, records, points, lambda module: look(module.mixture()), falling)
+
+
+def watch_module(
+    asked: Settings, records: Records, points: int, look: Callable[[Any], Any], falling: float | None = None
+) -> list[list[Any]]:
+    """Train on these records, and return what `look` said of the module, a `PrivateMixture`, as `watch` does."""
     account = Account(asked.plan())
     module = asked.module(account)
     data = PrivateSplitDataModule(records, asked.split, account, n=asked.n, centres=asked.centres, seed=asked.spec.seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import NotARelease
 from lightning_dpgen.release.folder import release_folder
@@ -41,6 +42,11 @@ def run(argv: Sequence[str]) -> int:
         help="the real data: data=mnist, data=table data.path=F, data=images data.path=F ...; what describes them publicly "
         "is in the release",
     )
+    parser.add_argument(
+        "--held-out",
+        metavar="FILE",
+        help="real records that nothing was learned from, in the form of data.path; membership inference needs them",
+    )
     parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
     parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
@@ -57,13 +63,17 @@ def run(argv: Sequence[str]) -> int:
     with suppress(NotARelease):  # a model can be evaluated without its certificate
         certificate = read_certificate(arguments.release)
     source = _source(arguments.data, certificate, release.schema.kind)
+    aside = None if arguments.held_out is None else _beside(source, arguments.held_out)
     real, counted = source.records(release.schema)
-    held_out = None
-    if source.held_out:
+    held_out, counted_aside = None, {}
+    if aside is not None:
+        held_out, counted_aside = aside.records(release.schema)
+    elif source.held_out:
         held_out, _ = source.records(release.schema, held_out=True)
     print(BANNER)
-    for what, count in counted.items():
-        print(f"reading: {what}: {count:,}")
+    for part, found in (("reading", counted), ("reading held-out records", counted_aside)):
+        for what, count in found.items():
+            print(f"{part}: {what}: {count:,}")
     evaluation = evaluate(
         release,
         real,
@@ -124,6 +134,22 @@ def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Sourc
     source = source_of(spec)
     source.files()
     return source
+
+
+def _beside(source: Source, path: str) -> Source:
+    """Return the source of held-out records in a file, or folder, of the form of the others."""
+    own = getattr(source.spec, "path", None)
+    if own is None:
+        known = " has held-out records of its own" if source.held_out else ": its records are in no file"
+        raise UsageError(f"--held-out {path}: data={source.spec.source}{known}; leave it out")
+    place = place_of(path)
+    if place.exists() and place.samefile(own):
+        raise UsageError(
+            f"--held-out {path}: is the file of the records that were learned from (data.path); expected others"
+        )
+    if not place.exists():
+        raise UsageError(f"--held-out {path}: there is no such file")
+    return source_of(source.spec.changed(path=str(place)))
 
 
 def _seconds(text: str) -> float:

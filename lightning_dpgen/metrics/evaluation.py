@@ -20,16 +20,18 @@ ROWS = 50_000
 COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
 ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
+TRANSPORT, MEMBERSHIP = "Wasserstein distance", "membership inference"
 _COMPUTED = {
     COLUMNS: sections.columns_section, ASSOCIATIONS: sections.associations_section, PIXELS: sections.pixels_section,
     ITEMS: sections.items_section, QUERIES: sections.queries_section, CURVES: sections.curves_section,
     TRAINING: sections.training_section, DETECTION: sections.detection_section,
+    TRANSPORT: sections.transport_section, MEMBERSHIP: sections.membership_section,
 }  # fmt: skip
 _SECTIONS = {
-    "images": (PIXELS, COLUMNS, TRAINING, DETECTION),
-    "table": (COLUMNS, ASSOCIATIONS, TRAINING, DETECTION),
-    "baskets": (ITEMS, ASSOCIATIONS, QUERIES, TRAINING, DETECTION),
-    "series": (CURVES, COLUMNS, ASSOCIATIONS, TRAINING, DETECTION),
+    "images": (PIXELS, COLUMNS, TRAINING, DETECTION, MEMBERSHIP),
+    "table": (COLUMNS, ASSOCIATIONS, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
+    "baskets": (ITEMS, ASSOCIATIONS, QUERIES, TRAINING, DETECTION, MEMBERSHIP),
+    "series": (CURVES, COLUMNS, ASSOCIATIONS, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
 }
 KINDS = tuple(_SECTIONS)
 
@@ -83,7 +85,7 @@ def evaluate_encoded(
         names: names of the groups, in their order; None for numbers.
         kind: ``images``, ``table``, ``baskets`` or ``series``.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
-            which it has learned.
+            which it has learned. Without any, nothing is said of membership inference.
         seed: seed of all draws: rows, pairs, queries, classifiers.
         seconds: a section that would start later than this is skipped, and noted; None without a limit.
         progress: told the name of each section before it starts.
@@ -98,6 +100,8 @@ def evaluate_encoded(
         >>> found = evaluate_encoded(records, records, Layout(units=0, groups=(3, 3)), kind="table", held_out=records)
         >>> found.scores["columns"]["one column, worst"], found.notes
         (0.0, {'train on synthetic, test on real': 'the records have no label to be learned'})
+        >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
+        0.5
     """
     _check_arguments(layout, names, kind, seconds)
     given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
@@ -117,6 +121,7 @@ def evaluate_encoded(
         looked_at["real"],
         looked_at["synthetic"],
         looked_at["held out"] if len(looked_at["held out"]) else None,
+        held_out is not None,
         seed,
     )
     scores, reference, notes, figures = {}, {}, {}, {}

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from torchmetrics import Metric
 
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.attacks import density_ratio, nearness
 from lightning_dpgen.metrics.baskets import BasketDistance
 from lightning_dpgen.metrics.correlation import AssociationDistance
 from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.metrics.detection import FOLDS, detection
-from lightning_dpgen.metrics.features import varying_units
+from lightning_dpgen.metrics.features import one_hot, subsample, varying_units
 from lightning_dpgen.metrics.labels import LabelDistance
 from lightning_dpgen.metrics.marginals import MarginalDistance
+from lightning_dpgen.metrics.membership import MembershipInference
 from lightning_dpgen.metrics.moments import MomentDistance
 from lightning_dpgen.metrics.series import SeriesDistance
 from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
+from lightning_dpgen.metrics.wasserstein import WassersteinDistance
 
 # Items whose associations are compared: too few baskets hold two of the others.
 COMMON_ITEMS = 200
@@ -29,6 +33,12 @@ COMMON_ITEMS = 200
 QUERY_SETS = 5
 # Records whose moments are summed at a time.
 _AT_ONCE = 10_000
+# The most records of a side between which a Wasserstein distance is computed, and the most numbers that these have.
+_MOVED, _NUMBERS = 10_000, 1 << 24
+# The most records of each kind that are attacked, and the units by which an attacker knows them.
+ATTACKED, _KNOWN_UNITS = 4_000, 1_000
+# Records of each kind that an attack needs.
+_FEW_ATTACKED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +48,8 @@ class Sides:
     Args:
         names: names of the groups.
         real, synthetic: at least one record each.
-        held_out: real records that nothing was learned from; None without any.
+        held_out: real records in the place of synthetic ones; None without any.
+        unseen: whether nothing was learned from the held-out records.
     """
 
     kind: str
@@ -47,6 +58,7 @@ class Sides:
     real: Encoded
     synthetic: Encoded
     held_out: Encoded | None
+    unseen: bool
     seed: int
 
 
@@ -101,13 +113,8 @@ def associations_section(sides: Sides) -> Section | str:
         return "the records have no two columns to be associated"
     if sides.kind == "baskets":
         both = [sides.real, sides.synthetic]
-        common = varying_units(both, COMMON_ITEMS)
-        layout = Layout(units=len(common), levels=layout.levels, groups=layout.groups)
-        parts = {
-            name: None if part is None else Encoded(part.units[:, common], part.codes)
-            for name, part in (("real", sides.real), ("synthetic", sides.synthetic), ("held_out", sides.held_out))
-        }
-        narrowed = Sides(sides.kind, layout, sides.names, **parts, seed=sides.seed)
+        narrowed = _of_units(sides, varying_units(both, COMMON_ITEMS))
+        layout = narrowed.layout
     metrics = _compared(AssociationDistance(layout, seed=sides.seed), narrowed)
     words = {"groups_mean": "Cramer's V, mean difference", "groups_worst": "Cramer's V, worst difference",
              "units_mean": "correlation, mean difference", "units_worst": "correlation, worst difference"}  # fmt: skip
@@ -207,6 +214,84 @@ def detection_section(sides: Sides) -> Section | str:
     if sides.held_out is not None and len(sides.held_out) >= FOLDS:
         found.append(detection(sides.real, sides.held_out, sides.layout, seed=sides.seed))
     return _section([{"AUC": each["AUC"], "detected, 2 AUC - 1": each["detected"]} for each in found], {})
+
+
+def transport_section(sides: Sides) -> Section | str:
+    """Wasserstein distance of whole records, over random directions, and of single units."""
+    layout = sides.layout
+    if not layout.width:
+        return "the records have no columns"
+    others = [other for other in (sides.synthetic, sides.held_out) if other is not None]
+    # Distances of few records are larger by chance, so there are as many on each side.
+    most = min(_MOVED, max(1, _NUMBERS // layout.width), *map(len, (sides.real, *others)))
+    real, found = _written_out(subsample(sides.real, most, sides.seed), layout), []
+    for other in others:
+        made = _written_out(subsample(other, most, sides.seed + 1), layout)
+        scores = {"whole records, sliced": _wasserstein(real, made, sides.seed)["sliced"]}
+        if layout.units:
+            units = _wasserstein(real[:, : layout.units], made[:, : layout.units], sides.seed)
+            scores |= {"one unit, mean": units["columns_mean"], "one unit, worst": units["columns_worst"]}
+        found.append(scores)
+    return _section(found, {})
+
+
+def membership_section(sides: Sides) -> Section | str:
+    """Attack the release: guess who was learned from, by the nearest synthetic record and by a ratio of densities.
+
+    The attacker of the ratio has half of the held-out records for comparison, and is tested on the other half.
+    """
+    if not sides.unseen:
+        return "left out, as it needs records that nothing was learned from (--held-out FILE, or held_out= in Python)"
+    held_out = sides.held_out
+    if held_out is None or min(len(sides.real), len(held_out) // 2) < _FEW_ATTACKED or not sides.layout.width:
+        return f"it needs {_FEW_ATTACKED} records that were learned from, and twice as many held-out ones"
+    if sides.layout.units > _KNOWN_UNITS:
+        sides = _of_units(sides, varying_units([sides.real, sides.synthetic], _KNOWN_UNITS))
+    order = np.random.default_rng(sides.seed).permutation(len(held_out))
+    asked, known = (
+        sides.held_out[np.sort(half[:ATTACKED])] for half in (order[: len(order) // 2], order[len(order) // 2 :])
+    )
+    members = subsample(sides.real, len(asked), sides.seed)
+    asked, known, members, synthetic = (
+        _written_out(part, sides.layout) for part in (asked, known, members, sides.synthetic)
+    )
+    scores: dict[str, float] = {}
+    figures = {}
+    attacks = {
+        "nearest record": lambda records: nearness(records, synthetic),
+        "densities": lambda records: density_ratio(records, synthetic, known),
+    }
+    for name, attack in attacks.items():
+        metric = MembershipInference()
+        metric.update(attack(members), member=True)
+        metric.update(attack(asked), member=False)
+        found = {part: float(value) for part, value in metric.compute().items()}
+        words = {"accuracy": "accuracy", "low": "accuracy, 95 % from", "high": "accuracy, 95 % to", "auc": "AUC"}
+        scores |= {f"{name}: {said}": found[part] for part, said in words.items()}
+        figures[name] = metric.roc()
+    return Section(scores, {}, {"membership": figures})
+
+
+def _of_units(sides: Sides, kept: np.ndarray) -> Sides:
+    """Return the same with some of the units alone."""
+    layout = Layout(units=len(kept), levels=sides.layout.levels, groups=sides.layout.groups)
+    parts = {
+        name: None if part is None else Encoded(part.units[:, kept], part.codes)
+        for name, part in (("real", sides.real), ("synthetic", sides.synthetic), ("held_out", sides.held_out))
+    }
+    return replace(sides, layout=layout, **parts)
+
+
+def _written_out(encoded: Encoded, layout: Layout) -> torch.Tensor:
+    values = one_hot(encoded, layout, list(range(len(layout.groups))))
+    return torch.from_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
+
+
+def _wasserstein(real: torch.Tensor, made: torch.Tensor, seed: int) -> dict[str, float]:
+    metric = WassersteinDistance(real.shape[1], seed=seed)
+    metric.update(real, real=True)
+    metric.update(made, real=False)
+    return {name: float(value) for name, value in metric.compute().items()}
 
 
 def _units(encoded: Encoded) -> Any:

@@ -77,6 +77,7 @@ class StackedCritic(nn.Module):
         super().__init__()
         # The list keeps the generator from being a part of this network.
         self._made_by, self.kind, self.penalty, self.dense = [made_by], loss, penalty, network == "dense"
+        self.k = made_by.k
         self.beside = generated == "record"
         self.noise = made_by.code + 1 if self.beside or loss == "wgan_gp" else 0
         if network == "dense":

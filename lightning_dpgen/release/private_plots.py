@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
@@ -142,6 +142,19 @@ def samples(curves: np.ndarray, said: str) -> Markup:
         axes.set(xlabel="reading", ylabel="value")
 
     return drawn(draw, 4.6, 3.0, said)
+
+
+def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], said: str) -> Markup:
+    """Draw the true positive rate of attacks by their false positive rate (ROC), beside that of guessing."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label="guessing")
+        for number, (name, (false, true)) in enumerate(rates.items()):
+            axes.plot(false, true, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
+        axes.set(xlabel="others taken for members", ylabel="members found", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.legend()
+
+    return drawn(draw, 4.0, 3.6, said)
 
 
 def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> Markup:

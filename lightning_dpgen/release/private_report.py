@@ -35,6 +35,11 @@ _WHAT = {
     "learned from real records. Higher is better.",
     parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if "
     "it cannot tell, 1 if it always can. Lower is better.",
+    parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions and unit by unit, "
+    "each choice written as 0 and 1. Lower is better.",
+    parts.MEMBERSHIP: "An attacker who sees the synthetic records guesses which real ones were learned from: those "
+    "near to a synthetic one, or where synthetic records are denser than other real ones. 0.5 is guessing. Held-out "
+    "records of another time or place are told from the others without any leak. Lower is better.",
 }
 _GLANCE = (
     (parts.COLUMNS, "one column, mean", "mean distance of a column"),
@@ -44,6 +49,7 @@ _GLANCE = (
     (parts.QUERIES, "all of 2 to 4 items taken together", "error of items together"),
     (parts.CURVES, "mean curve, rms difference", "difference of mean curves"),
     (parts.DETECTION, "AUC", "AUC of telling them apart"),
+    (parts.MEMBERSHIP, "densities: AUC", "AUC of membership inference (0.5 is guessing)"),
 )
 
 
@@ -84,6 +90,7 @@ def write_private_report(
         columns=_columns(evaluation, choices),
         all_columns=len(evaluation.figures.get("columns", ())),
         pairs=_pairs(evaluation),
+        membership=_membership(evaluation),
     )
     with open(path, "w", encoding="utf-8", opener=owner_only) as file:
         file.write(text)
@@ -187,6 +194,11 @@ def _curves(evaluation: Evaluation) -> list[tuple[str, Markup]]:
         found.append(("Autocorrelation", plots.lines(**lagged, said="autocorrelations", along="lag", up="correlation")))
     found.append(("Some synthetic series", plots.samples(evaluation.figures["samples"][:8], "synthetic series")))
     return found
+
+
+def _membership(evaluation: Evaluation) -> Markup | None:
+    rates = evaluation.figures.get("membership")
+    return None if rates is None else plots.operating_curves(rates, "ROC curves of attacks")
 
 
 def _baskets(evaluation: Evaluation) -> list[tuple[str, Markup]]:

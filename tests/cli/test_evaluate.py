@@ -51,6 +51,29 @@ def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
     assert "job" in page and "age" in page
 
 
+def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_path):
+    frame_of(60, seed=5).assign(who=np.arange(60) // 3).to_csv(tmp_path / "g.csv", index=False)
+    words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", tmp_path / "g.csv"]
+    status, out, err = dpgen("evaluate", table / "run/release", *words)
+    assert status == 0, err
+    assert "held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
+    told = json.loads((table / "run/private/evaluation.json").read_text())
+    assert told["rows"]["held out"] == [40, 40] and told["held_out"] == "given, and not learned from"
+    assert "Membership inference</h2>" in (table / "run/private/report.html").read_text()
+
+
+def test_the_records_that_were_learned_from_are_not_held_out(dpgen, table, tmp_path):
+    (tmp_path / "link.csv").symlink_to(table / "f.csv")
+    words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", tmp_path / "link.csv", *BRIEF]
+    status, _, err = dpgen("evaluate", table / "run/release", *words)
+    assert status == 2 and "learned from" in err and len(err.splitlines()) == 1
+
+
+def test_public_sets_have_held_out_records_of_their_own(dpgen, trained, tmp_path):
+    status, _, err = dpgen("evaluate", trained / "release", "data=digits", "--held-out", tmp_path, *BRIEF)
+    assert status == 2 and "--held-out" in err and "of its own" in err and len(err.splitlines()) == 1
+
+
 def test_values_outside_are_treated_as_they_were_for_the_training(dpgen, tmp_path):
     """A schema with something to be found needs no share of a budget here: none is spent."""
     frame_of().assign(age=lambda frame: frame["age"] + 90).to_csv(tmp_path / "f.csv", index=False)
@@ -95,6 +118,7 @@ BAD = {
     "no rows": (["data=table", "--rows", "0"], "--rows 0"),
     "no time": (["data=table", "--seconds", "0"], "seconds"),
     "a seed": (["data=table", "--seed", 2**40], "2^32"),
+    "no held-out file": (["data=table", "data.path=release/model.json", "--held-out", "nowhere.csv"], "nowhere.csv"),
     "an option": (["--nosuch"], "nosuch"),
 }
 

@@ -9,8 +9,9 @@ import pytest
 from metrics.records import drawn
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import evaluation
-from lightning_dpgen.metrics.evaluation import KINDS, TRAINING, evaluate_encoded
+from lightning_dpgen.metrics import evaluation, sections
+from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, TRAINING, TRANSPORT, evaluate_encoded
+from lightning_dpgen.metrics.sections import Sides
 from lightning_dpgen.sampling.errors import BadRecords
 
 LAYOUTS = {
@@ -38,9 +39,10 @@ def numbers(found):
 def test_each_kind_has_scores_and_real_ones_beside_them(kind):
     found = evaluated(kind, 60, 50)
     assert set(found.notes) == ({TRAINING} if kind in WITHOUT_LABEL else set())
-    assert set(found.reference) == set(found.scores) and len(found.scores) >= 4
-    for section, scores in found.scores.items():
-        assert list(scores) == list(found.reference[section])
+    # In the place of synthetic ones, held-out records are no release to be attacked.
+    assert {*found.reference, MEMBERSHIP} == set(found.scores) and len(found.scores) >= 4
+    for section, scores in found.reference.items():
+        assert list(scores) == list(found.scores[section])
     assert all(math.isfinite(value) and value >= 0.0 for value in numbers(found))
     assert found.rows == {"real": (60, 60), "synthetic": (50, 50), "held out": (10, 10)}
     assert json.loads(json.dumps(found.as_json()))["scores"] == found.scores
@@ -61,6 +63,7 @@ def test_a_third_of_the_real_records_stands_for_held_out_ones():
     found = evaluated("table", 60, 60, None)
     assert found.rows["real"] == (40, 40) and found.rows["held out"] == (20, 20)
     assert "has learned from" in found.held_out
+    assert "nothing was learned from" in found.notes[MEMBERSHIP] and MEMBERSHIP not in found.scores
 
 
 def test_many_records_are_subsampled(monkeypatch):
@@ -78,12 +81,13 @@ def test_a_copy_of_the_records_differs_in_nothing():
 
 
 def test_sections_that_would_start_too_late_are_skipped_and_said(monkeypatch):
-    ticks = iter([0.0, 1.0, 2.0, 11.0, 12.0])
+    ticks = iter([0.0, 1.0, 2.0, 11.0, 12.0, 13.0, 14.0])
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(ticks))
     told = []
     found = evaluated("table", 20, 20, seconds=10, progress=told.append)
     assert told == list(found.scores) == ["columns", "associations"]
-    assert found.notes == dict.fromkeys([TRAINING, "telling them apart"], "skipped: 10 seconds were over")
+    late = [TRANSPORT, TRAINING, "telling them apart", MEMBERSHIP]
+    assert found.notes == dict.fromkeys(late, "skipped: 10 seconds were over")
 
 
 def test_baskets_that_are_all_empty_are_compared():
@@ -102,6 +106,40 @@ def test_tables_of_few_columns_and_of_one_value(groups):
     side = Encoded(np.zeros((30, 0), np.uint8), codes)
     found = evaluate_encoded(side, side, layout, kind="table")
     assert all(math.isfinite(value) for value in numbers(found))
+
+
+@pytest.mark.parametrize(("n", "m", "held"), [(400, 400, 400), (400, 150, 90)])
+def test_records_are_moved_by_as_much_as_they_were_shifted(n, m, held):
+    """Sides of other sizes are cut to the smallest; chance moves 90 records by less than .05 on average."""
+    layout, random = Layout(units=3), np.random.default_rng(0)
+    no_codes = {count: np.zeros((count, 0), np.uint8) for count in (n, m, held)}
+    real, other, aside = (
+        Encoded((0.5 * random.random((count, 3))).astype(np.float32), no_codes[count]) for count in (n, m, held)
+    )
+    shifted = Encoded(other.units + np.array([0.4, 0.0, 0.0], np.float32), other.codes)
+    found = sections.transport_section(Sides("series", layout, (), real, shifted, aside, True, 0))
+    assert found.scores["one unit, worst"] == pytest.approx(0.4, abs=0.05)
+    assert found.scores["one unit, mean"] == pytest.approx(0.4 / 3, abs=0.05)
+    # A random direction meets a shift at half of its length on average.
+    assert found.scores["whole records, sliced"] == pytest.approx(0.2, abs=0.04)
+    assert max(found.reference.values()) < 0.05
+
+
+def _attacked(copied):
+    """Evaluate records of 12 columns: half of the synthetic ones are copies, or all are drawn as the others are."""
+    layout = Layout(units=0, groups=(9,) * 12)
+    real, held_out, synthetic = (drawn(layout, 1000, seed) for seed in (0, 2, 1))
+    if copied:
+        synthetic = Encoded.joined([synthetic, real])
+    return sections.membership_section(Sides("table", layout, (), real, synthetic, held_out, True, 0)).scores
+
+
+@pytest.mark.parametrize("attack", ["nearest record", "densities"])
+def test_a_release_that_holds_copies_is_attacked_and_an_independent_one_is_not(attack):
+    """The interval of the independent one misses a half with a chance of 5 %, for this seed it does not."""
+    of_copies, of_others = _attacked(True), _attacked(False)
+    assert of_copies[f"{attack}: accuracy, 95 % from"] > 0.9 and of_copies[f"{attack}: AUC"] > 0.95
+    assert of_others[f"{attack}: accuracy, 95 % from"] < 0.5 < of_others[f"{attack}: accuracy, 95 % to"]
 
 
 BAD = {

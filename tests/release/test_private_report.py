@@ -67,7 +67,7 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch):
     found = evaluated("table", 20, 20, seconds=1e-9)
     page = page_of(tmp_path, found)
     check_page(page)
-    assert not found.scores and page.count("seconds were over") == 4
+    assert not found.scores and page.count("seconds were over") == 6
 
 
 def test_the_same_evaluation_gives_the_same_page(tmp_path):

@@ -1,0 +1,118 @@
+"""Shadow models: an attacker trains models with and without each record, and compares how they score it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# The weight of what is known of all records, in models, beside a record's own models.
+_COMMON = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """Scores of the same records by several models. Private, where the records are.
+
+    Args:
+        scores: (models, n) by an attack that is higher for likely members.
+        inside: (models, n) whether a model has learned from a record.
+    """
+
+    scores: Tensor
+    inside: Tensor
+
+
+def train_shadows(
+    train: Callable[[np.ndarray, int], Tensor], n: int, models: int, *, seed: int = 0, seconds: float | None = None
+) -> Shadows:
+    """Train models on random halves of n records, each by its own draw, and score all records by each.
+
+    Args:
+        train: learns from the records at these places (ascending), under this number of a model, and returns the scores
+            (n,) of all records.
+        n: the number of records; of an odd number one more is left out than is learned from.
+        models: how many; each may stand for the attacked one beside the others (`likelihood_ratios`).
+        seed: seed of the halves.
+        seconds: no model is begun later than this, so there may be fewer; None without a limit.
+
+    Raises:
+        ValueError: for fewer than two records, no model, a limit that is not positive, or scores of another shape.
+
+    Example:
+        >>> found = train_shadows(lambda places, _: torch.zeros(4), 4, 2)
+        >>> found.scores.shape, found.inside.sum(dim=1).tolist()
+        (torch.Size([2, 4]), [2, 2])
+    """
+    for name, value, least in (("n", n, 2), ("models", models, 1)):
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
+    if seconds is not None and not seconds > 0.0:
+        raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
+    random, start = np.random.default_rng(seed), time.monotonic()
+    scores, inside = [], []
+    for number in range(models):
+        if number and seconds is not None and time.monotonic() - start > seconds:
+            break
+        places = np.sort(random.permutation(n)[: n // 2])
+        found = train(places, number)
+        if found.shape != (n,):
+            raise ValueError(f"scores of shape {tuple(found.shape)}: expected ({n},), one for each record")
+        scores.append(found.to(torch.float64))
+        inside.append(torch.zeros(n, dtype=torch.bool).index_fill(0, torch.from_numpy(places), True))
+    return Shadows(torch.stack(scores), torch.stack(inside))
+
+
+def likelihood_ratios(shadows: Shadows) -> Tensor:
+    """Score the records by each model as the attacked one, the others being its shadows (Carlini et al. 2022, LiRA).
+
+    A record's scores by models with it, and by models without it, are taken as two normal distributions of one deviation;
+    the logarithm of the ratio of their densities says for which its score speaks. With few models a record's own means are
+    uncertain, so they are drawn to what is common: the record's mean over all shadows, half the usual gap up or down.
+    Records that are hard to score in any model then tell nothing, which makes this much stronger than scores alone.
+
+    The membership in the attacked model has no part in its row: halves are drawn independently.
+
+    Returns:
+        (models, n).
+
+    Raises:
+        ValueError: for fewer than three models.
+
+    Example:
+        >>> inside = torch.rand(8, 100, generator=torch.Generator().manual_seed(0)) < 0.5
+        >>> found = likelihood_ratios(Shadows(torch.arange(100.0) + inside, inside))
+        >>> bool(((found > 0) == inside).double().mean() > 0.95)
+        True
+    """
+    if len(shadows.scores) < 3:
+        raise ValueError(f"{len(shadows.scores)} models: expected 3 or more, one attacked and its shadows")
+    # Models may score on scales of their own.
+    scores = shadows.scores.to(torch.float64)
+    scores = scores - scores.mean(dim=1, keepdim=True)
+    scores = scores / scores.std(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    found = []
+    for target in range(len(scores)):
+        others = torch.arange(len(scores)) != target
+        found.append(_ratio(scores[target], scores[others], shadows.inside[others].double()))
+    return torch.stack(found)
+
+
+def _ratio(score: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
+    """Return the logarithm (n,) of the ratio for one model."""
+    middle = shadows.mean(dim=0)
+    counts = [side.sum(dim=0) for side in (inside, 1.0 - inside)]
+    apart = (shadows - middle) * (2.0 * inside - 1.0)
+    gap = 2.0 * apart.mean()
+    common = [middle + 0.5 * gap, middle - 0.5 * gap]
+    means = [
+        ((shadows * side).sum(dim=0) + _COMMON * mean) / (count + _COMMON)
+        for side, mean, count in zip((inside, 1.0 - inside), common, counts, strict=True)
+    ]
+    off = shadows - torch.where(inside.bool(), means[0], means[1])
+    variance = off.square().mean().clamp_min(torch.finfo(torch.float64).tiny)
+    return (means[0] - means[1]) * (score - 0.5 * (means[0] + means[1])) / variance

@@ -1,0 +1,98 @@
+"""Shadow models: they find what scores alone do not, are at chance where there is nothing, and stop in time."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from lightning_dpgen.metrics import MembershipInference, shadow_models
+from lightning_dpgen.metrics.shadow_models import Shadows, likelihood_ratios, train_shadows
+
+N = 2000
+
+
+def _attacked(scores, inside):
+    """Attack all models together."""
+    metric = MembershipInference()
+    metric.update(scores[inside], member=True)
+    metric.update(scores[~inside], member=False)
+    return {name: float(value) for name, value in metric.compute().items()}
+
+
+def _model(gap, seed, spread=1.0, n=N):
+    """Return a training whose scores differ much between records, and by `gap` deviations between members and others."""
+    random = np.random.default_rng(seed)
+    hard = 10.0 * random.standard_normal(n)
+
+    def train(places, number):
+        scores = hard + spread * random.standard_normal(n)
+        scores[places] += spread * gap
+        # Scales of models tell nothing.
+        return torch.from_numpy((1.0 + number) * scores - 3.0 * number)
+
+    return train
+
+
+def test_shadows_find_a_model_that_memorises_where_its_scores_alone_hardly_do():
+    """With means that are known the accuracy is that of two normals, gap deviations apart; fifteen shadows come near it."""
+    gap = 2.0
+    found = train_shadows(_model(gap, 0), N, 16)
+    by_shadows, alone = _attacked(likelihood_ratios(found), found.inside), _attacked(found.scores, found.inside)
+    best = norm.cdf(gap / 2)
+    assert best - 0.04 < by_shadows["accuracy"] < best + 0.01
+    assert alone["accuracy"] < 0.6
+
+
+def test_records_that_had_no_part_in_the_scores_are_guessed_at_random():
+    """Exact at 95 %: of 40 trials more than 7 miss with a chance of 1e-3."""
+    missed = 0
+    for seed in range(40):
+        found = train_shadows(_model(0.0, seed, n=100), 100, 5, seed=seed)
+        result = _attacked(likelihood_ratios(found), found.inside)
+        missed += not result["low"] <= 0.5 <= result["high"]
+    assert missed <= 7
+
+
+def test_the_attacked_model_s_own_members_have_no_part_in_its_row():
+    found = train_shadows(_model(2.0, 0, n=50), 50, 4)
+    other = found.inside.clone()
+    other[1] = ~other[1]
+    rows = [likelihood_ratios(Shadows(found.scores, inside))[1] for inside in (found.inside, other)]
+    assert torch.equal(*rows)
+
+
+def test_each_model_learns_from_a_random_half():
+    taken = []
+    found = train_shadows(lambda places, _: taken.append(places) or torch.zeros(31), 31, 40, seed=1)
+    assert [own.nonzero()[:, 0].tolist() for own in found.inside] == [places.tolist() for places in taken]
+    assert set(map(len, taken)) == {15}
+    # A record is in 15/31 of 40 models, 19.4 give or take 3.2; beyond 5 deviations with a chance below 1e-5 in all.
+    assert (found.inside.sum(dim=0) - 40 * 15 / 31).abs().max() < 16
+    again = train_shadows(lambda places, _: torch.zeros(31), 31, 40, seed=1)
+    assert torch.equal(again.inside, found.inside)
+
+
+def test_no_model_is_begun_when_time_is_over(monkeypatch):
+    ticks = iter([0.0, 5.0, 9.9, 10.1])
+    monkeypatch.setattr(shadow_models.time, "monotonic", lambda: next(ticks))
+    assert len(train_shadows(_model(1.0, 0), N, 8, seconds=10.0).scores) == 3
+
+
+def test_without_any_gap_and_noise_nothing_is_infinite():
+    inside = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+    assert likelihood_ratios(Shadows(torch.zeros(4, 9), inside)).isfinite().all()
+
+
+BAD = {
+    "n": (lambda: train_shadows(_model(0.0, 0), 1, 2), "n=1: expected"),
+    "models": (lambda: train_shadows(_model(0.0, 0), N, 0), "models=0: expected"),
+    "time": (lambda: train_shadows(_model(0.0, 0), N, 2, seconds=0.0), "seconds=0.0: expected"),
+    "shape": (lambda: train_shadows(lambda places, _: torch.zeros(3), N, 2), r"shape \(3,\): expected \(2000,\)"),
+    "few": (lambda: likelihood_ratios(train_shadows(_model(0.0, 0), N, 2)), "2 models: expected 3 or more"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD.keys())
+def test_what_makes_no_sense_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
