@@ -15,6 +15,7 @@ Intervals are exact, at 95 %. `--seconds` bounds the training of the models of a
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +36,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_text
+from lightning_dpgen.measure.recipe import MostlyNoise
 from lightning_dpgen.metrics.attacks import critic_scores, density_ratio, nearness
 from lightning_dpgen.metrics.membership import MembershipInference
 from lightning_dpgen.metrics.shadow_models import Shadows, likelihood_ratios, train_shadows
@@ -48,7 +50,7 @@ CRITIC, NEAREST, DENSITY = "critic", "nearest record", "densities"
 SHADOWS = " by shadows"
 _NETWORK = ["model=wgan", "split.k=1", "model.bias=zero", "model.hidden=128", "model.sampling=straight_through"]
 _EPSILON = ["privacy.epsilon=3", "privacy.delta=1e-5"]
-_LONG = ["model.steps=5000", "model.lr=2e-3"]
+_LONG = ["model.steps=4000", "model.lr=2e-3"]
 TWIN, LONG = "WGAN, no privacy", "WGAN, epsilon 3, as many steps"
 PRIVATE, MEASURED = "WGAN, epsilon 3", "measured, epsilon 3"
 VARIANTS: dict[str, list[str]] = {
@@ -58,13 +60,13 @@ VARIANTS: dict[str, list[str]] = {
     MEASURED: ["model=measured", *_EPSILON],
 }
 # Lots of the long trainings hold so many records on average, whatever n is.
-_LOT = 50
+_LOT = 200
 # Models of a row, by the number of records.
 MODELS = {
     TWIN: {500: 5, 2_000: 3, 10_000: 3},
     LONG: {500: 3},
-    PRIVATE: {500: 16, 2_000: 8, 10_000: 5},
-    MEASURED: {500: 12, 2_000: 6, 10_000: 4},
+    PRIVATE: {500: 16, 2_000: 8, 10_000: 4},
+    MEASURED: {500: 12, 2_000: 6, 10_000: 3},
 }
 SIZES = tuple(MODELS[TWIN])
 
@@ -237,6 +239,7 @@ def main() -> None:
     torch.set_num_threads(1)
     # Softmax of a network that is sure of itself has numbers that slow a processor down by three times.
     torch.set_flush_denormal(True)
+    warnings.simplefilter("ignore", MostlyNoise)
     pool, rows = Pool(asked.folder), {}
     for n in asked.sizes:
         for name in [name for name in VARIANTS if n in MODELS[name]]:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# The weight of what is known of all records, in models, beside a record's own models.
-_COMMON = 1.0
+# The least variance that is divided by.
+_TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +71,9 @@ def likelihood_ratios(shadows: Shadows) -> Tensor:
     """Score the records by each model as the attacked one, the others being its shadows (Carlini et al. 2022, LiRA).
 
     A record's scores by models with it, and by models without it, are taken as two normal distributions of one deviation;
-    the logarithm of the ratio of their densities says for which its score speaks. With few models a record's own means are
-    uncertain, so they are drawn to what is common: the record's mean over all shadows, half the usual gap up or down.
-    Records that are hard to score in any model then tell nothing, which makes this much stronger than scores alone.
+    the logarithm of the ratio of their densities says for which its score speaks. Records that get high scores from any
+    model then tell nothing, which can make this much stronger than scores alone. With few shadows a record's own means are
+    uncertain, so their middle and their gap are shrunk towards those of all records (empirical Bayes).
 
     The membership in the attacked model has no part in its row: halves are drawn independently.
 
@@ -94,25 +94,36 @@ def likelihood_ratios(shadows: Shadows) -> Tensor:
     # Models may score on scales of their own.
     scores = shadows.scores.to(torch.float64)
     scores = scores - scores.mean(dim=1, keepdim=True)
-    scores = scores / scores.std(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    scores = scores / scores.std(dim=1, keepdim=True).clamp_min(_TINY)
     found = []
     for target in range(len(scores)):
         others = torch.arange(len(scores)) != target
-        found.append(_ratio(scores[target], scores[others], shadows.inside[others].double()))
+        found.append(_ratio(scores[target], scores[others], shadows.inside[others]))
     return torch.stack(found)
 
 
 def _ratio(score: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
     """Return the logarithm (n,) of the ratio for one model."""
-    middle = shadows.mean(dim=0)
-    counts = [side.sum(dim=0) for side in (inside, 1.0 - inside)]
-    apart = (shadows - middle) * (2.0 * inside - 1.0)
-    gap = 2.0 * apart.mean()
-    common = [middle + 0.5 * gap, middle - 0.5 * gap]
-    means = [
-        ((shadows * side).sum(dim=0) + _COMMON * mean) / (count + _COMMON)
-        for side, mean, count in zip((inside, 1.0 - inside), common, counts, strict=True)
-    ]
-    off = shadows - torch.where(inside.bool(), means[0], means[1])
-    variance = off.square().mean().clamp_min(torch.finfo(torch.float64).tiny)
-    return (means[0] - means[1]) * (score - 0.5 * (means[0] + means[1])) / variance
+    sides = (inside, ~inside)
+    counts = [side.sum(dim=0).double() for side in sides]
+    means = [(shadows * side).sum(dim=0) / count.clamp_min(1.0) for side, count in zip(sides, counts, strict=True)]
+    off = shadows - torch.where(inside, *means)
+    # A mean of one score leaves nothing of it.
+    free = float(sum((count - 1.0).clamp_min(0.0).sum() for count in counts))
+    variance = max(float(off.square().sum()) / max(free, 1.0), _TINY)
+
+    both = (counts[0] > 0.0) & (counts[1] > 0.0)
+    uncertain = variance * sum(1.0 / count.clamp_min(1.0) for count in counts)
+    gap = _shrunk(means[0] - means[1], uncertain, both)
+    rest = (shadows - gap * (inside.double() - 0.5)).mean(dim=0)
+    middle = _shrunk(rest, torch.full_like(rest, variance / len(shadows)), torch.ones_like(both))
+    return gap * (score - middle) / variance
+
+
+def _shrunk(values: Tensor, uncertain: Tensor, known: Tensor) -> Tensor:
+    """Shrink values (n,) with these variances towards the mean of those that are known (empirical Bayes)."""
+    if not known.any():
+        return torch.zeros_like(values)
+    mean = values[known].mean()
+    true = ((values[known] - mean).square().mean() - uncertain[known].mean()).clamp_min(0.0)
+    return torch.where(known, mean + true / (true + uncertain) * (values - mean), mean)

@@ -19,14 +19,14 @@ def _attacked(scores, inside):
     return {name: float(value) for name, value in metric.compute().items()}
 
 
-def _model(gap, seed, spread=1.0, n=N):
-    """Return a training whose scores differ much between records, and by `gap` deviations between members and others."""
+def _model(gap, seed, hard=10.0, n=N):
+    """Return a training whose scores differ by `hard` between records, and by `gap` between members and others; noise 1."""
     random = np.random.default_rng(seed)
-    hard = 10.0 * random.standard_normal(n)
+    own = hard * random.standard_normal(n)
 
     def train(places, number):
-        scores = hard + spread * random.standard_normal(n)
-        scores[places] += spread * gap
+        scores = own + random.standard_normal(n)
+        scores[places] += gap
         # Scales of models tell nothing.
         return torch.from_numpy((1.0 + number) * scores - 3.0 * number)
 
@@ -41,6 +41,13 @@ def test_shadows_find_a_model_that_memorises_where_its_scores_alone_hardly_do():
     best = norm.cdf(gap / 2)
     assert best - 0.04 < by_shadows["accuracy"] < best + 0.01
     assert alone["accuracy"] < 0.6
+
+
+def test_two_shadows_do_no_harm_where_all_records_are_as_hard():
+    """Means of two scores are chance alone then: less their own the scores would be right in .76, and not .84."""
+    found = train_shadows(_model(2.0, 1, hard=0.0), N, 3)
+    result = _attacked(likelihood_ratios(found), found.inside)
+    assert result["low"] < norm.cdf(1.0) < result["high"]
 
 
 def test_records_that_had_no_part_in_the_scores_are_guessed_at_random():
