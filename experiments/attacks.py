@@ -245,7 +245,8 @@ def main() -> None:
         for name in [name for name in VARIANTS if n in MODELS[name]]:
             kept = Kept(asked.folder / f"{name.replace(' ', '_').replace(',', '')}_{n}.json")
             rows[name, n] = found = row(pool, kept, name, n, POINTS if n == min(asked.sizes) else 1, asked.seconds)
-            print(f"n = {n:,}, {name}, {found['models'][0]} models, after {found['steps'][-1]:,} steps")
+            after = f", after {found['steps'][-1]:,} steps" if found["steps"][-1] else ""
+            print(f"n = {n:,}, {name}, {found['models'][0]} models{after}")
             for attack, points in found.items():
                 if attack not in ("steps", "models"):
                     last = points[-1]

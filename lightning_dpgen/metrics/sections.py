@@ -33,7 +33,7 @@ COMMON_ITEMS = 200
 QUERY_SETS = 5
 # Records whose moments are summed at a time.
 _AT_ONCE = 10_000
-# The most records of a side between which a Wasserstein distance is computed, and the most numbers that these have.
+# The most records of a side between which a Wasserstein distance is computed; the most numbers of records written out.
 _MOVED, _NUMBERS = 10_000, 1 << 24
 # The most records of each kind that are attacked, and the units by which an attacker knows them.
 ATTACKED, _KNOWN_UNITS = 4_000, 1_000
@@ -246,15 +246,14 @@ def membership_section(sides: Sides) -> Section | str:
     if held_out is None or min(len(sides.real), len(held_out) // 2) < _FEW_ATTACKED or not sides.layout.width:
         return f"it needs {_FEW_ATTACKED} records that were learned from, and twice as many held-out ones"
     if sides.layout.units > _KNOWN_UNITS:
-        sides = _of_units(sides, varying_units([sides.real, sides.synthetic], _KNOWN_UNITS))
+        # Those of the real records could be told by which units vary.
+        sides = _of_units(sides, varying_units([sides.synthetic], _KNOWN_UNITS))
+    most = max(_FEW_ATTACKED, _NUMBERS // sides.layout.width)
     order = np.random.default_rng(sides.seed).permutation(len(held_out))
-    asked, known = (
-        sides.held_out[np.sort(half[:ATTACKED])] for half in (order[: len(order) // 2], order[len(order) // 2 :])
-    )
-    members = subsample(sides.real, len(asked), sides.seed)
-    asked, known, members, synthetic = (
-        _written_out(part, sides.layout) for part in (asked, known, members, sides.synthetic)
-    )
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    asked, known = (sides.held_out[np.sort(half[: min(ATTACKED, most)])] for half in halves)
+    members, made = subsample(sides.real, len(asked), sides.seed), subsample(sides.synthetic, most, sides.seed)
+    asked, known, members, synthetic = (_written_out(part, sides.layout) for part in (asked, known, members, made))
     scores: dict[str, float] = {}
     figures = {}
     attacks = {
