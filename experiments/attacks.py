@@ -5,6 +5,7 @@
 Both files of Adult make one pool: all people above 50K and as many random others. Of 2 n of them each model learns from a
 random half of its own, and the attacker asks of each person whether they were in it. The models are a WGAN without privacy
 that is trained until it overfits, the same network at epsilon 3, delta 1e-5, and `model=measured` at the same epsilon.
+Numbers are in the bins that `dpgen train` chooses, which are coarser under privacy.
 
 Attacks score people by the critic (which no release holds), by the nearest of 10,000 synthetic records, or by the ratio of
 densities to 3,000 further people of the pool. Each is also made with shadow models: every model is attacked once, and the
