@@ -8,6 +8,7 @@ from .labels import TrainOnSynthetic as TrainOnSynthetic
 from .marginals import MarginalDistance as MarginalDistance
 from .membership import MembershipInference as MembershipInference
 from .moments import MomentDistance as MomentDistance
+from .nearest_series import NearestSeries as NearestSeries
 from .neighbours import NearestNeighbourDistance as NearestNeighbourDistance
 from .series import SeriesDistance as SeriesDistance
 from .wasserstein import WassersteinDistance as WassersteinDistance

@@ -19,19 +19,19 @@ from lightning_dpgen.metrics.features import subsample
 ROWS = 50_000
 COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
 ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
-TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
+NEAREST, TRAINING, DETECTION = "nearest real series", "train on synthetic, test on real", "telling them apart"
 TRANSPORT, MEMBERSHIP = "Wasserstein distance", "membership inference"
 _COMPUTED = {
     COLUMNS: sections.columns_section, ASSOCIATIONS: sections.associations_section, PIXELS: sections.pixels_section,
     ITEMS: sections.items_section, QUERIES: sections.queries_section, CURVES: sections.curves_section,
-    TRAINING: sections.training_section, DETECTION: sections.detection_section,
+    NEAREST: sections.nearest_section, TRAINING: sections.training_section, DETECTION: sections.detection_section,
     TRANSPORT: sections.transport_section, MEMBERSHIP: sections.membership_section,
 }  # fmt: skip
 _SECTIONS = {
     "images": (PIXELS, COLUMNS, TRAINING, DETECTION, MEMBERSHIP),
     "table": (COLUMNS, ASSOCIATIONS, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
     "baskets": (ITEMS, ASSOCIATIONS, QUERIES, TRAINING, DETECTION, MEMBERSHIP),
-    "series": (CURVES, COLUMNS, ASSOCIATIONS, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
+    "series": (CURVES, COLUMNS, ASSOCIATIONS, NEAREST, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
 }
 KINDS = tuple(_SECTIONS)
 
@@ -44,7 +44,7 @@ class Evaluation:
         scores: the values of synthetic records, by section and score.
         reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
             can be expected.
-        notes: the reason for each section that was not computed.
+        notes: the reason for each section that was not computed, or not from all records that it asks for.
         rows: the number of records of each side, and how many of them were looked at.
         held_out: the origin of the held-out records, in words.
         figures: the data of the pictures of the private report.
@@ -72,6 +72,7 @@ def evaluate_encoded(
     *,
     kind: str,
     held_out: Encoded | None = None,
+    channels: int = 1,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
@@ -86,12 +87,14 @@ def evaluate_encoded(
         kind: ``images``, ``table``, ``baskets`` or ``series``.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
+        channels: of series: how many readings there are at each time, side by side.
         seed: seed of all draws: rows, pairs, queries, classifiers.
         seconds: a section that would start later than this is skipped, and noted; None without a limit.
         progress: told the name of each section before it starts.
 
     Raises:
-        ValueError: for an unknown kind, no records on one side, a wrong number of names, or a limit that is not positive.
+        ValueError: for an unknown kind, no records on one side, a wrong number of names or channels, or a limit that is not
+            positive.
         BadRecords: for records that are not of the layout.
 
     Example:
@@ -103,7 +106,7 @@ def evaluate_encoded(
         >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
         0.5
     """
-    _check_arguments(layout, names, kind, seconds)
+    _check_arguments(layout, names, kind, channels, seconds)
     given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
     for name, encoded in given.items():
         if not len(encoded):
@@ -123,6 +126,7 @@ def evaluate_encoded(
         looked_at["held out"] if len(looked_at["held out"]) else None,
         held_out is not None,
         seed,
+        channels,
     )
     scores, reference, notes, figures = {}, {}, {}, {}
     start = time.monotonic()
@@ -139,12 +143,14 @@ def evaluate_encoded(
         scores[section] = found.scores
         if found.reference:
             reference[section] = found.reference
+        if found.note is not None:
+            notes[section] = found.note
         figures |= found.figures
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
     return Evaluation(kind, scores, reference, notes, rows, said, figures)
 
 
-def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, seconds: float | None) -> None:
+def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, channels: int, seconds: float | None) -> None:
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
     if names is not None and len(names) != len(layout.groups):
@@ -153,6 +159,11 @@ def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, sec
         raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
     if kind != "table" and not layout.units:
         raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
+    if type(channels) is not int or channels < 1 or layout.units % channels or (channels > 1 and kind != "series"):
+        raise ValueError(
+            f"channels={channels!r} with kind={kind!r} and {layout.units} units: expected 1, or the channels of series, of "
+            "whose units they are a divisor"
+        )
     if kind == "baskets" and layout.levels != 1:
         raise ValueError(f"kind={kind!r} with levels={layout.levels}: expected items as units of levels=1, bought or not")
 

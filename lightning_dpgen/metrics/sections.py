@@ -23,6 +23,7 @@ from lightning_dpgen.metrics.labels import LabelDistance
 from lightning_dpgen.metrics.marginals import MarginalDistance
 from lightning_dpgen.metrics.membership import MembershipInference
 from lightning_dpgen.metrics.moments import MomentDistance
+from lightning_dpgen.metrics.nearest_series import NearestSeries
 from lightning_dpgen.metrics.series import SeriesDistance
 from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
 from lightning_dpgen.metrics.wasserstein import WassersteinDistance
@@ -31,6 +32,8 @@ from lightning_dpgen.metrics.wasserstein import WassersteinDistance
 COMMON_ITEMS = 200
 # Sets of queries whose lengths go up to a fifth, two fifths, ... of the largest basket, as in the DPGM paper.
 QUERY_SETS = 5
+# Series whose nearest real one is searched for, for so many seconds at most; and those of them that are drawn.
+NEAREST, NEAREST_SECONDS, NEAREST_DRAWN = 200, 10.0, 6
 # Records whose moments are summed at a time.
 _AT_ONCE = 10_000
 # The most records of a side between which a Wasserstein distance is computed; the most numbers of records written out.
@@ -50,6 +53,7 @@ class Sides:
         real, synthetic: at least one record each.
         held_out: real records in the place of synthetic ones; None without any.
         unseen: whether nothing was learned from the held-out records.
+        channels: of series: how many readings there are at each time, side by side.
     """
 
     kind: str
@@ -60,6 +64,7 @@ class Sides:
     held_out: Encoded | None
     unseen: bool
     seed: int
+    channels: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +74,13 @@ class Section:
     Args:
         reference: the same with real records in the place of synthetic ones: as good as can be expected.
         figures: the data of pictures, by their names.
+        note: said where scores are of fewer records than there should be.
     """
 
     scores: dict[str, float]
     reference: dict[str, float]
     figures: dict[str, Any]
+    note: str | None = None
 
 
 def columns_section(sides: Sides) -> Section | str:
@@ -189,6 +196,32 @@ def curves_section(sides: Sides) -> Section | str:
     words = {"mean": "mean curve, rms difference", "spread": "spread, rms difference",
              "autocorrelation": "autocorrelation, rms difference", "shape": "shape, total variation"}  # fmt: skip
     return _section(_renamed(metrics, words), figures)
+
+
+def nearest_section(sides: Sides) -> Section | str:
+    """Find the nearest real series of some synthetic ones, and of held-out ones, by dynamic time warping."""
+    scale = sides.layout.levels or 1
+    readings = sides.layout.units // sides.channels
+    real = np.asarray(sides.real.units, dtype=np.float64) / scale
+    found, figures, note = [], {}, None
+    for other in (sides.synthetic, sides.held_out):
+        if other is None:
+            continue
+        some = np.asarray(subsample(other, NEAREST, sides.seed).units, dtype=np.float64) / scale
+        metric = NearestSeries(readings, channels=sides.channels, seconds=NEAREST_SECONDS)
+        metric.update(torch.from_numpy(real), real=True)
+        metric.update(torch.from_numpy(some), real=False)
+        distances, places = metric.nearest()
+        if not len(distances):
+            return f"not one series was compared with all real ones in {NEAREST_SECONDS:g} seconds"
+        if len(distances) < len(some):
+            note = f"the first {len(distances)} of {len(some)} series, as {NEAREST_SECONDS:g} seconds were over"
+        if other is sides.synthetic:
+            drawn = [some[: len(places)], real[places.numpy()]]
+            curves = [side[:NEAREST_DRAWN].reshape(-1, readings, sides.channels) for side in drawn]
+            figures = {"nearest": dict(zip(("synthetic", "real"), curves, strict=True))}
+        found.append({"distance, mean": float(distances.mean()), "distance, median": float(np.median(distances))})
+    return Section(found[0], found[1] if len(found) > 1 else {}, figures, note)
 
 
 def training_section(sides: Sides) -> Section | str:

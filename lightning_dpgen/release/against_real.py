@@ -16,6 +16,7 @@ from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
@@ -92,6 +93,7 @@ def evaluate(
         list(schema.choices),
         kind=schema.kind,
         held_out=aside,
+        channels=len(schema.channels) if isinstance(schema, SeriesSchema) else 1,
         seed=seed,
         seconds=seconds,
         progress=progress,

@@ -31,6 +31,9 @@ _WHAT = {
     "well where all are asked for; items taken together test which go together. Lower is better.",
     parts.CURVES: "Differences of curves of readings in [0, 1], and of the shape of a series, each reading a share of its "
     "sum. Lower is better.",
+    parts.NEAREST: "How far series are from the nearest real one by dynamic time warping, which moves a reading by up "
+    "to a tenth of the length. Below that of held-out real ones where records are copied, above it where they are like no "
+    "real one.",
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
     "learned from real records. Higher is better.",
     parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if "
@@ -48,6 +51,7 @@ _GLANCE = (
     (parts.ITEMS, "basket sizes, total variation", "distance of basket sizes"),
     (parts.QUERIES, "all of 2 to 4 items taken together", "error of items together"),
     (parts.CURVES, "mean curve, rms difference", "difference of mean curves"),
+    (parts.NEAREST, "distance, mean", "distance to the nearest real series"),
     (parts.DETECTION, "AUC", "AUC of telling them apart"),
     (parts.MEMBERSHIP, "densities: AUC", "AUC of membership inference (0.5 is guessing)"),
 )
@@ -86,6 +90,7 @@ def write_private_report(
         glance=_glance(evaluation),
         pictures=_pictures(evaluation, shape),
         curves=_curves(evaluation),
+        nearest=_nearest(evaluation),
         baskets=_baskets(evaluation),
         columns=_columns(evaluation, choices),
         all_columns=len(evaluation.figures.get("columns", ())),
@@ -199,6 +204,18 @@ def _curves(evaluation: Evaluation) -> list[tuple[str, Markup]]:
 def _membership(evaluation: Evaluation) -> Markup | None:
     rates = evaluation.figures.get("membership")
     return None if rates is None else plots.operating_curves(rates, "ROC curves of attacks")
+
+
+def _nearest(evaluation: Evaluation) -> list[tuple[str, Markup]]:
+    """Draw some synthetic series, each beside the real one that is nearest; their first channel."""
+    sides = evaluation.figures.get("nearest", {"real": [], "synthetic": []})
+    return [
+        (
+            f"Synthetic series {number}",
+            plots.lines(real[:, 0], made[:, 0], said="a series and the nearest", along="reading", up="value"),
+        )
+        for number, (real, made) in enumerate(zip(sides["real"], sides["synthetic"], strict=True), start=1)
+    ]
 
 
 def _baskets(evaluation: Evaluation) -> list[tuple[str, Markup]]:
