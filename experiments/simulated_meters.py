@@ -65,9 +65,9 @@ def _add(
         np.add.at(readings, (day, (begins + later) % READINGS), amount)
 
 
-def written(folder: Path, days: int, count: int) -> Path:
+def written(folder: Path, days: int, count: int, seed: int = SEED) -> Path:
     """Write the file of so many days."""
-    readings, place, meter = meters(days, count)
+    readings, place, meter = meters(days, count, seed)
     frame = pd.DataFrame(readings, columns=[f"t_{i}" for i in range(READINGS)])
     frame.insert(0, "label", np.array(NEIGHBOURHOODS)[place])
     frame.insert(0, "meter", meter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +27,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
 _MOST_CELLS = 1 << 26
+# Waves of smooth series, of which the moments are measured.
+_SMOOTH_WAVES = 200
 
 
 def needs_clusters(schema: Schema) -> bool:
@@ -43,6 +46,10 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     if isinstance(schema, ImageSchema | SeriesSchema):
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
+        if isinstance(schema, SeriesSchema):
+            has["smoothness"] = 0.0
+        if spec.smoothness:
+            has |= _smooth(spec, layout.units)
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -70,6 +77,13 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
                 f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
             )
     return spec
+
+
+def _smooth(spec: MeasuredSpec, units: int) -> dict[str, Any]:
+    """Return the defaults for smooth series: more waves, as fast ones have little noise, and lengths of weighted ones."""
+    # Series that fill their bounds and fall off as declared are about this long (experiments/series.py).
+    radius = 1.5 * math.sqrt(units) if spec.radius is None else spec.radius
+    return {"waves": min(units, _SMOOTH_WAVES), "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.3}
 
 
 def _check_cells(schema: TableSchema) -> None:
@@ -115,7 +129,9 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
     components = components_of(schema.layout, k)
-    return GaussianRecipe(schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries)
+    return GaussianRecipe(
+        schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries, spec.smoothness or 0.0
+    )
 
 
 def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) -> list[StageSpec]:

@@ -270,6 +270,9 @@ class MeasuredSpec(Spec):
     means_share: float | None = setting(
         "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1
     )
+    smoothness: float | None = setting(
+        "series, declared: p, where a wave of j half turns is about (1 + j)^-p large; 0 says nothing of it", ge=0, le=4
+    )
     symmetries: str | dict[str, Any] | None = setting(
         "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}"
     )

@@ -301,6 +301,8 @@ BAD = {
     ),
     "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
+    "smooth pictures": (["model.smoothness=1"], "model.smoothness=1: model=measured has no such setting"),
+    "smoother than anything": (["data=powercons", "model.smoothness=9"], "model.smoothness=9"),
     "symmetries of no set": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),
     "a symmetry of no set": (["model.symmetries={spin: 1}"], "expected handwriting, small, null for none"),
     "symmetries of a list": (["model.symmetries=[1]"], "model.symmetries=[1]: expected text or names and values"),

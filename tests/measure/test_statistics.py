@@ -15,7 +15,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares, shortened
-from lightning_dpgen.models.bases import Basis, cosines
+from lightning_dpgen.models.bases import Basis, SmoothBasis, cosines
 
 TABLE = Layout(0, groups=(2, 3, 4), label=0)
 PICTURE = ImageSchema(4, 6, levels=255, classes=3)
@@ -24,6 +24,7 @@ LABELLED = BasketSchema(range(7), max_items=6, classes=("a", "b"))
 WRITTEN_OUT = Basis(TABLE, torch.eye(TABLE.width))
 CENTRES = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 SLOW = cosines(PICTURE.layout, (4, 6, 1), 10)
+WEIGHTED = SmoothBasis(PICTURE.layout, SLOW.vectors, 1, smoothness=1.5)
 FEATURES = FourierFeatures(torch.ones(PICTURE.layout.width), 20, 0.1, torch.Generator().manual_seed(0))
 
 
@@ -59,6 +60,8 @@ STATISTICS = {
     "squares of choices as one-hot": (Squares(WRITTEN_OUT, torch.zeros(3, 9), 3**0.5), a_row),
     "means of labelled pictures": (Means(Basis(PICTURE.layout, torch.eye(27)), 3, 4.0), a_picture),
     "squares": (Squares(SLOW, CENTRES, 2.0), a_picture),
+    "means of weighted waves": (Means(WEIGHTED, 3, 1.5), a_picture),
+    "squares of weighted waves": (Squares(WEIGHTED, CENTRES, 2.0), a_picture),
     "embeddings": (MeanEmbeddings(PICTURE, FEATURES, 3), a_picture),
     "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, 2]), a_basket),
     "items by label": (ItemsBySize(LABELLED.layout, [0, 0, 1, 1, 2, 2, 2]), a_labelled_basket),
