@@ -117,7 +117,7 @@ def _meters(folder: Path, days: int, of_persons: list[str]) -> Days:
 def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
     """Return the columns for other days, generated or real, beside real ones."""
     layout, channels = days.schema.layout, len(days.schema.channels)
-    sides = Sides("series", layout, tuple(days.schema.choices), real, other, None, 0, channels)
+    sides = Sides("series", layout, tuple(days.schema.choices), real, other, None, False, 0, channels)
     found: dict[str, float] = {}
     for section in (associations_section, detection_section, nearest_section):
         found |= section(sides).scores
@@ -143,7 +143,8 @@ def draw(path: Path, shown: dict[str, tuple[Encoded, Encoded]], days: Days) -> N
     """Draw a few made days, a variant in each row, and the real day that is nearest to each."""
     low, high = days.schema.bounds()
     length, channels = days.schema.axes
-    figure, axes = plt.subplots(len(shown), DRAWN, figsize=(3.0 * DRAWN, 1.6 * len(shown)), sharex=True, sharey=True)
+    size = (3.0 * DRAWN, 1.6 * len(shown))
+    figure, axes = plt.subplots(len(shown), DRAWN, figsize=size, sharex=True, sharey=True, squeeze=False)
     for row, (name, (real, made)) in zip(axes, shown.items(), strict=True):
         metric = NearestSeries(length, channels=channels)
         metric.update(torch.from_numpy(np.asarray(real.units)), real=True)
