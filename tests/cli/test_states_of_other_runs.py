@@ -41,8 +41,7 @@ def _projected(account, folder):
 
 
 def _run(account, folder):
-    recipe = SimpleNamespace(fits=lambda state: True)
-    return Context(SimpleNamespace(recipe=recipe), account, folder, Interrupts())
+    return Context(SimpleNamespace(), account, folder, Interrupts())
 
 
 # For each file: its fields beside the head of the ledger, and the function that goes on from it.
@@ -50,7 +49,7 @@ READERS = {
     "split.pt": ({"state": {}}, _split),
     "measured.pt": (
         {"made": {}},
-        lambda account, folder: measured_run._kept(_run(account, folder)),
+        lambda account, folder: measured_run._kept(_run(account, folder), SimpleNamespace(fits=lambda state: True)),
     ),
     "bought.pt": ({"n": 7, "parts": {}}, discover.load_bought),
     "fidelity.pt": ({"figure": {"error": 0.1}}, resume.fidelity),
