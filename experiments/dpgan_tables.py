@@ -25,8 +25,8 @@ from lightning_dpgen import load_release
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.reading import read_table
 
-# The paper's form in 4,000 steps, for which noise is solved: with sigma 7 a run at epsilon 3 has 92,465 of them. Layers, widths
-# and rates were chosen on rows held out of the training file, where three layers were worse by .01 and varied more.
+# The paper's form in 4,000 steps, for which noise is solved: with sigma 7 a run at epsilon 3 has 92,465 of them. Layers,
+# widths and rates were chosen on rows held out of the training file, where three layers were worse by .01 and varied more.
 FORM = [
     "experiment=dpgan_table", "model.noise=null", "model.steps=4000", "model.hidden=256", "model.layers=1", "model.lr=1",
     "model.generator_lr=5e-4", "model.averaging=0.995",
