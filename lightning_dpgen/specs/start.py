@@ -37,10 +37,12 @@ class Start:
     Args:
         public: the name of the data that it was learned from, which are declared to be public.
         mixture: of the release.
+        certified: whether a certificate beside it says that the data were protected, as private ones are.
     """
 
     public: str
     mixture: Mixture
+    certified: bool = False
 
     @cached_property
     def declared(self) -> dict[str, str]:
@@ -50,9 +52,14 @@ class Start:
     @property
     def line(self) -> str:
         """The declaration in words."""
-        return (
-            f"starts from a network of data declared to be public: {self.public} (weights {self.declared['weights'][:12]})"
-        )
+        digest = self.declared["weights"][:12]
+        said = f"starts from a network of data declared to be public: {self.public} (weights {digest})"
+        if self.certified:
+            said += (
+                "; its certificate says that these data were private: for anyone who is in both data sets both epsilons "
+                "add up, and the certificate of this run states its own alone"
+            )
+        return said
 
 
 def read_start(spec: RunSpec) -> Start | None:
@@ -70,7 +77,7 @@ def read_start(spec: RunSpec) -> Start | None:
         if isinstance(release, Release):
             # Weights may be so large that nothing can be generated.
             release.encoded(100, seed=0)
-        study = read_certificate(folder).get("study") if (folder / CERTIFICATE).exists() else None
+        certificate = read_certificate(folder) if (folder / CERTIFICATE).exists() else {}
     except NotARelease as error:
         raise UsageError(f"{said}: {error}") from None
     except OSError as error:
@@ -82,12 +89,14 @@ def read_start(spec: RunSpec) -> Start | None:
         is_of = next((name for name, network in _MODELS.items() if network is kind), None)
         found = "no network" if is_of is None else f"a network of model={is_of}"
         raise UsageError(f"{said}: holds {found}; expected one of model={model.name}")
+    study = certificate.get("study")
     if spec.privacy.study is not None and isinstance(study, dict) and study.get("name") == spec.privacy.study:
         raise UsageError(
             f"{said}: is a release of privacy.study={spec.privacy.study}, as this run is, so its data are not public; what "
             "it has cost stands in the total of the study and not in this run's certificate"
         )
-    return Start(model.init_public, Mixture(network, release.mixture.weights))
+    certified = certificate.get("private") is True
+    return Start(model.init_public, Mixture(network, release.mixture.weights), certified)
 
 
 def take_sizes(spec: RunSpec, start: Start) -> RunSpec:

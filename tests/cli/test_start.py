@@ -59,6 +59,7 @@ def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, mo
         assert status == 0, err
         digest = weights_digest(load_release(before / "release").mixture.network)
         assert f"starts from a network of data declared to be public: {NAME} (weights {digest[:12]})" in out
+        assert "its certificate says that these data were private" in out
         certificate = _certificate(run)
         assert certificate["declared"]["init"] == {"public": NAME, "weights": digest}
         assert digest == _certificate(before)["files"]["model.safetensors"]
