@@ -132,7 +132,7 @@ class PrivateMixture(pl.LightningModule):
 
         Raises:
             ValueError: for a mixture of another account without a name, one of this account with a name, or a network from
-                which this one cannot start.
+                which this one cannot start; for a module that has taken steps; Diverged for a mixture that is not finite.
         """
         own = bool(start.run) and start.run == self.account.ledger.run
         if own and public is not None:
@@ -150,6 +150,12 @@ class PrivateMixture(pl.LightningModule):
             check_plain("public", public)
         # A label on top of a network has no part in its training.
         start = Mixture(without_label(start.network), start.weights, start.run, start.start)
+        if self.steps_taken:
+            raise ValueError(
+                f"this module has taken {self.steps_taken:,} steps: its declaration is that of the network which it "
+                "started from; start a new module, on a new account"
+            )
+        start.check_finite()
         check_start(self.network, start.network)
         self._start = start
         self._declared = start.start if public is None else {"public": public, "weights": weights_digest(start.network)}

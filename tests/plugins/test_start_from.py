@@ -218,3 +218,24 @@ def test_anything_else_is_refused_before_anything_is_spent(start, public, words)
     with pytest.raises(ValueError, match=words):
         _module("vae", account).start_from(start(account.ledger.run), public=public)
     assert not account.ledger.accesses
+
+
+def test_a_module_that_has_taken_steps_keeps_its_declaration():
+    module = _module("vae", Account(_plan(), stream=PrivateStream(seed=0)))
+    module.start_from(_random("vae", 1), public="a sample of 1990")
+    _fit(module)
+    before = module.mixture().start
+    own = Mixture(_random("vae", 1).network, torch.ones(1), module.account.ledger.run)
+    for start, public in ((own, None), (_random("vae", 1), "another sample")):
+        with pytest.raises(ValueError, match="this module has taken 6 steps"):
+            module.start_from(start, public=public)
+    assert module.mixture().start == before and before["public"] == "a sample of 1990"
+
+
+def test_a_start_that_is_not_finite_is_refused_before_anything_is_spent():
+    account, start = Account(_plan()), _random("vae", 1)
+    with torch.no_grad():
+        next(iter(start.network.parameters())).fill_(float("nan"))
+    with pytest.raises(ValueError, match="not finite"):
+        _module("vae", account).start_from(start, public="a sample of 1990")
+    assert not account.done
