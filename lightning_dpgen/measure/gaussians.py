@@ -173,7 +173,7 @@ class GaussianRecipe(Recipe):
             weights = self._basis.weights
             means, factors = self._basis.plain(means), factors / weights
             # The root of the mean square of what noise is left in waves without their weights.
-            noise = noise * torch.stack([weights**-2, weights**-2]).mean(dim=1) ** torch.tensor([0.5, 1.0])
+            noise = noise * (weights**-2).mean() ** torch.tensor([0.5, 1.0])
         for c in range(self.k):
             centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist())
             network.centres[c], network.factors[c] = centre, factor
