@@ -252,7 +252,9 @@ def _number(name: str, value: Any) -> int | float | None:
 def _in_arguments(error: Exception) -> str:
     """Return a message about settings in the arguments of `fit`; null is None there."""
     names = {**_SPOKEN, **_ARGUMENTS}
-    setting = re.compile(rf"(?<![\w.'/])({'|'.join(map(re.escape, names))})(?!\w|\.\w)(=null\b)?")
+    # The word "data" is a setting where it is given a value, or stands at the head.
+    settings = "|".join(r"data(?==)|^data(?=:)" if name == "data" else re.escape(name) for name in names)
+    setting = re.compile(rf"(?<![\w.'/])({settings})(?!\w|\.\w)(=null\b)?")
     text = str(error).replace(" or null", " or None")
     return setting.sub(lambda found: f"{names[found[1]]}{'=None' if found[2] else ''}", text)
 

@@ -28,8 +28,8 @@ def tell_run(spec: RunSpec) -> int:
         warn(text)
     if settings.chosen is not None:
         print(settings.chosen)
-    if settings.start is not None:
-        print(settings.start.line)
+    if settings.initial is not None:
+        print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
     if (line := decay_line(settings.clipping, plan)) is not None:
         print(line)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from lightning_dpgen.cli import launch
 from lightning_dpgen.cli.guarded import guarded, tell_release
 from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.initial import with_kept_initial
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import settle, train
-from lightning_dpgen.runs.start import with_kept_start
 from lightning_dpgen.runs.worker import run_worker
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.sources import source_of
@@ -22,7 +22,7 @@ def run(argv: Sequence[str], spec: RunSpec) -> int:
     folder = run_folder.choose(spec.run_dir)
     if several:
         # Whatever is wrong with the settings is said before processes are started.
-        settle(with_kept_start(spec, folder) if folder.unfinished else spec, source)
+        settle(with_kept_initial(spec, folder) if folder.unfinished else spec, source)
         return launch.launch(argv, folder, spec.trainer.devices)
     with launch.together(spec.trainer) as ranks:
         if not ranks.leads:

@@ -2,6 +2,7 @@ from .basket_mixture import BasketRecipe as BasketRecipe
 from .baskets import ItemsBySize as ItemsBySize
 from .baskets import PairsBySize as PairsBySize
 from .gaussians import GaussianRecipe as GaussianRecipe
+from .labels import label_workload as label_workload
 from .network_labels import LabelRecipe as LabelRecipe
 from .products import ProductRecipe as ProductRecipe
 from .recipe import MostlyNoise as MostlyNoise

@@ -122,8 +122,8 @@ class GaussianRecipe(Recipe):
         """Return by how much noise moves the mean of a component where records differ by less, else None."""
         deviation = plan.stage(MEANS).access.multipliers["means"] * self.radius * plan.max_rows
         off = deviation * math.sqrt(self.size) * self.k / self.n
-        # Units are numbers from 0 to 1.
-        longest = min(self.spread, math.sqrt(self.schema.layout.units))
+        # Units are numbers from 0 to 1; waves of smooth series are weighted, and nothing but the spread bounds them.
+        longest = self.spread if self.smoothness else min(self.spread, math.sqrt(self.schema.layout.units))
         if off <= longest:
             return None
         return (

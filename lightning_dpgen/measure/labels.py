@@ -85,8 +85,17 @@ def check_sharpness(name: str, sharpness: object) -> None:
 def label_workload(n: int, share: float, *, agreement: bool) -> Workload:
     """Return the accesses that correct the label, for a share of what a recipe may spend.
 
+    A plan asks for them before there is a mixture to begin with.
+
     Args:
+        n: the declared number of records.
+        share: of what the recipe may spend.
         agreement: whether labels are to follow components, for which their agreement is measured.
+
+    Example:
+        >>> spec = label_workload(5000, 0.3, agreement=False).spec(0.9)
+        >>> spec.stage, spec.count, round(spec.share, 2)
+        ('labels', 4, 0.27)
     """
     weights = {"gradient": 1.0 - _AGREEMENT, "agreement": _AGREEMENT} if agreement else {"gradient": 1.0}
     return Workload(LABELS, weights, n, share, _ROUNDS)
@@ -198,7 +207,7 @@ class LabelRegression:
         network.label_weights.copy_(sharpness * self._features @ weights)
         network.label_closeness.fill_(sharpness * closeness)
         network.label_level.copy_(self._levelled(weights, closeness, sharpness)[1])
-        return Mixture(network, mixture.weights, mixture.run, mixture.start)
+        return Mixture(network, mixture.weights, mixture.run, mixture.init)
 
     def _closeness(self, rounds: Sequence[Mapping[str, Measured]], weights: Tensor) -> float:
         """Return how closely labels follow the shares by which they were drawn."""

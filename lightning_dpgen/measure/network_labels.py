@@ -87,7 +87,7 @@ class LabelRecipe(Recipe):
         The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
         """
         found = super().fitted(state)
-        return Mixture(found.network, found.weights, found.run if found.run == self.mixture.run else "", self.mixture.start)
+        return Mixture(found.network, found.weights, found.run if found.run == self.mixture.run else "", self.mixture.init)
 
     def _mixture(self, state: State) -> Mixture:
         return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)

@@ -66,8 +66,12 @@ class ProductRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schema.layout.units or not self.schema.layout.groups:
-            raise ValueError(f"records of {self.schema.layout.units} units: expected records that are choices alone")
+        layout = self.schema.layout
+        if layout.units or not layout.groups:
+            raise ValueError(
+                f"schema: records of {layout.units} numbers and {len(layout.groups)} choices: expected choices alone, as "
+                "of tables whose numeric columns are in bins"
+            )
         check_share("pairs_share", self.pairs_share)
         check_seed(self.seed)
         check_sharpness("label_sharpness", self.label_sharpness)

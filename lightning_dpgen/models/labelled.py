@@ -14,6 +14,8 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.models.mixture import GenerativeNetwork
 from lightning_dpgen.models.outputs import draw
 
+# The key that is true in the description of a network whose label is drawn on top of it.
+LABELLED = "labelled"
 # A unit is described by its places between so many numbers, evenly spaced from 0 to 1.
 KNOTS = 5
 # A share of a label counts as this at least.

@@ -46,14 +46,14 @@ class Mixture:
         network: a stack of generative networks, one a component.
         weights: (k,) probabilities, public.
         run: the run whose ledger holds what it was learned by (`Ledger.run`); empty where that is not known.
-        start: the declaration of the public network that its training started from, for the certificate; None for none.
+        init: the declaration of the public network that its training started from, for the certificate; None for none.
 
     Raises:
         ValueError: for weights of another number, negative ones, or none above 0.
     """
 
     def __init__(
-        self, network: GenerativeNetwork, weights: Tensor, run: str = "", start: Mapping[str, str] | None = None
+        self, network: GenerativeNetwork, weights: Tensor, run: str = "", init: Mapping[str, str] | None = None
     ) -> None:
         # Networks that have diverged are reported where they are released.
         if weights.shape != (network.k,) or (weights < 0.0).any() or weights.sum() <= 0.0:
@@ -61,7 +61,7 @@ class Mixture:
                 f"weights: {tuple(weights.shape)} numbers that sum to {float(weights.sum()):g}, expected ({network.k},), "
                 "one a component, 0 or more, and one above 0"
             )
-        self.network, self.weights, self.run, self.start = network, weights, run, start
+        self.network, self.weights, self.run, self.init = network, weights, run, init
 
     def check_finite(self) -> None:
         """Raise Diverged for weights, or a network that is a module, with numbers that are not finite."""

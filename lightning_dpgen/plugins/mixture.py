@@ -15,22 +15,22 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
+from lightning_dpgen.models.initial import check_initial, copy_components, match_components
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
-from lightning_dpgen.models.start import check_start, copy_components, match_components
 from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
-from lightning_dpgen.privacy.plain_text import check_plain
+from lightning_dpgen.privacy.plain_text import check_legible
 from lightning_dpgen.release.sampler import weights_digest
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 # The ways in which the parameters of a component may begin (`bias`).
 STARTS = ("means", "learned", "zero")
 # The key of a checkpoint under which the declaration of a public start stands.
-_START = "lightning_dpgen_start"
+_INIT = "lightning_dpgen_init"
 
 
 class PrivateMixture(pl.LightningModule):
@@ -86,7 +86,7 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
         self._restored = False
-        self._start: Mixture | None = None
+        self._initial: Mixture | None = None
         self._declared: Mapping[str, str] | None = None
         # The time and the step of the last line of the log.
         self._logged: tuple[float, int] | None = None
@@ -111,7 +111,7 @@ class PrivateMixture(pl.LightningModule):
         """The number of steps that have changed the network."""
         return self.account.done.get("training", 0)
 
-    def start_from(self, start: Mixture, *, public: str | None = None) -> None:
+    def init_from(self, initial: Mixture, *, public: str | None = None) -> None:
         """Let the next fit start from the network of a mixture, in place of random weights.
 
         That must be paid for by the account of this module (`Mixture.run`), or learned from data that are declared to be
@@ -126,7 +126,7 @@ class PrivateMixture(pl.LightningModule):
         start again.
 
         Args:
-            start: a mixture of the same kind and sizes, of records with the same description, with one component or k; as
+            initial: a mixture of the same kind and sizes, of records with the same description, with one component or k; as
                 from `mixture`, or ``load_release(path).mixture``.
             public: the name of the public data, in words that stand in the certificate; None for a mixture of this account.
 
@@ -134,7 +134,11 @@ class PrivateMixture(pl.LightningModule):
             ValueError: for a mixture of another account without a name, one of this account with a name, or a network from
                 which this one cannot start; for a module that has taken steps; Diverged for a mixture that is not finite.
         """
-        own = bool(start.run) and start.run == self.account.ledger.run
+        if not isinstance(initial, Mixture):
+            raise ValueError(
+                f"initial: a {type(initial).__name__}: expected a Mixture, as load_release(path).mixture is one"
+            )
+        own = bool(initial.run) and initial.run == self.account.ledger.run
         if own and public is not None:
             raise ValueError(
                 f"public={public!r}: the mixture was learned on this account, from private records: leave it out"
@@ -145,27 +149,26 @@ class PrivateMixture(pl.LightningModule):
                 "certificate would not state its cost: name the public data that it was learned from, if it was"
             )
         if public is not None:
-            if not isinstance(public, str) or not public.strip():
-                raise ValueError(f"public={public!r}: expected the name of public data")
-            check_plain("public", public)
-        # A label on top of a network has no part in its training.
-        start = Mixture(without_label(start.network), start.weights, start.run, start.start)
+            check_legible("public", public)
         if self.steps_taken:
             raise ValueError(
                 f"this module has taken {self.steps_taken:,} steps: its declaration is that of the network which it "
                 "started from; start a new module, on a new account"
             )
-        start.check_finite()
-        check_start(self.network, start.network)
-        self._start = start
-        self._declared = start.start if public is None else {"public": public, "weights": weights_digest(start.network)}
+        initial.check_finite()
+        # A label on top of a network has no part in its training.
+        network = without_label(initial.network)
+        check_initial(self.network, network)
+        # Within a mixture, which is no module, it is no part of this one.
+        self._initial = Mixture(network, initial.weights)
+        self._declared = initial.init if public is None else {"public": public, "weights": weights_digest(initial.network)}
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         if self._declared is not None:
-            checkpoint[_START] = dict(self._declared)
+            checkpoint[_INIT] = dict(self._declared)
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self._restored, self._declared = True, checkpoint.get(_START)
+        self._restored, self._declared = True, checkpoint.get(_INIT)
 
     def on_train_start(self) -> None:
         trainer: Any = self.trainer
@@ -177,19 +180,19 @@ class PrivateMixture(pl.LightningModule):
         # A fit that goes on has a trained network.
         if self._restored:
             return
-        if self._start is not None:
-            self._begin(self._start)
+        if self._initial is not None:
+            self._begin(self._initial.network)
         elif self.bias != "zero":
             self.network.start_at(self.means)
 
-    def _begin(self, start: Mixture) -> None:
+    def _begin(self, initial: GenerativeNetwork) -> None:
         # On the CPU, where averages over codes are the same on all devices.
         network = copy.deepcopy(self.network).cpu().float()
         means, noise = self.means.cpu().float(), self.noise.cpu().float()
-        order = [min(c, start.network.k - 1) for c in range(self.k)]
+        order = [min(c, initial.k - 1) for c in range(self.k)]
         if self.bias != "zero":
-            order = match_components(start.network, means)
-        copy_components(network, start.network, order)
+            order = match_components(initial, means)
+        copy_components(network, initial, order)
         if self.bias != "zero" and hasattr(network, "hold_at"):
             network.hold_at(means, noise)
         self.network.load_state_dict(network.state_dict())
@@ -275,7 +278,12 @@ class PrivateMixture(pl.LightningModule):
         """Return the mixture as it is now, ready to sample: a copy of its public parts, on the CPU in 32 bits.
 
         With ``bias="means"`` a network that has `hold_at` generates its clusters' means on average, within their noise.
+
+        Raises:
+            ValueError: before a fit, which makes the split that the weights of the mixture come from.
         """
+        if not self.weights.any():
+            raise ValueError("this module has no mixture before a fit, whose split weighs its components: fit it first")
         network = copy.deepcopy(self.released).cpu().float().eval()
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):

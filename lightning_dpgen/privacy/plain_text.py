@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 # Control characters, and separators of lines and paragraphs.
 _REFUSED = ("Cc", "Zl", "Zp")
+# The longest name, as a certificate shows it.
+LONGEST_NAME = 200
 
 
 def is_plain(text: str) -> bool:
@@ -26,3 +29,25 @@ def check_plain(argument: str, text: str) -> None:
     """
     if not is_plain(text):
         raise ValueError(f"{argument}={text[:60]!r}: expected text on one line, without control characters")
+
+
+def is_legible(text: Any) -> bool:
+    r"""Return whether a value is a name that people can read: one line of 1 to 200 characters, each of which is seen.
+
+    Example:
+        >>> is_legible("census sample of 1990"), is_legible(" "), is_legible("census\u200b")
+        (True, False, False)
+    """
+    return isinstance(text, str) and bool(text.strip()) and len(text) <= LONGEST_NAME and text.isprintable()
+
+
+def check_legible(argument: str, text: Any) -> None:
+    """Refuse what is no name by `is_legible`.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if not is_legible(text):
+        raise ValueError(
+            f"{argument}={repr(text)[:60]}: expected a name, 1 to {LONGEST_NAME} characters on one line, all seen"
+        )

@@ -255,7 +255,7 @@ class Plan:
             done: accesses of each stage whose results are still there.
 
         Raises:
-            BudgetTooSmall: if no access of the flexible stage would fit, or fewer than its `multiple`.
+            BudgetTooSmall: if no access of the flexible stage would fit beside the lost ones, or fewer than its `multiple`.
         """
         last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
         others = [stage.name for stage in self.stages if stage is not last]
@@ -270,9 +270,11 @@ class Plan:
         def fits(count: int) -> bool:
             return self.covers(shortened(count).accesses)
 
-        least, high = max(made.get(last.name, 0), min(last.multiple, last.count)), last.count
+        # Lost accesses change nothing, so as many as make a difference have to come on top of them.
+        lost = made.get(last.name, 0) - done.get(last.name, 0)
+        least, high = max(made.get(last.name, 0), lost + min(last.multiple, last.count)), last.count
         low = least
-        if not fits(low):
+        if least > high or not fits(low):
             raise BudgetTooSmall(
                 f"what was spent before the interruption leaves no room for stage {last.name!r} within epsilon="
                 f"{self.target_epsilon:g}: start a new run, whose cost adds to what this one has spent"
@@ -282,7 +284,6 @@ class Plan:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        lost = made.get(last.name, 0) - done.get(last.name, 0)
         return shortened(max(least, low - (low - lost) % last.multiple))
 
     def curve(self, name: str, points: int = 16) -> Curve:

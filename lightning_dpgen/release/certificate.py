@@ -19,6 +19,7 @@ from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
+from lightning_dpgen.privacy.plain_text import LONGEST_NAME
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
@@ -33,7 +34,7 @@ SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.par
 FIGURE = "fidelity.json"
 REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 # The name, among what is declared, of the network that a training started from.
-START = "init"
+INIT = "init"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
@@ -314,11 +315,11 @@ def _assumed(certificate: dict[str, Any]) -> str:
 
 
 def _started(declared: dict[str, Any]) -> str:
-    """Say on which declaration the beginning of the training rests."""
-    start = declared.get(START)
-    if not isinstance(start, dict):
+    """Say on which declaration the initial weights of the training rest."""
+    init = declared.get(INIT)
+    if not isinstance(init, dict):
         return ""
-    name, weights = (printable(start.get(key), length) for key, length in (("public", 200), ("weights", 64)))
+    name, weights = (printable(init.get(key), length) for key, length in (("public", LONGEST_NAME), ("weights", 64)))
     return (
         f"The training started from a network that was learned from data declared to be public: '{name}' (sha256 of its "
         f"weights: {weights}). The guarantee does not cover the people in those data. "

@@ -24,12 +24,10 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
-from lightning_dpgen.models.generators import StackedGenerator
-from lightning_dpgen.models.labelled import LabelledNetwork, without_label
+from lightning_dpgen.models.labelled import LABELLED, LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
-from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
@@ -41,13 +39,9 @@ from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 # Records and numbers that are drawn at a time: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
-_NETWORKS = {
-    network.kind: network for network in (StackedVAE, StackedRBM, StackedGenerator, StackedGaussians, StackedProducts)
-}
+_NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, StackedProducts)}
 _SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 _LARGEST = 2**24
-# True in the description of a network whose label is drawn on top of it.
-_LABELLED = "labelled"
 # Settings of networks that are neither sizes nor true or false, and the types that they have.
 _NO_SIZES: dict[str, tuple[type, ...]] = {
     "network": (str,),
@@ -97,7 +91,7 @@ class Release:
 
     @property
     def mixture(self) -> Mixture:
-        """The model itself, from which `PrivateMixture.start_from` may start."""
+        """The model itself, from which `PrivateMixture.init_from` may start."""
         return self._mixture
 
     @property
@@ -293,9 +287,9 @@ def _schema(fields: Any) -> Schema:
 
 def _described(network: GenerativeNetwork) -> dict[str, Any]:
     own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
-    if taken := sorted({*own, "mixture_weights", "private", _LABELLED} & set(network.settings)):
+    if taken := sorted({*own, "mixture_weights", "private", LABELLED} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
-    return own | network.settings | ({_LABELLED: True} if isinstance(network, LabelledNetwork) else {})
+    return own | network.settings | ({LABELLED: True} if isinstance(network, LabelledNetwork) else {})
 
 
 def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
@@ -317,9 +311,9 @@ def _described_network(
     if not isinstance(kind, str) or kind not in networks:
         raise ValueError(_foreign(kind, networks))
     schema = _schema(description.pop("schema"))
-    mixture_weights, labelled = description.pop("mixture_weights"), description.pop(_LABELLED, False)
+    mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
     if type(labelled) is not bool:
-        raise ValueError(f"{_LABELLED}={labelled!r}: expected true or false")
+        raise ValueError(f"{LABELLED}={labelled!r}: expected true or false")
     # The class of a custom network knows which settings make sense; those of this package check words and objects.
     for name, value in description.items() if kind in _NETWORKS else ():
         kinds = _NO_SIZES.get(name)

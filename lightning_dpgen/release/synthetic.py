@@ -16,7 +16,7 @@ from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
-from lightning_dpgen.release.certificate import FIGURE, MODEL, SHEET, START, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.certificate import FIGURE, INIT, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described
@@ -142,11 +142,11 @@ def release_mixture(
             "state its cost; hand over the account that it was measured or trained on, and make a mixture of your own by "
             "Mixture(network, weights, run=account.ledger.run)"
         )
-    if said := sorted({"schema", "seed", "rows", START} & set(declared or {})):
+    if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
     everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
-    if mixture.start is not None:
-        everything[START] = dict(mixture.start)
+    if mixture.init is not None:
+        everything[INIT] = dict(mixture.init)
     return release_from(
         SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything
     )

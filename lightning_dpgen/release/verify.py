@@ -20,12 +20,15 @@ import numpy as np
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
+from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.models.labelled import LABELLED
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
+from lightning_dpgen.privacy.plain_text import is_legible
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.reference import Reference, read_reference
@@ -39,10 +42,10 @@ from lightning_dpgen.release.certificate import (
     ACCOUNTANTS,
     CERTIFICATE,
     FORMAT_VERSION,
+    INIT,
     MODEL,
     PROJECTED,
     SELECTION,
-    START,
     STUDY_UNKNOWN,
     NotARelease,
     also,
@@ -156,6 +159,9 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
     before = len(verdict.problems)
     if digest(certificate) != certificate["digest"]:
         verdict.problems.append("the certificate was changed after it was written (its digest does not match)")
+    init = certificate["declared"].get(INIT)
+    if init is not None and not is_legible(init["public"]):
+        verdict.problems.append("declared.init.public is no name that people can read: it has unseen characters")
     if statement(certificate) != certificate["statement"]:
         verdict.problems.append("the statement does not say what the fields say")
     if isinstance(certificate["selection"], str) and certificate["selection"] != SELECTION:
@@ -298,8 +304,8 @@ def _check_account(
             f"(stated: {epsilon:g}), {unit} {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
         )
         verdict.notes.append(_second_opinion(event, delta, relation))
-        if (start := declared.get(START)) is not None:
-            verdict.notes.append(f"it rests on the declaration that these data are public: {start['public'][:200]}")
+        if (init := declared.get(INIT)) is not None:
+            verdict.notes.append(f"it rests on the declaration that these data are public: {init['public']}")
 
 
 def _reference(
@@ -397,6 +403,8 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
+    if LABELS in {stage["name"] for stage in certificate["stages"]} and model.get(LABELLED) is not True:
+        verdict.problems.append(f"the stage {LABELS!r} bought a label for the model, and {MODEL} says that it has none")
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
 

@@ -30,7 +30,7 @@ STAGE, NUMBER = "selection", "trials"
 FIDELITY_SCORE = "fidelity"
 _MEAN = 10.0
 # Settings that trials may differ in. Others say what a record is, what is promised, or where the run takes place.
-_MAY_DIFFER = re.compile(r"(model|clipping|split)(?!\.init)(\..+)?|seed")
+_MAY_DIFFER = re.compile(r"(model|clipping|split)(\..+)?|seed")
 _MOST = 1000
 # The budget of a trial is found up to this part of it.
 _CLOSE = 5e-3
@@ -100,6 +100,11 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     """
     jobs, varied = expanded(list(argv))
     for name in varied:
+        if name.startswith("model.init"):
+            raise UsageError(
+                f"{name}: all trials of a selection start from one network, as the certificate rests on its declaration; "
+                "give one value"
+            )
         if not _MAY_DIFFER.fullmatch(name):
             raise UsageError(
                 f"{name}: trials of a selection may differ in settings of model, clipping and split, and in seed"

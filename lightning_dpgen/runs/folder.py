@@ -52,7 +52,7 @@ class RunFolder:
     projected = _under("private", "projected.pt")
     selection = _under("private", "selection.pt")
     trials = _under("private", "trials")
-    start = _under("private", "start")
+    initial = _under("private", "initial")
     tensorboard = _under("private", "tensorboard")
     staging = _under("private", "release-in-progress")
 
@@ -146,7 +146,7 @@ def _check_free(folder: RunFolder) -> None:
     """Check that all names which a run gives to its files and folders are free, or its own kind of thing."""
     parts = (folder.ledger.with_suffix(".part"), *map(durable.partial_path, folder.states))
     files = (folder.ledger, heads_file(folder.ledger), *folder.states, *parts)
-    for path in (*files, folder.staging, folder.trials, folder.tensorboard, folder.start):
+    for path in (*files, folder.staging, folder.trials, folder.tensorboard, folder.initial):
         name, what = path.relative_to(folder.root), "file" if path in files else "folder"
         if path.is_symlink():
             raise UsageError(

@@ -16,10 +16,10 @@ from lightning_dpgen.runs import discover, run_identity
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, read_records
 from lightning_dpgen.runs.reporter import Reporter
-from lightning_dpgen.runs.start import keep_start, with_kept_start
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.table import budget_table, decay_line
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
@@ -78,7 +78,7 @@ class _Run:
 
     def release(self) -> dict[str, Any]:
         if self.folder.unfinished:
-            self.spec = with_kept_start(self.spec, self.folder)
+            self.spec = with_kept_initial(self.spec, self.folder)
         settings, plan = settle(self.spec, self.source)
         self.reporter.warn(seed_warning(self.spec.debug.private_seed))
         self.study = study_of(self.spec.privacy)
@@ -92,7 +92,7 @@ class _Run:
         seen = self._look(settings, plan)
         account = self._open(settings, plan)
         with closing(account.ledger):
-            self.spec = keep_start(self.spec, self.folder)
+            self.spec = keep_initial(self.spec, self.folder)
             if settings is None:
                 settings = self._discover(seen, account)
                 seen = read_records(settings, self.source, self.reporter)
@@ -103,7 +103,7 @@ class _Run:
         for text in plan_warnings(settings, plan):
             self.reporter.warn(text)
         self.reporter.say(settings.chosen)
-        self.reporter.say(None if settings.start is None else settings.start.line)
+        self.reporter.say(None if settings.initial is None else settings.initial.line)
         self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
         self.reporter.say(decay_line(settings.clipping, plan))
         return plan
@@ -119,6 +119,7 @@ class _Run:
         return read_records(settings, self.source, self.reporter)
 
     def _open(self, settings: Settings | None, plan: Plan) -> Account:
+        check_other_records(self.spec, self.source.contents())
         self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
         run_folder.take(self.folder)
         about = run_identity.about_records(self.source.contents(), read_as(self.spec, self.source))
@@ -169,7 +170,7 @@ class _Run:
         run_identity.check_about(account.ledger.about, run_identity.SETTINGS, self.folder)
         settings = discover.settings_of(self.spec, self.source, account.ledger.about)
         run_identity.check_settings(account.ledger.about, settings.asked(), self.folder)
-        self.reporter.say(None if settings.start is None else settings.start.line)
+        self.reporter.say(None if settings.initial is None else settings.initial.line)
         self._check_stages(account, [stage.stage for stage in settings.specs()])
         return settings
 

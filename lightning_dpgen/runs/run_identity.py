@@ -131,6 +131,15 @@ def _flat(asked: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def is_about(about: Mapping[str, Any], records: Iterable[np.ndarray]) -> bool:
+    """Return whether a ledger of any run is about these records; False where it does not say of which it is."""
+    try:
+        check_shape(about, _RECORDS)
+    except ValueError:
+        return False
+    return about["records"] == fingerprint(records, about["key"])
+
+
 def fingerprint(records: Iterable[np.ndarray], key: str) -> str:
     """Return what tells records from others to those who have the key, and nothing to others."""
     digest = hashlib.blake2b(key=bytes.fromhex(key), digest_size=16)

@@ -11,8 +11,9 @@ from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.specs.model import MeasuredSpec, TrainedSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
-# Features whose curvature, a matrix, is decomposed in a minute and in a GiB of memory.
-_MOST_FEATURES = 4096
+# Features whose curvature, a matrix, is decomposed in a minute and in a GiB of memory, and weights of all labels, which
+# are fitted in about as much.
+_MOST_FEATURES, _MOST_WEIGHTS = 4096, 1 << 20
 
 
 def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float | None) -> None:
@@ -50,6 +51,13 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
         raise UsageError(
             f"model.label_share={spec.label_share:g}: the label is drawn given {features:,} features, most of them nothing "
             f"but noise: expected {_MOST_FEATURES:,} or fewer; {what_to_leave_out(schema)}"
+        )
+    labels = schema.layout.groups[schema.layout.label]
+    if features * labels > _MOST_WEIGHTS:
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: {labels:,} labels, each drawn given {features:,} features, are "
+            f"{features * labels:,} numbers, most of them nothing but noise: expected {_MOST_WEIGHTS:,} or fewer; "
+            f"{what_to_leave_out(schema)}"
         )
     return spec if spec.label_sharpness is not None else spec.changed(label_sharpness=1.0)
 

@@ -55,6 +55,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
         if spec.label_share or (spec.label_share is None and has["label_share"]):
             has["label_sharpness"] = 1.0
+        _check_choices(schema)
         _check_cells(schema)
         check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     else:
@@ -84,6 +85,15 @@ def _smooth(spec: MeasuredSpec, units: int) -> dict[str, Any]:
     # Series that fill their bounds and fall off as declared are about this long (experiments/series.py).
     radius = 1.5 * math.sqrt(units) if spec.radius is None else spec.radius
     return {"waves": min(units, _SMOOTH_WAVES), "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.3}
+
+
+def _check_choices(schema: TableSchema) -> None:
+    scaled = next((column.name for column in schema.modelled if column.scaled), None)
+    if scaled is not None:
+        raise UsageError(
+            f"model=measured: counts choices, and column {scaled!r} is a real number (encoding: scaled): leave encoding "
+            "out, so that it is put into bins, or take model=vae"
+        )
 
 
 def _check_cells(schema: TableSchema) -> None:

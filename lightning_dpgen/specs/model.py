@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.privacy.plain_text import LONGEST_NAME, is_legible
 from lightning_dpgen.specs.spec import Place, Spec, Text, setting, shown
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -61,9 +62,24 @@ class NetworkSpec(TrainedSpec):
     )
 
     def model_post_init(self, _: Any) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse settings that do not go with each other.
+
+        Raises:
+            UsageError: naming them.
+        """
+        if self.init == "":
+            raise UsageError("model.init: is empty; expected the folder of a release, or of its run")
         if self.init is None and self.init_public is not None:
             raise UsageError(f"model.init_public={shown(self.init_public)}: is of model.init; leave it out")
-        if self.init is not None and not (self.init_public or "").strip():
+        if self.init_public is not None and not is_legible(self.init_public):
+            raise UsageError(
+                f"model.init_public={shown(self.init_public)}: expected a name, 1 to {LONGEST_NAME} characters on one "
+                "line, all seen"
+            )
+        if self.init is not None and self.init_public is None:
             raise UsageError(
                 f"model.init={self.init}: a training starts from public data alone, since the cost of a release of private "
                 "data stands in no other certificate: name the public data that it was learned from, as in "
@@ -86,10 +102,8 @@ class VAESpec(NetworkSpec):
     """A variational autoencoder for each cluster, all trained together."""
 
     title = "mixture of variational autoencoders"
-    own = (
-        "network", "hidden", "layers", "trunk", "latent", "likelihood", "scale", "floor", "optimizer", "momentum",
-    )  # fmt: skip
-    sizes = own[:-2]
+    sizes = ("network", "hidden", "layers", "trunk", "latent", "likelihood", "scale", "floor")
+    own = (*sizes, "optimizer", "momentum")
 
     name: Literal["vae"] = "vae"
     network: _Network = setting("dense layers, or two convolutions (height and width multiples of 4)", "dense")
@@ -121,8 +135,8 @@ class VAESpec(NetworkSpec):
         "embedding: its share of a lot's inverse squared noise", gt=0, lt=0.9, by_default="0.05"
     )
 
-    def model_post_init(self, _: Any) -> None:
-        super().model_post_init(_)
+    def check(self) -> None:
+        super().check()
         floor = 0.01 if self.floor is None else self.floor
         if self.scale is not None and self.scale < floor:
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
@@ -165,8 +179,8 @@ class RBMSpec(NetworkSpec):
     """A restricted Boltzmann machine for each cluster, all trained together by persistent contrastive divergence."""
 
     title = "mixture of restricted Boltzmann machines"
-    own = ("hidden", "chains", "optimizer", "momentum")
-    sizes = own[:-2]
+    sizes = ("hidden", "chains")
+    own = (*sizes, "optimizer", "momentum")
 
     name: Literal["rbm"] = "rbm"
     hidden: int | None = setting("hidden units", **_WIDTH, rule="hidden")
@@ -178,11 +192,11 @@ class WGANSpec(NetworkSpec):
     """A Wasserstein GAN for each cluster, all trained together (dp-GAN)."""
 
     title = "mixture of Wasserstein generative adversarial networks"
+    sizes = ("network", "hidden", "layers", "latent", "conditional")
     own = (
-        "network", "hidden", "layers", "latent", "conditional", "sampling", "loss", "penalty", "generated", "weight_bound",
-        "critic_steps", "made", "averaging", "generator_lr", "optimizer", "momentum",
+        *sizes, "sampling", "loss", "penalty", "generated", "weight_bound", "critic_steps", "made", "averaging",
+        "generator_lr", "optimizer", "momentum",
     )  # fmt: skip
-    sizes = own[:5]
 
     name: Literal["wgan"] = "wgan"
     network: Literal["dense", "conv", "lstm"] = setting(
@@ -201,7 +215,10 @@ class WGANSpec(NetworkSpec):
         "Wasserstein with gradient penalty, with bounded weights, or the loss of the first GANs", "wgan_gp"
     )
     penalty: float | None = setting(
-        "wgan_gp: weight of the gradient penalty", ge=1e-6, le=1e6, by_default="0.1 for real numbers, else 10"
+        "wgan_gp: weight of the gradient penalty",
+        ge=1e-6,
+        le=1e6,
+        by_default="0.1 where most of a record is real numbers, else 10",
     )
     weight_bound: float | None = setting("wgan_clip: bound of the critics' weights", gt=0, le=1, by_default="0.01")
     generated: Literal["record", "data_free"] = setting(
@@ -215,8 +232,8 @@ class WGANSpec(NetworkSpec):
         "learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr, with sgd 0.002"
     )
 
-    def model_post_init(self, _: Any) -> None:
-        super().model_post_init(_)
+    def check(self) -> None:
+        super().check()
         for name, loss in (("penalty", "wgan_gp"), ("weight_bound", "wgan_clip")):
             if getattr(self, name) is not None and self.loss != loss:
                 raise UsageError(f"model.{name}={getattr(self, name):g}: is of model.loss={loss}; leave it out")
@@ -238,7 +255,7 @@ class WGANSpec(NetworkSpec):
         """Return the settings with those of the loss filled in, for records of a layout."""
         # Where records differ by a tenth of a unit and not by whole choices, scores differ by as little, and a penalty of
         # 10 leaves nothing but slopes of 1 (experiments/six_gaussians.py).
-        penalty = 0.1 if layout.units and layout.levels is None else 10.0
+        penalty = 0.1 if layout.units > len(layout.groups) and layout.levels is None else 10.0
         values = {"wgan_gp": {"penalty": penalty}, "wgan_clip": {"weight_bound": 0.01}, "vanilla": {}}[self.loss]
         # A rate for SGD says nothing of one for Adam.
         values |= {"generator_lr": 2e-3 if self.optimizer == "sgd" else self.lr}

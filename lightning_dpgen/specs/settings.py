@@ -28,11 +28,12 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
-from lightning_dpgen.release.certificate import START
+from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
 from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
+from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec, WGANSpec
@@ -43,7 +44,6 @@ from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Part, Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed, variants
-from lightning_dpgen.specs.start import Start, check_start, read_start, take_bins, take_sizes
 from lightning_dpgen.specs.usage_error import UsageError
 
 # The stage that buys the number of records and what else is not declared.
@@ -68,7 +68,7 @@ class Settings:
         parts: what of the description is found in the records, with noise, by name.
         centres: public records where the split starts, if it does.
         chosen: why the model was chosen, where it was.
-        start: the network that the training starts from, if it does not start from random weights.
+        initial: the network that the training starts from, if it does not start from random weights.
     """
 
     spec: RunSpec
@@ -79,7 +79,7 @@ class Settings:
     parts: Mapping[str, Part] = field(default_factory=dict)
     centres: torch.Tensor | None = None
     chosen: str | None = None
-    start: Start | None = None
+    initial: InitialNetwork | None = None
 
     @property
     def n(self) -> int:
@@ -108,8 +108,8 @@ class Settings:
             UsageError: if it is larger than a release may be.
         """
         module = make_module(self.spec, self.schema, clipping or self.clipping, account)
-        if self.start is not None:
-            module.start_from(self.start.mixture, public=self.start.public)
+        if self.initial is not None:
+            module.init_from(self.initial.mixture, public=self.initial.public)
         return module
 
     def plan(self, promise: Plan | None = None) -> Plan:
@@ -174,8 +174,8 @@ class Settings:
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
-        if self.start is not None:
-            declared[START] = self.start.declared
+        if self.initial is not None:
+            declared[INIT] = self.initial.declared
         if self.trained or self.split.k > 1:
             declared["split"] = split
         if self.trained:
@@ -259,12 +259,12 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
 
 
 def make_schema(
-    spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None, start: Start | None = None
+    spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None, initial: InitialNetwork | None = None
 ) -> Schema:
     """Return the description of a record, as it is declared and as a first pass has found it.
 
     Args:
-        start: the network that the training starts from, whose bins stand for those that are left open.
+        initial: the network that the training starts from, whose bins stand for those that are left open.
 
     Raises:
         UsageError: if it describes none.
@@ -280,8 +280,8 @@ def make_schema(
     if not isinstance(schema, TableSchema):
         return schema
     bins, n = spec.data.bins, spec.data.n
-    if start is not None and bins is None:
-        schema = take_bins(schema, start)
+    if initial is not None and bins is None:
+        schema = take_bins(schema, initial)
     if bins is None:
         # Where n is still to be bought, records are only counted.
         bins = 1 if n is None else default_bins(n, _epsilon(spec), spec.privacy.delta)
@@ -298,11 +298,11 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
         UsageError: naming the setting, its value and what was expected.
     """
     check_privacy(spec)
-    start = read_start(spec)
-    schema = make_schema(spec, source, found, start)
-    if start is not None:
-        check_start(spec, start, schema, source.open_parts)
-        spec = take_sizes(spec, start)
+    initial = read_initial(spec)
+    schema = make_schema(spec, source, found, initial)
+    if initial is not None:
+        check_records(spec, initial, schema, source.open_parts)
+        spec = take_sizes(spec, initial)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
     spec, defaults = _complete(spec, schema)
@@ -321,7 +321,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     unit = spec.privacy.unit or f"one {source.record} of the data set"
     if data.column_of_persons is not None:
         unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
-    settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, start=start)
+    settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, initial=initial)
     try:
         check_declared(settings.declared())
     except ValueError as error:

@@ -61,6 +61,19 @@ def test_what_settings_do_not_allow_is_passed_over_and_said(dpgen, table):
     assert status == 0 and "took vae:" in out and "measured was passed over: split.k=3" in out
 
 
+def test_measured_counts_choices_so_real_numbers_are_for_networks(dpgen, tmp_path):
+    (tmp_path / "t.csv").write_text("age,town\n1,Ur\n")
+    (tmp_path / "t.yaml").write_text(
+        "columns:\n  age: {type: integer, low: 0, high: 99, encoding: scaled}\n  town: {type: category, values: [Ur]}\n"
+    )
+    words = ["data=table", f"data.path={tmp_path / 't.csv'}", f"data.schema={tmp_path / 't.yaml'}", "data.n=2000"]
+    said = "model=measured: counts choices, and column 'age' is a real number (encoding: scaled)"
+    status, out, err = dpgen("budget", *words, "model=auto")
+    assert status == 0 and f"measured was passed over: {said}" in out, err
+    status, _, err = dpgen("budget", *words, "model=measured")
+    assert status == 2 and said in err and len(err.splitlines()) == 1, err
+
+
 def test_a_mistake_that_is_not_the_models_is_said_once(dpgen, table):
     status, _, err = dpgen("budget", "model=auto", "rows=-1")
     assert status == 2 and err.count("rows=-1") == 1 and "passed over" not in err

@@ -1,6 +1,7 @@
 """The label of a table on top of a network: planned, bought after the last step, kept, released; or refused in one line."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 import torch
 from example_package import Independent
 
-from lightning_dpgen import load_release
+from lightning_dpgen import load_release, verify
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.report import _BOUGHT
@@ -259,6 +260,11 @@ def test_settings_that_do_not_fit_are_one_line_and_nothing_is_spent(dpgen, tmp_p
 SCHEMAS = {
     "no label": ("columns:\n  a: {type: boolean}\n  b: {type: boolean}\n", "expected 0 where there is no label"),
     "a label alone": ("label: a\ncolumns:\n  a: {type: boolean}\n", "or nothing besides it"),
+    "more labels than tell": (
+        "label: a\n"
+        "columns:\n  a: {type: integer, low: 0, high: 999}\n  b: {type: integer, low: 1, high: 1500, bins: 1500}\n",
+        "model.label_share=0.3: 1,000 labels, each drawn given",
+    ),
     "one class": (
         "label: a\ncolumns:\n  a: {type: category, values: [x]}\n  b: {type: boolean}\n",
         "expected a column of 2 to",
@@ -279,6 +285,8 @@ def test_a_network_starts_from_one_below_a_label(dpgen, tmp_path, people):
     public = ["model.init_public='people of 1990'", f"model.init={tmp_path / 'first'}"]
     sizes = ["model=vae", "model.hidden=8", "model.latent=2"]
     assert dpgen("train", *people, *sizes, *LABEL, f"run_dir={tmp_path / 'first'}")[0] == 0
+    # Beside the ledger of its run, the same people would be refused.
+    shutil.rmtree(tmp_path / "first/private")
     for name, label in (("plain", []), ("labelled", LABEL)):
         status, _, err = dpgen("train", *people, "model=vae", *public, *label, f"run_dir={tmp_path / name}")
         assert status == 0, err
@@ -286,4 +294,17 @@ def test_a_network_starts_from_one_below_a_label(dpgen, tmp_path, people):
         network = load_release(tmp_path / name / "release").mixture.network
         assert isinstance(network, LabelledNetwork) == bool(label) and network.settings["hidden"] == 8
     certificate = _certificate(tmp_path / "labelled")
-    assert "people of 1990" in certificate["statement"] and len(certificate["declared"]["init"]["weights"]) == 64
+    assert "people of 1990" in certificate["statement"]
+    published = _certificate(tmp_path / "first")["files"]["model.safetensors"]
+    assert certificate["declared"]["init"]["weights"] == published, "with the label, as it was published"
+
+
+def test_a_label_that_was_bought_is_in_the_model(dpgen, tmp_path, people):
+    assert dpgen("train", *people, "model.hidden=8", "model.latent=2", *LABEL, f"run_dir={tmp_path / 'run'}")[0] == 0
+    release = tmp_path / "run/release"
+    described = json.loads((release / "model.json").read_text())
+    (release / "model.json").write_text(json.dumps(described | {"labelled": False}))
+    problems = verify(release).problems
+    assert any(
+        "the stage 'labels' bought a label for the model, and model.json says that it has none" in p for p in problems
+    )

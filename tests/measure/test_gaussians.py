@@ -486,6 +486,13 @@ def test_noise_that_hides_what_is_measured_is_said_from_python():
         own.measure(records, component, account)
 
 
+def test_waves_of_smooth_series_are_bounded_by_the_spread_alone():
+    """They are weighted, so the length of a series in its own units says nothing of them."""
+    smooth = recipe(100, radius=1e4, smoothness=2.0)
+    plan = make_plan(smooth.specs(1.0), epsilon=0.5, delta=1e-4)
+    assert f"records differ by {smooth.spread:,.2g} at most" in smooth.warning(plan)
+
+
 @pytest.mark.parametrize("bound", [None, math.inf, 0.0, math.nan])
 def test_a_statistic_without_a_bound_is_refused_before_anything_is_spent(bound):
     class Unbounded(Counts):

@@ -125,7 +125,7 @@ def test_a_label_does_not_hide_what_its_network_has_cost():
         if not state:
             recipe.measure(records, torch.zeros(500, dtype=torch.int64), account, save=state.append)
         found = recipe.fitted(state[-1])
-        assert found.run == expected and found.start == {"public": "a census"}
+        assert found.run == expected and found.init == {"public": "a census"}
 
 
 def test_what_makes_no_recipe_is_refused():

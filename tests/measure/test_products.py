@@ -118,7 +118,7 @@ def test_a_table_of_one_column_or_of_a_label_alone(short_fits):
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="expected records that are choices alone"):
+    with pytest.raises(ValueError, match="records of 4 numbers and 0 choices: expected choices alone"):
         ProductRecipe(ImageSchema(2, 2, levels=1), 3, 100)
     with pytest.raises(ValueError, match="pairs_share=0: expected"):
         ProductRecipe(schema(), 3, 100, pairs_share=0)

@@ -408,6 +408,26 @@ def test_fewer_steps_than_make_a_difference_are_not_begun():
         plan.rewritten({"first": 1, "split": 8}, {"first": 1})
 
 
+@pytest.mark.parametrize("multiple", [1, 5])
+def test_a_run_that_could_only_make_lost_steps_again_is_not_begun(multiple):
+    """So many of 40 steps were lost that the rest changes nothing, or would pass their number."""
+    drafts = [*DRAFTS[:2], replace(DRAFTS[2], count=40, multiple=multiple)]
+    plan = make_plan(drafts, epsilon=2.0, delta=1e-5)
+    made, useful = {"first": 1, "split": 5}, []
+    for lost in range(1, 41):
+        try:
+            useful.append(plan.rewritten({**made, "training": lost}, {"first": 1}).stage("training").count - lost)
+        except BudgetTooSmall:
+            useful.append(0)
+    assert 0 in useful and useful[0] > 0
+    assert all(steps % multiple == 0 for steps in useful)
+    # One multiple more would pass the budget, or the number that was planned.
+    for lost in (lost for lost, steps in enumerate(useful, start=1) if steps == 0):
+        counts = {"split": plan.stage("split").count + 5, "training": lost + multiple}
+        stages = [replace(stage, count=counts.get(stage.name, stage.count)) for stage in plan.stages]
+        assert lost + multiple > 40 or not plan.covers(replace(plan, stages=tuple(stages)).accesses)
+
+
 @pytest.mark.slow
 def test_when_nothing_is_left_it_says_so(tmp_path):
     path = tmp_path / "ledger"

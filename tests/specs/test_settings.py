@@ -117,6 +117,16 @@ def test_steps_go_into_the_rhythm_of_a_critic_unless_they_were_declared():
         _settings("model=wgan", "model.critic_steps=5", "model.steps=101")
 
 
+@pytest.mark.parametrize(("scaled", "penalty"), [(0, 10.0), (1, 10.0), (2, 0.1)])
+def test_the_penalty_follows_what_most_of_a_record_is(scaled, penalty, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c\n1,1,1\n")
+    number = "{type: integer, low: 0, high: 99"
+    columns = "".join(f"  {name}: {number}{', encoding: scaled' * (i < scaled)}}}\n" for i, name in enumerate("abc"))
+    (tmp_path / "t.yaml").write_text(f"columns:\n{columns}")
+    asked = _settings("data=table", f"data.path={tmp_path / 't.csv'}", f"data.schema={tmp_path / 't.yaml'}", "model=wgan")
+    assert asked.spec.model.penalty == penalty
+
+
 def test_a_ratio_is_that_of_the_last_bound_to_the_first_at_the_same_cost():
     words = ["model=wgan", "model.steps=60", "model.critic_steps=5", "model.optimizer=sgd", "model.lr=0.1"]
     decaying, fixed = _settings(*words, "clipping=decay", "clipping.c=2", "clipping.ratio=0.01"), _settings(*words)

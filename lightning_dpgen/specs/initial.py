@@ -10,11 +10,9 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_difference import first_difference
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.sampler import Release, load_release, weights_digest
@@ -25,24 +23,23 @@ from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
 
 M = TypeVar("M", bound=NetworkSpec)
-_MODELS = {"vae": StackedVAE, "rbm": StackedRBM, "wgan": StackedGenerator}
 # Sizes that a network without them has not written down.
 _UNSAID = {"likelihood": "bernoulli"}
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class InitialNetwork:
     """A network that a training starts from.
 
     Args:
         public: the name of the data that it was learned from, which are declared to be public.
         mixture: of the release.
-        certified: whether a certificate beside it says that the data were protected, as private ones are.
+        private: whether the certificate beside it says that the data were protected; None without one.
     """
 
     public: str
     mixture: Mixture
-    certified: bool = False
+    private: bool | None = None
 
     @cached_property
     def declared(self) -> dict[str, str]:
@@ -54,15 +51,20 @@ class Start:
         """The declaration in words."""
         digest = self.declared["weights"][:12]
         said = f"starts from a network of data declared to be public: {self.public} (weights {digest})"
-        if self.certified:
+        if self.private:
             said += (
                 "; its certificate says that these data were private: for anyone who is in both data sets both epsilons "
                 "add up, and the certificate of this run states its own alone"
             )
+        elif self.private is False:
+            said += (
+                "; its certificate says that nothing was protected, as that of the twin of private data does: for anyone "
+                "who is in both data sets the certificate of this run promises nothing"
+            )
         return said
 
 
-def read_start(spec: RunSpec) -> Start | None:
+def read_initial(spec: RunSpec) -> InitialNetwork | None:
     """Return the network that the settings ask for to start from; None for none.
 
     Raises:
@@ -83,10 +85,9 @@ def read_start(spec: RunSpec) -> Start | None:
     except OSError as error:
         raise UsageError(f"{said}: {error.strerror}; expected the folder of a release") from None
     # A label on top of a network has no part in its training.
-    network = without_label(release.mixture.network) if isinstance(release, Release) else None
-    kind = type(network)
-    if kind is not _MODELS[model.name]:
-        is_of = next((name for name, network in _MODELS.items() if network is kind), None)
+    kind = type(without_label(release.mixture.network)) if isinstance(release, Release) else None
+    if kind is not TRAINED[model.name]:
+        is_of = next((name for name, network in TRAINED.items() if network is kind), None)
         found = "no network" if is_of is None else f"a network of model={is_of}"
         raise UsageError(f"{said}: holds {found}; expected one of model={model.name}")
     study = certificate.get("study")
@@ -95,17 +96,17 @@ def read_start(spec: RunSpec) -> Start | None:
             f"{said}: is a release of privacy.study={spec.privacy.study}, as this run is, so its data are not public; what "
             "it has cost stands in the total of the study and not in this run's certificate"
         )
-    certified = certificate.get("private") is True
-    return Start(model.init_public, Mixture(network, release.mixture.weights), certified)
+    private = certificate.get("private")
+    return InitialNetwork(model.init_public, release.mixture, private if isinstance(private, bool) else None)
 
 
-def take_sizes(spec: RunSpec, start: Start) -> RunSpec:
+def take_sizes(spec: RunSpec, initial: InitialNetwork) -> RunSpec:
     """Return the settings with the sizes and the number of components of the network that is started from.
 
     Raises:
         UsageError: for a setting that says otherwise.
     """
-    network = start.mixture.network
+    network = initial.mixture.network
     k = spec.split.k
     if k is not None and network.k not in (1, k):
         raise UsageError(
@@ -127,13 +128,13 @@ def _with_sizes(model: M, network: Any) -> M:
             )
     changed = model.changed(**found)
     # Sizes may not go with other settings.
-    changed.model_post_init(None)
+    changed.check()
     return changed
 
 
-def take_bins(schema: TableSchema, start: Start) -> TableSchema:
+def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
     """Return the schema of a table with the bins of the network's columns, where it leaves their number open."""
-    theirs = start.mixture.network.schema
+    theirs = initial.mixture.network.schema
     if not isinstance(theirs, TableSchema):
         return schema
     bins = {column.name: column.bins for column in theirs.columns if isinstance(column, Numeric) and column.bins}
@@ -144,7 +145,7 @@ def take_bins(schema: TableSchema, start: Start) -> TableSchema:
     return replace(schema, columns=tuple(columns))
 
 
-def check_start(spec: RunSpec, start: Start, schema: Schema, open_parts: Any) -> None:
+def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_parts: Any) -> None:
     """Refuse to start from a network of other records, or of records that are not described before they are read.
 
     Args:
@@ -159,5 +160,5 @@ def check_start(spec: RunSpec, start: Start, schema: Schema, open_parts: Any) ->
             f"{said}: a network is of records that are wholly described, and {next(iter(open_parts))} is to be found "
             "privately; declare it as the release does"
         )
-    if (difference := first_difference(schema, start.mixture.network.schema)) is not None:
+    if (difference := first_difference(schema, initial.mixture.network.schema)) is not None:
         raise UsageError(f"{said}: is of other records ({difference}); expected the same description of a record")

@@ -25,7 +25,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.release.sampler import weights_digest
+from lightning_dpgen.release.sampler import Release, weights_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -92,7 +92,7 @@ def test_a_training_starts_from_the_network_that_was_handed_over(name, bias, k):
     start = _random(name, k)
     account = Account(_plan(bias), stream=PrivateStream(seed=0))
     module = _module(name, account, bias)
-    module.start_from(start, public="a sample of 1990")
+    module.init_from(start, public="a sample of 1990")
     _, state = _fit(module)
     held = {"output_bias", "label_shares"} if bias != "zero" and name != "rbm" else set()
     theirs = start.network.state_dict()
@@ -123,7 +123,7 @@ def test_weights_and_means_are_those_of_the_records():
     for start in (None, _random("vae", K)):
         module = _module("vae", Account(_plan(), stream=PrivateStream(seed=0)))
         if start is not None:
-            module.start_from(start, public="census")
+            module.init_from(start, public="census")
         _fit(module)
         alike.append((module.weights, module.means))
     assert all(map(torch.equal, *alike))
@@ -131,7 +131,7 @@ def test_weights_and_means_are_those_of_the_records():
 
 def test_the_declaration_goes_into_the_certificate(tmp_path):
     start, module = _random("vae", 1), _module("vae", Account(_plan()))
-    module.start_from(start, public="a sample of 1990, by the office")
+    module.init_from(start, public="a sample of 1990, by the office")
     _fit(module)
     certificate = release_mixture(module.mixture(), module.account, tmp_path / "release", data="made up")
     declared = {"public": "a sample of 1990, by the office", "weights": weights_digest(start.network)}
@@ -147,7 +147,7 @@ def test_the_declaration_goes_into_the_certificate(tmp_path):
 
 def test_a_declaration_cannot_be_taken_out_of_a_certificate(tmp_path):
     module = _module("vae", Account(_plan()))
-    module.start_from(_random("vae", 1), public="census")
+    module.init_from(_random("vae", 1), public="census")
     _fit(module)
     with pytest.raises(ValueError, match=r"declared: holds \['init'\]"):
         release_mixture(module.mixture(), module.account, tmp_path / "no", data="made up", declared={"init": None})
@@ -166,7 +166,7 @@ def test_a_mixture_of_the_same_account_needs_no_declaration(tmp_path):
     """As one that was learned from records that a measured mixture made."""
     account = Account(_plan())
     module, random = _module("vae", account), _random("vae", K)
-    module.start_from(Mixture(random.network, random.weights, run=account.ledger.run))
+    module.init_from(Mixture(random.network, random.weights, run=account.ledger.run))
     _fit(module)
     assert "init" not in release_mixture(module.mixture(), account, tmp_path / "release", data="made up")["declared"]
 
@@ -174,16 +174,16 @@ def test_a_mixture_of_the_same_account_needs_no_declaration(tmp_path):
 def test_what_a_mixture_of_the_account_started_from_is_declared_with_it():
     account = Account(_plan())
     module, random, declared = _module("vae", account), _random("vae", K), {"public": "census", "weights": "0" * 64}
-    module.start_from(Mixture(random.network, random.weights, account.ledger.run, declared))
+    module.init_from(Mixture(random.network, random.weights, account.ledger.run, declared))
     _fit(module)
-    assert module.mixture().start == declared
+    assert module.mixture().init == declared
 
 
 def test_a_checkpoint_wins_and_keeps_the_declaration(tmp_path):
     """A fit that goes on does not start again, and its certificate says what it started from, handed over again or not."""
     path, start = tmp_path / "ledger", _random("vae", K)
     module = _module("vae", Account(_plan(), path))
-    module.start_from(start, public="census")
+    module.init_from(start, public="census")
     trainer, _ = _fit(module, stop=2)
     trainer.save_checkpoint(tmp_path / "kept.ckpt")
     kept = {name: tensor.clone() for name, tensor in module.network.state_dict().items()}
@@ -191,7 +191,7 @@ def test_a_checkpoint_wins_and_keeps_the_declaration(tmp_path):
     again = _module("vae", Account.resume(path))
     _, state = _fit(again, tmp_path / "kept.ckpt")
     assert all(torch.equal(state[name], kept[name]) for name in kept)
-    assert again.account.finished and again.mixture().start == {
+    assert again.account.finished and again.mixture().init == {
         "public": "census",
         "weights": weights_digest(start.network),
     }
@@ -205,8 +205,8 @@ REFUSED = {
     ),
     "an unknown one's": (lambda own: _random("vae", K), None, "public=None"),
     "its own as public": (lambda own: Mixture(_random("vae", K).network, torch.ones(K), own), "census", "leave it out"),
-    "a name of nothing": (lambda own: _random("vae", K), "  ", "expected the name"),
-    "true": (lambda own: _random("vae", K), True, "expected the name"),
+    "a name of nothing": (lambda own: _random("vae", K), "  ", "expected a name"),
+    "true": (lambda own: _random("vae", K), True, "expected a name"),
     "two lines": (lambda own: _random("vae", K), "census\nprivate", "on one line"),
     "another kind": (lambda own: _random("rbm", K), "census", "expected 'vae_mixture'"),
 }
@@ -216,20 +216,39 @@ REFUSED = {
 def test_anything_else_is_refused_before_anything_is_spent(start, public, words):
     account = Account(_plan())
     with pytest.raises(ValueError, match=words):
-        _module("vae", account).start_from(start(account.ledger.run), public=public)
+        _module("vae", account).init_from(start(account.ledger.run), public=public)
     assert not account.ledger.accesses
 
 
 def test_a_module_that_has_taken_steps_keeps_its_declaration():
     module = _module("vae", Account(_plan(), stream=PrivateStream(seed=0)))
-    module.start_from(_random("vae", 1), public="a sample of 1990")
+    module.init_from(_random("vae", 1), public="a sample of 1990")
     _fit(module)
-    before = module.mixture().start
+    before = module.mixture().init
     own = Mixture(_random("vae", 1).network, torch.ones(1), module.account.ledger.run)
     for start, public in ((own, None), (_random("vae", 1), "another sample")):
         with pytest.raises(ValueError, match="this module has taken 6 steps"):
-            module.start_from(start, public=public)
-    assert module.mixture().start == before and before["public"] == "a sample of 1990"
+            module.init_from(start, public=public)
+    assert module.mixture().init == before and before["public"] == "a sample of 1990"
+
+
+def test_a_mixture_is_there_after_a_fit_and_nothing_else_stands_for_it():
+    module = _module("vae", Account(_plan()))
+    with pytest.raises(ValueError, match="no mixture before a fit"):
+        module.mixture()
+    with pytest.raises(
+        ValueError, match=r"initial: a Release: expected a Mixture, as load_release\(path\)\.mixture is one"
+    ):
+        module.init_from(Release(_random("vae", 1)), public="census")
+
+
+def test_weights_of_which_no_record_can_be_made_are_refused():
+    start = _random("vae", 1)
+    with torch.no_grad():
+        for parameter in start.network.parameters():
+            parameter.fill_(1e38)
+    with pytest.raises(ValueError, match="numbers that are not finite: expected trained weights"):
+        _module("vae", Account(_plan())).init_from(start, public="census")
 
 
 def test_a_start_that_is_not_finite_is_refused_before_anything_is_spent():
@@ -237,5 +256,5 @@ def test_a_start_that_is_not_finite_is_refused_before_anything_is_spent():
     with torch.no_grad():
         next(iter(start.network.parameters())).fill_(float("nan"))
     with pytest.raises(ValueError, match="not finite"):
-        _module("vae", account).start_from(start, public="a sample of 1990")
+        _module("vae", account).init_from(start, public="a sample of 1990")
     assert not account.done

@@ -41,6 +41,12 @@ def starts(tmp_path_factory):
 def _begin(root, model, *words):
     sizes = [f"model.{name}={value}" for name, value in SIZES[model].items()]
     assert main(["train", f"model={model}", *QUICK, *sizes, *words, "split.k=1", f"run_dir={root / model}"]) == 0
+    _publish(root / model)
+
+
+def _publish(run):
+    """Leave the release of a run alone, as if others had made it: beside its ledger, the same digits would be refused."""
+    shutil.rmtree(run / "private")
 
 
 def _certificate(run):
@@ -73,6 +79,7 @@ def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, mo
         assert NAME in (run / "private/ledger.jsonl").read_text()
         status, out, _ = dpgen("verify", run)
         assert status == 0 and f"it rests on the declaration that these data are public: {NAME}" in out
+        _publish(run)
         before = run
     status, out, _ = dpgen("budget", *words[:-1])
     assert status == 0 and f"declared to be public: {NAME}" in out
@@ -81,7 +88,7 @@ def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, mo
 # Whatever is wrong, with a start from the VAE: further settings, and the line.
 REFUSED = {
     "no declaration": (["model.init={vae}"], r"model\.init=.*: a training starts from public data alone"),
-    "no name": (["model.init={vae}", "model.init_public=' '"], r"model\.init=.*: a training starts from public data alone"),
+    "no name": (["model.init={vae}", "model.init_public=' '"], r"model\.init_public= : expected a name, 1 to 200"),
     "a flag for a name": (["model.init={vae}", "model.init_public=true"], r"model\.init_public=true: expected text"),
     "the same study": (
         ["model.init={vae}", PUBLIC, "privacy.study=digits", "privacy.study_folder={studies}"],
@@ -106,6 +113,10 @@ REFUSED = {
     "no finite records": (["model.init={huge}", PUBLIC], r"model\.init=.*numbers that are not finite"),
     "no model": (["model.init={empty}", PUBLIC], r"model\.init=.*: .*holds no model\.json: expected a release"),
     "nothing to start": (["model=measured", "model.init={vae}", PUBLIC], r"no setting 'model\.init'"),
+    "an empty folder": (["model.init=", PUBLIC], r"model\.init: is empty"),
+    "unseen letters": (["model.init={vae}", 'model.init_public="census\u202e"'], r"init_public=census.*: expected a name"),
+    "too long a name": (["model.init={vae}", f"model.init_public={'a' * 201}"], r"init_public=a+\.\.\.: expected a name"),
+    "the same records": (["model.init={same}", PUBLIC], r"model\.init=.*was learned from the same file as this run would"),
     "several to choose from": (
         [
             "model.init={vae},{three}",
@@ -114,7 +125,7 @@ REFUSED = {
             "privacy.selection_score=fidelity",
             "privacy.fidelity_share=0.1",
         ],
-        r"model\.init: trials of a selection may differ",
+        r"model\.init: all trials of a selection start from one network",
     ),
 }  # fmt: skip
 
@@ -124,6 +135,8 @@ def places(starts, tmp_path_factory):
     root = tmp_path_factory.mktemp("places")
     assert main(["train", *QUICK, "split.k=3", "model.hidden=8", "model.latent=3", f"run_dir={root / 'three'}"]) == 0
     assert main(["train", "model=measured", "rows=20", f"run_dir={root / 'measured'}"]) == 0
+    shutil.copytree(root / "three", root / "same")
+    _publish(root / "three")
     for name in ("broken", "huge"):
         shutil.copytree(starts / "vae/release", root / name)
     tensors = safetensors.torch.load_file(root / "broken/model.safetensors")
@@ -133,7 +146,7 @@ def places(starts, tmp_path_factory):
     )
     safetensors.torch.save_file({name: t.fill_(1e38) for name, t in tensors.items()}, root / "huge/model.safetensors")
     (root / "empty").mkdir()
-    named = {name: root / name for name in ("three", "measured", "broken", "huge", "empty")}
+    named = {name: root / name for name in ("three", "same", "measured", "broken", "huge", "empty")}
     return named | {name: starts / name for name in ("vae", "studies")}
 
 
@@ -161,7 +174,9 @@ def _fitted(run, frame=FRAME, schema=SCHEMA, words=(), **given):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    return _fitted(tmp_path_factory.mktemp("table") / "run", n=40_000, words=["model.hidden=4"]).folder
+    folder = _fitted(tmp_path_factory.mktemp("table") / "run", n=40_000, words=["model.hidden=4"]).folder
+    _publish(folder)
+    return folder
 
 
 def test_fit_starts_from_a_release_and_takes_the_bins_of_its_columns(table, tmp_path):
@@ -244,8 +259,13 @@ def test_a_run_goes_on_with_the_release_that_it_began_from(dpgen, starts, traine
 def test_a_copy_that_was_changed_is_refused(dpgen, starts, tmp_path, monkeypatch):
     words = [*QUICK, f"model.init={starts / 'vae'}", PUBLIC, f"run_dir={tmp_path / 'run'}"]
     _interrupted(dpgen, monkeypatch, words, "split")
-    path = tmp_path / "run/private/start/model.safetensors"
+    path = tmp_path / "run/private/initial/model.safetensors"
     tensors = safetensors.torch.load_file(path)
     safetensors.torch.save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, path)
     status, _, err = dpgen("train", *words)
     assert status == 2 and "init.weights was" in err and len(err.splitlines()) == 1, err
+    path.write_bytes(b"{}")
+    status, _, err = dpgen("train", *words)
+    assert status == 2 and f"its copy of model.init={starts / 'vae'}, is damaged" in err and len(err.splitlines()) == 1, err
+    shutil.rmtree(path.parent)
+    assert dpgen("train", *words)[0] == 0, "it goes on from the network itself"

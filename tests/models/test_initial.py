@@ -8,8 +8,8 @@ import torch
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.initial import check_initial, copy_components, match_components
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.models.start import check_start, copy_components, match_components
 from lightning_dpgen.models.vae import StackedVAE
 
 PICTURES, LARGER = ImageSchema(2, 2, levels=1, classes=2), ImageSchema(4, 4, levels=3)
@@ -49,7 +49,7 @@ def test_a_component_generates_as_the_one_that_it_started_from(kind, schema, giv
     start, network = (_made(kind, schema, given, of, seed) for of, seed in ((k, 1), (3, 2)))
     parameters = list(network.parameters())
     order = [0] * 3 if k == 1 else [2, 0, 1]
-    check_start(network, start)
+    check_initial(network, start)
     copy_components(network, start, order)
     for own, taken in enumerate(order):
         assert torch.equal(_generated(network, own), _generated(start, taken))
@@ -94,7 +94,7 @@ OTHERS = {
 @pytest.mark.parametrize(("other", "k", "words"), OTHERS.values(), ids=OTHERS.keys())
 def test_a_network_that_does_not_fit_is_refused(other, k, words):
     with pytest.raises(ValueError, match=words):
-        check_start(_made(*FAMILY["vae"], 2, 0), _made(*other, k, 1))
+        check_initial(_made(*FAMILY["vae"], 2, 0), _made(*other, k, 1))
 
 
 def test_a_network_of_ones_own_is_refused_since_its_components_are_not_known():
@@ -102,11 +102,11 @@ def test_a_network_of_ones_own_is_refused_since_its_components_are_not_known():
         pass
 
     with pytest.raises(ValueError, match="network: a Own: expected one of StackedVAE, StackedRBM, StackedGenerator"):
-        check_start(*(Own(PICTURES, 2, hidden=3) for _ in range(2)))
+        check_initial(*(Own(PICTURES, 2, hidden=3) for _ in range(2)))
 
 
 def test_how_a_network_is_trained_makes_no_difference():
     kind, schema, given = FAMILY["vae"]
-    check_start(kind(schema, 2, **given, fixed_bias=True), kind(schema, 2, **given))
+    check_initial(kind(schema, 2, **given, fixed_bias=True), kind(schema, 2, **given))
     generators = [StackedGenerator(PICTURES, 1, sampling=sampling) for sampling in ("softmax", "straight_through")]
-    check_start(*generators)
+    check_initial(*generators)
