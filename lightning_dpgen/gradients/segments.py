@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from lightning_dpgen.gradients.isolation import HiddenOffsets
+
+# A number for both directions of a plane, or one each.
+Pair: TypeAlias = int | tuple[int, int]
 
 
 def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int]) -> Tensor:
@@ -30,9 +34,9 @@ def segmented_linear(x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Se
 
 
 def segmented_conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int], *, stride: int = 1, padding: int = 0
+    x: Tensor, weight: Tensor, bias: Tensor | None, offsets: Sequence[int], *, stride: Pair = 1, padding: Pair = 0
 ) -> Tensor:
-    """Convolve (B, c, h, w) with the filters (k, o, c, kernel, kernel)."""
+    """Convolve (B, c, h, w) with the filters (k, o, c, kernel heights, kernel widths)."""
     given = (x, weight) if bias is None else (x, weight, bias)
     options = {"stride": stride, "padding": padding}
     if has_torch_function(given):
@@ -48,11 +52,11 @@ def segmented_conv_transpose2d(
     bias: Tensor | None,
     offsets: Sequence[int],
     *,
-    stride: int = 1,
-    padding: int = 0,
+    stride: Pair = 1,
+    padding: Pair = 0,
     output_padding: tuple[int, int] = (0, 0),
 ) -> Tensor:
-    """Convolve (B, c, h, w), transposed, with the filters (k, c, o, kernel, kernel)."""
+    """Convolve (B, c, h, w), transposed, with the filters (k, c, o, kernel heights, kernel widths)."""
     given = (x, weight) if bias is None else (x, weight, bias)
     options = {"stride": stride, "padding": padding, "output_padding": output_padding}
     if has_torch_function(given):

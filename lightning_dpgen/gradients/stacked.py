@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
-from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
+from lightning_dpgen.gradients.segments import Pair, segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 from lightning_dpgen.gradients.sparse import MultiHotRankOne
 
 
@@ -73,16 +73,16 @@ class _Stacked2d(nn.Module):
         k: int,
         inputs: int,
         outputs: int,
-        kernel: int,
+        kernel: Pair,
         *,
-        stride: int = 1,
-        padding: int = 0,
+        stride: Pair = 1,
+        padding: Pair = 0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.stride, self.padding = stride, padding
+        kernel, self.stride, self.padding = map(_pair, (kernel, stride, padding))
         first, second = (inputs, outputs) if self.transposed else (outputs, inputs)
-        self.weight = _uniform((k, first, second, kernel, kernel), second * kernel**2, generator)
+        self.weight = _uniform((k, first, second, *kernel), second * math.prod(kernel), generator)
         self.bias = nn.Parameter(torch.zeros(k, outputs))
 
 
@@ -91,7 +91,7 @@ class StackedConv2d(_Stacked2d):
 
     Args:
         inputs, outputs: channels.
-        kernel, stride, padding: as for `nn.Conv2d`, the same in both directions.
+        kernel, stride, padding: as for `nn.Conv2d`, one number for both directions or a pair.
         generator: public generator of the initial weights, as `nn.Conv2d`.
     """
 
@@ -107,10 +107,10 @@ class StackedConv2d(_Stacked2d):
         Args:
             size: h and w, which h' and w' do not determine.
         """
-        kernel, stride, padding = self.weight.shape[3], self.stride, self.padding
-        extra = [n - ((m - 1) * stride - 2 * padding + kernel) for n, m in zip(size, v.shape[2:], strict=True)]
+        sizes = zip(size, v.shape[2:], self.weight.shape[3:], self.stride, self.padding, strict=True)
+        extra = tuple(n - ((m - 1) * stride - 2 * padding + kernel) for n, m, kernel, stride, padding in sizes)
         return segmented_conv_transpose2d(
-            v, self.weight, None, offsets, stride=stride, padding=padding, output_padding=tuple(extra)
+            v, self.weight, None, offsets, stride=self.stride, padding=self.padding, output_padding=extra
         )
 
 
@@ -122,6 +122,10 @@ class StackedConvTranspose2d(_Stacked2d):
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map (B, inputs, h, w) to (B, outputs, h', w')."""
         return segmented_conv_transpose2d(x, self.weight, self.bias, offsets, stride=self.stride, padding=self.padding)
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator | None) -> nn.Parameter:

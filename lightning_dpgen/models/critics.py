@@ -13,7 +13,7 @@ from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
 from lightning_dpgen.gradients.segments import segmented_product
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.models.generators import SLOPE, StackedGenerator
-from lightning_dpgen.models.networks import PictureEncoder, StackedMLP, check_layers, check_sizes, signs
+from lightning_dpgen.models.networks import ConvEncoder, StackedMLP, check_layers, check_sizes, signs
 from lightning_dpgen.sampling.lots import Lot
 
 LOSSES = ("wgan_gp", "wgan_clip", "vanilla")
@@ -35,7 +35,7 @@ class StackedCritic(nn.Module):
 
     Args:
         made_by: the generator; not trained by the critic's loss.
-        network: ``dense``, or ``conv`` for pictures.
+        network: ``dense``, or ``conv`` (two convolutions) for pictures and series.
         hidden: units of each hidden layer of a dense critic.
         layers: hidden layers of a dense critic.
         loss: one of `LOSSES`.
@@ -84,7 +84,7 @@ class StackedCritic(nn.Module):
             widths = (made_by.schema.layout.width, *[hidden] * layers, 1)
             self.score = StackedMLP(made_by.k, widths, slope=SLOPE, generator=generator)
         elif network == "conv":
-            self.score = PictureEncoder(made_by.schema, made_by.k, 1, slope=SLOPE, generator=generator)
+            self.score = ConvEncoder(made_by.schema, made_by.k, 1, slope=SLOPE, generator=generator)
         else:
             raise ValueError(f"network={network!r}: expected dense or conv")
 

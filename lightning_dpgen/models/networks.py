@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
 from lightning_dpgen.gradients.sparse import multi_hot_product
@@ -144,22 +147,29 @@ class StackedMLP(nn.Module):
         return factors, gradient if to_input else None
 
 
-class PictureEncoder(nn.Module):
-    """k networks of two convolutions, each halving the picture, and a linear layer, which sees the label too.
+class ConvEncoder(nn.Module):
+    """k networks of two convolutions, each halving a picture or a series, and a linear layer, which sees the label too.
+
+    A series is convolved along time, with all of its channels.
 
     Args:
-        schema: pictures whose height and width are multiples of 4.
+        schema: series, or pictures whose height and width are multiples of 4.
         outputs: o.
         slope: slope of the rectifiers below 0.
         generator: public generator of the initial weights.
 
     Raises:
-        ValueError: for pictures of another size.
+        ValueError: for other records, or pictures of another size.
+
+    Example:
+        >>> network = ConvEncoder(SeriesSchema(length=9, low=0.0, high=1.0), 2, outputs=3)
+        >>> network(torch.zeros(6, 9), (0, 2, 6)).shape
+        torch.Size([6, 3])
     """
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         k: int,
         outputs: int,
         *,
@@ -167,17 +177,21 @@ class PictureEncoder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(schema, SeriesSchema):
+            last, kernel, stride, padding = (-(-schema.length // 4), 1), (5, 1), (2, 1), (2, 0)
+        else:
+            last, kernel, stride, padding = _quarters(schema), (3, 3), (2, 2), (1, 1)
         self._schema, self.slope = schema, slope
-        height, width = _quarters(schema)
-        first, second = _CHANNELS
-        self.first = StackedConv2d(k, schema.channels, first, 3, stride=2, padding=1, generator=generator)
-        self.second = StackedConv2d(k, first, second, 3, stride=2, padding=1, generator=generator)
-        self.last = StackedLinear(k, second * height * width + schema.classes, outputs, generator=generator)
+        layout, (first, second) = schema.layout, _CHANNELS
+        filters = {"kernel": kernel, "stride": stride, "padding": padding, "generator": generator}
+        self.first = StackedConv2d(k, schema.axes[-1], first, **filters)
+        self.second = StackedConv2d(k, first, second, **filters)
+        self.last = StackedLinear(k, second * math.prod(last) + sum(layout.groups), outputs, generator=generator)
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map records (B, width), sorted by component, to (B, o)."""
         units = self._schema.layout.units
-        x, label = _as_picture(x[:, :units], self._schema), x[:, units:]
+        x, label = _as_planes(x[:, :units], self._schema), x[:, units:]
         x = F.leaky_relu(self.first(x, offsets), self.slope)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
         return self.last(torch.cat([x.flatten(1), label], dim=1), offsets)
@@ -185,21 +199,21 @@ class PictureEncoder(nn.Module):
     def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Compute the gradient (B, width) of a single output with respect to the record, as a function of parameters."""
         schema = self._schema
-        picture = _as_picture(x[:, : schema.layout.units], schema)
-        first = self.first(picture, offsets)
+        planes = _as_planes(x[:, : schema.layout.units], schema)
+        first = self.first(planes, offsets)
         second = self.second(F.leaky_relu(first, self.slope), offsets)
         v = self.last.back(x.new_ones(len(x), 1), offsets)
-        inner, label = v[:, : v.shape[1] - schema.classes], v[:, v.shape[1] - schema.classes :]
-        v = inner.unflatten(1, second.shape[1:]) * signs(second.detach(), self.slope)
+        inner = v.shape[1] - sum(schema.layout.groups)
+        label, v = v[:, inner:], v[:, :inner].unflatten(1, second.shape[1:]) * signs(second.detach(), self.slope)
         v = self.second.back(v, offsets, first.shape[2:]) * signs(first.detach(), self.slope)
-        return torch.cat([_as_record(self.first.back(v, offsets, picture.shape[2:])), label], dim=1)
+        return torch.cat([_as_record(self.first.back(v, offsets, planes.shape[2:]), schema), label], dim=1)
 
 
 class PictureDecoder(nn.Module):
     """k networks of a linear layer and two transposed convolutions, each doubling the picture; the label by a linear layer.
 
     Args:
-        schema, k, slope, generator: as for `PictureEncoder`.
+        schema, k, slope, generator: as for `ConvEncoder`.
         inputs: width of the code.
     """
 
@@ -225,7 +239,7 @@ class PictureDecoder(nn.Module):
         """Map (B, inputs), sorted by component, to (B, width)."""
         x = F.leaky_relu(self.inner(z, offsets), self.slope).unflatten(1, self._shape)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
-        picture = _as_record(self.first(x, offsets))
+        picture = _as_record(self.first(x, offsets), self._schema)
         return picture if self.label is None else torch.cat([picture, self.label(z, offsets)], dim=1)
 
 
@@ -234,21 +248,31 @@ def signs(x: Tensor, slope: float) -> Tensor:
     return x.sign().clamp_(min=slope)
 
 
-def _as_picture(units: Tensor, schema: ImageSchema) -> Tensor:
-    """Reshape (B, units), the channels of a pixel side by side, to (B, channels, height, width)."""
+def _as_planes(units: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
+    """Reshape (B, units), the channels of a pixel or a time side by side, to (B, channels, height, width).
+
+    A series is a picture as high as it is long.
+    """
+    if isinstance(schema, SeriesSchema):
+        return units.unflatten(1, schema.axes).mT[..., None]
     if schema.channels == 1:
         return units.unflatten(1, (1, schema.height, schema.width))
     return units.unflatten(1, schema.shape).permute(0, 3, 1, 2)
 
 
-def _as_record(picture: Tensor) -> Tensor:
-    """Invert `_as_picture`."""
-    return picture.flatten(1) if picture.shape[1] == 1 else picture.permute(0, 2, 3, 1).flatten(1)
+def _as_record(planes: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
+    """Invert `_as_planes`."""
+    if isinstance(schema, SeriesSchema):
+        return planes[..., 0].mT.flatten(1)
+    return planes.flatten(1) if planes.shape[1] == 1 else planes.permute(0, 2, 3, 1).flatten(1)
 
 
-def _quarters(schema: ImageSchema) -> tuple[int, int]:
+def _quarters(schema: Schema) -> tuple[int, int]:
     if not isinstance(schema, ImageSchema):
-        raise ValueError(f"records of kind {schema.kind}: network='conv' needs pictures; network='dense' takes any records")
+        raise ValueError(
+            f"records of kind {schema.kind}: network='conv' needs pictures, a critic's also series; network='dense' takes "
+            "any records"
+        )
     if schema.height % 4 or schema.width % 4:
         raise ValueError(
             f"pictures of {schema.height} by {schema.width}: network='conv' needs multiples of 4; network='dense' takes "

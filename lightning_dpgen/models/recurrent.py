@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.gradients.isolation import HiddenOffsets
 from lightning_dpgen.gradients.stacked import StackedLinear
 
 # Waves by which a cell knows the time: of the whole length, and of its half.
@@ -57,6 +58,10 @@ class SeriesDecoder(nn.Module):
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map (B, inputs), sorted by component, to (B, width)."""
+        # A cell goes through the lot of its component, of which a private loss shows one record alone.
+        return offsets.call(self._decode, z) if isinstance(offsets, HiddenOffsets) else self._decode(z, offsets)
+
+    def _decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         length = self._length
         turns = torch.arange(length, device=z.device, dtype=z.dtype)[:, None] * torch.arange(1, _WAVES + 1, device=z.device)
         waves = torch.cat([torch.cos(2.0 * math.pi * turns / length), torch.sin(2.0 * math.pi * turns / length)], dim=1)

@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
 from lightning_dpgen.models.likelihoods import UnitLikelihood
 from lightning_dpgen.models.marginals import held_bias
-from lightning_dpgen.models.networks import PictureDecoder, PictureEncoder, StackedMLP, check_layers, check_sizes
+from lightning_dpgen.models.networks import ConvEncoder, PictureDecoder, StackedMLP, check_layers, check_sizes
 from lightning_dpgen.models.outputs import choice_entropy, cross_entropy_gradient, logits, means
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.multi_hot import to_dense
@@ -91,7 +91,7 @@ class StackedVAE(nn.Module):
                 k, (latent, *inner, width), last_bias=False, shared=[False, *shared], generator=generator
             )
         elif network == "conv":
-            self.encoder = PictureEncoder(schema, k, 2 * latent, generator=generator)
+            self.encoder = ConvEncoder(schema, k, 2 * latent, generator=generator)
             self.decoder = PictureDecoder(schema, k, latent, generator=generator)
         else:
             raise ValueError(f"network={network!r}: expected dense or conv")

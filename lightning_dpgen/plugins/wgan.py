@@ -29,7 +29,8 @@ class WGAN(PrivateMixture):
         schema, account, clipping, n, k, optimizer, momentum, bias, seed, log_every: as for `VAE`; ``learned`` and ``means``
             are the same here, since output biases are always trained.
         network, hidden, layers, latent, conditional, sampling: of the generators, see `StackedGenerator`.
-        loss, penalty, generated: of the critics, see `StackedCritic`; they have the generators' hidden layers.
+        critic: the critics' network, ``dense`` or ``conv``; None for that of the generators, ``dense`` beside ``lstm``.
+        loss, penalty, generated: of the critics, see `StackedCritic`; dense ones have the generators' hidden layers.
         lr: learning rate of the critics.
         generator_lr: learning rate of the generators' Adam; None for that of the critics.
         weight_bound: with ``wgan_clip``, the bound of the critics' parameters.
@@ -57,6 +58,7 @@ class WGAN(PrivateMixture):
         latent: int = 16,
         conditional: bool = False,
         sampling: str = "softmax",
+        critic: str | None = None,
         loss: str = "wgan_gp",
         penalty: float = 10.0,
         generated: str = "record",
@@ -93,9 +95,11 @@ class WGAN(PrivateMixture):
             sampling=sampling,
             generator=public,
         )
-        critic = StackedCritic(
+        if critic is None:
+            critic = "conv" if network == "conv" else "dense"
+        own = StackedCritic(
             made_by,
-            network="conv" if network == "conv" else "dense",
+            network=critic,
             hidden=hidden,
             layers=layers,
             loss=loss,
@@ -106,7 +110,7 @@ class WGAN(PrivateMixture):
         super().__init__(
             made_by, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every, optimizer=optimizer, momentum=momentum
         )
-        self.critic, self.critic_steps, self.made, self._public = critic, critic_steps, made, public
+        self.critic, self.critic_steps, self.made, self._public = own, critic_steps, made, public
         self.generator_lr = lr if generator_lr is None else generator_lr
         self.weight_bound, self.averaging = weight_bound, averaging
         self.average = copy.deepcopy(made_by).requires_grad_(False) if averaging else None

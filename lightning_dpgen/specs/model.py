@@ -194,7 +194,7 @@ class WGANSpec(NetworkSpec):
     title = "mixture of Wasserstein generative adversarial networks"
     sizes = ("network", "hidden", "layers", "latent", "conditional")
     own = (
-        *sizes, "sampling", "loss", "penalty", "generated", "weight_bound", "critic_steps", "made", "averaging",
+        *sizes, "sampling", "critic", "loss", "penalty", "generated", "weight_bound", "critic_steps", "made", "averaging",
         "generator_lr", "optimizer", "momentum",
     )  # fmt: skip
 
@@ -210,6 +210,10 @@ class WGANSpec(NetworkSpec):
     conditional: bool = setting("the label is drawn first, by noisy shares, and the rest given it", False)
     sampling: Literal["softmax", "straight_through"] = setting(
         "what critics see of a choice: its shares, or one that is drawn by them", "softmax"
+    )
+    critic: Literal["dense", "conv"] | None = setting(
+        "the critics' network: dense layers, or two convolutions, of pictures and series",
+        by_default="that of the generators, dense beside lstm",
     )
     loss: Literal["wgan_gp", "wgan_clip", "vanilla"] = setting(
         "Wasserstein with gradient penalty, with bounded weights, or the loss of the first GANs", "wgan_gp"

@@ -36,13 +36,16 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
     Raises:
         UsageError: naming the setting.
     """
-    if getattr(spec, "network", None) == "conv":
-        if not isinstance(schema, ImageSchema):
-            raise UsageError(f"model.network=conv: is for pictures, and data={source} is none; use model.network=dense")
-        if schema.height % 4 or schema.width % 4:
+    kinds = {"network": ("pictures", ImageSchema), "critic": ("pictures and series", ImageSchema | SeriesSchema)}
+    for name, (words, kind) in kinds.items():
+        if getattr(spec, name, None) != "conv":
+            continue
+        if not isinstance(schema, kind):
+            raise UsageError(f"model.{name}=conv: is for {words}, and data={source} is none; use model.{name}=dense")
+        if isinstance(schema, ImageSchema) and (schema.height % 4 or schema.width % 4):
             raise UsageError(
-                f"model.network=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
-                "multiples of 4; model.network=dense takes any"
+                f"model.{name}=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
+                f"multiples of 4; model.{name}=dense takes any"
             )
     if getattr(spec, "network", None) == "lstm" and not isinstance(schema, SeriesSchema):
         raise UsageError(f"model.network=lstm: is for series, and data={source} is none; use model.network=dense")

@@ -18,6 +18,7 @@ FAMILIES = {
     "two layers, with a trunk": ["model.hidden=8", "model.layers=2", "model.trunk=True"],
     "convolutional vae": ["model.network=conv"],
     "convolutional wgan": ["model=wgan", "model.network=conv", "clipping=dpnorm"],
+    "convolutional critics": ["model=wgan", "model.hidden=8", "model.critic=conv"],
     "groups": ["model.hidden=8", "model.divergence=group", "model.groups=4"],
     "embedding": ["model.hidden=8", "model.divergence=embedding", "model.features=8"],
 }

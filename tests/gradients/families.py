@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch.nn.utils import parametrizations
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
@@ -197,17 +199,21 @@ def _critic(k: int, loss: str = "wgan_gp", generated: str = "record", **given) -
     return case
 
 
-def _conv(k: int, *, critic: bool) -> Case:
+PICTURES = ImageSchema(4, 8, levels=1, classes=2, channels=2)
+SERIES = SeriesSchema(7, 0.0, 1.0, channels=("in", "out"), classes=("a", "b", "c"))
+
+
+def _conv_vae(k: int) -> Case:
+    network = StackedVAE(PICTURES, k, network="conv", latent=3, generator=torch.Generator().manual_seed(k))
+    return Case(network, network.negative_elbo, (66,), k=k, noise=3)
+
+
+def _conv_critic(k: int, schema: Any, network: str) -> Case:
     generator = torch.Generator().manual_seed(k)
-    schema = ImageSchema(4, 8, levels=1, classes=2, channels=2)
-    if critic:
-        made_by = StackedGenerator(schema, k, network="conv", latent=3, generator=generator).double()
-        network = StackedCritic(made_by, generator=generator)
-        case = Case(network, network.loss, (66,), k=k, noise=network.noise)
-        case.beside = made_by
-    else:
-        network = StackedVAE(schema, k, network="conv", latent=3, generator=generator)
-        case = Case(network, network.negative_elbo, (66,), k=k, noise=3)
+    made_by = StackedGenerator(schema, k, network=network, hidden=3, latent=3, generator=generator).double()
+    critic = StackedCritic(made_by, network="conv", generator=generator)
+    case = Case(critic, critic.loss, (schema.layout.width,), k=k, noise=critic.noise)
+    case.beside = made_by
     return case
 
 
@@ -279,8 +285,9 @@ def _stacked_twice() -> Case:
 # Rules alone serve every one of these.
 RULED: dict[str, Callable[[], Case]] = {
     **CLOSED,
-    **{f"convolutional vae k={k}": lambda k=k: _conv(k, critic=False) for k in (1, 3)},
-    **{f"convolutional critic k={k}": lambda k=k: _conv(k, critic=True) for k in (1, 3)},
+    **{f"convolutional vae k={k}": lambda k=k: _conv_vae(k) for k in (1, 3)},
+    **{f"convolutional critic k={k}": lambda k=k: _conv_critic(k, PICTURES, "conv") for k in (1, 3)},
+    **{f"convolutional critic of series k={k}": lambda k=k: _conv_critic(k, SERIES, "lstm") for k in (1, 3)},
     **{f"{name}, taped": lambda make=make: _taped(make) for name, make in CLOSED.items()},
     "stacked convolutions": _stacked_picture,
     "stacked, called twice": _stacked_twice,

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -17,22 +18,34 @@ from lightning_dpgen import (
     make_plan,
     training_stage,
 )
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.privacy.noise import PrivateStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SCHEMA, N, STEPS = ImageSchema(2, 2, levels=1, classes=2), 80, 12
+SERIES = SeriesSchema(7, 0.0, 1.0)
 SPLIT = SplitSettings(k=2, iterations=1, features=4, dimensions=2)
 
 
-def _fitted(epsilon=20.0, **given):
+def _pictures():
+    pixels = torch.arange(N * 4).view(N, 2, 2).remainder(3).clamp(max=1).numpy()
+    return encode_images(pixels, torch.arange(N).remainder(2).numpy(), SCHEMA)
+
+
+def _series():
+    readings = torch.rand(N, 7, generator=torch.Generator().manual_seed(0)).numpy()
+    return Records(SERIES, Encoded(readings, np.zeros((N, 0), np.uint8)))
+
+
+def _fitted(epsilon=20.0, schema=SCHEMA, **given):
     stage = training_stage(Fixed(1.0), n=N, sample_rate=0.5, steps=STEPS)
     account = Account(make_plan([*SPLIT.specs(N), stage], epsilon=epsilon, delta=1e-5), stream=PrivateStream(seed=0))
-    records = encode_images(
-        torch.arange(N * 4).view(N, 2, 2).remainder(3).clamp(max=1).numpy(), torch.arange(N).remainder(2).numpy(), SCHEMA
-    )
-    module = WGAN(SCHEMA, account, Fixed(1.0), n=N, k=2, hidden=4, latent=2, critic_steps=3, made=8, **given)
+    records = _pictures() if schema is SCHEMA else _series()
+    module = WGAN(schema, account, Fixed(1.0), n=N, k=2, hidden=4, latent=2, critic_steps=3, made=8, **given)
     trainer = pl.Trainer(
         callbacks=[MomentsAccountant(account)], accelerator="cpu", max_epochs=1, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -51,6 +64,7 @@ FORMS = {
     "average": {"averaging": 0.9},
     "conditional": {"conditional": True},
     "drawn": {"sampling": "straight_through", "layers": 1},
+    "recurrent, beside convolutions": {"schema": SERIES, "network": "lstm", "critic": "conv"},
 }
 
 
@@ -92,6 +106,7 @@ BAD = {
     "averaging": ({"averaging": 1.0}, "averaging=1.0: expected a number from 0, below 1"),
     "weight_bound": ({"weight_bound": 0.0}, "weight_bound=0.0: expected a number above 0"),
     "labels": ({"conditional": True, "bias": "zero"}, "conditional=True with bias='zero'"),
+    "critic": ({"critic": "conv"}, "pictures of 2 by 2: network='conv' needs multiples of 4"),
     "loss": ({"loss": "hinge"}, "loss='hinge': expected one of wgan_gp, wgan_clip, vanilla"),
     "generated": ({"generated": "lot"}, "generated='lot': expected one of record, data_free"),
     "optimizer": ({"optimizer": "lbfgs"}, "optimizer='lbfgs': expected one of adam, sgd"),

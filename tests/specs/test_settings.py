@@ -157,6 +157,10 @@ WGANS = {
     "penalty": (["model.loss=vanilla", "model.penalty=1"], "model.penalty=1: is of model.loss=wgan_gp"),
     "a bound of 0": (["model.loss=wgan_clip", "model.weight_bound=0"], "model.weight_bound=0: expected a number above 0"),
     "labels": (["model.conditional=true", "model.bias=zero"], "model.conditional=true with model.bias=zero"),
+    "no plane": (
+        ["model.critic=conv", "data=mushroom"],
+        "model.critic=conv: is for pictures and series, and data=mushroom is none",
+    ),
     "no series": (["model.network=lstm"], "model.network=lstm: is for series, and data=digits is none"),
     "depth": (["model.network=conv", "model.layers=3"], "model.network=conv with model.layers=3"),
     "momentum": (["model.momentum=0.9"], "model.momentum=0.9: is of model.optimizer=sgd"),
