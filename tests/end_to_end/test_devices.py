@@ -11,10 +11,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from kill import SETTINGS, _listed
 
+from lightning_dpgen import load_release
+from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.release.verify import verify
 
 HERE = Path(__file__).parent
@@ -49,6 +52,31 @@ def test_the_program_starts_a_process_for_each_device(tmp_path):
     status, out, err = _run("-m", "lightning_dpgen", "train", *SETTINGS, *TWO, f"run_dir={tmp_path / 'run'}")
     assert status == 0 and out.count("done: epsilon") == 1, err[-2000:]
     _sound(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_ranks_start_from_public_weights_and_a_label_follows_their_training(tmp_path):
+    """Rank 0 alone buys the label; all of them read the network that they start from, and compare parameters."""
+    (tmp_path / "t.yaml").write_text(
+        "label: old\ncolumns:\n  age: {type: integer, low: 0, high: 99}\n  old: {type: boolean}\n  town: {type: boolean}\n"
+    )
+    for name, seed in (("public", 0), ("private", 1)):
+        ages = np.random.default_rng(seed).integers(0, 100, 2000)
+        rows = (f"{age},{str(age > 60).lower()},{str(age % 2 > 0).lower()}\n" for age in ages)
+        (tmp_path / f"{name}.csv").write_text("age,old,town\n" + "".join(rows))
+    table = ["data=table", f"data.schema={tmp_path / 't.yaml'}", "data.n=2000", "model.steps=40", "split.iterations=2"]
+    words = [*table, f"data.path={tmp_path / 'public.csv'}", "model.hidden=8", "model.latent=2", "privacy=off", "split.k=1"]
+    status, _, err = _run("-m", "lightning_dpgen", "train", *words, f"run_dir={tmp_path / 'public'}")
+    assert status == 0, err[-2000:]
+    words = [*table, f"data.path={tmp_path / 'private.csv'}", "split.k=3", "model.label_share=0.3", *TWO]
+    start = [f"model.init={tmp_path / 'public'}", "model.init_public=townsfolk"]
+    status, out, err = _run("-m", "lightning_dpgen", "train", *words, *start, f"run_dir={tmp_path / 'run'}")
+    assert status == 0 and out.count("declared to be public: townsfolk") == 1, err[-2000:]
+    _sound(tmp_path / "run")
+    release = load_release(tmp_path / "run/release")
+    assert release.components == 3 and isinstance(release.mixture.network, LabelledNetwork)
+    made = release.sample(2000, seed=0)
+    assert ((made["age"] > 60) == made["old"]).mean() > 0.8
 
 
 def _worker(run: Path, rank: int) -> int | None:
