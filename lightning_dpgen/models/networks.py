@@ -133,13 +133,19 @@ class StackedMLP(nn.Module):
         return out, inputs
 
     def back(
-        self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool
+        self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool, draws: int = 1
     ) -> tuple[dict[nn.Parameter, GradientFactors], Tensor | None]:
-        """Turn the gradient of the outputs of `run` into those of parameters by record, and of the input if asked for."""
+        """Turn the gradient of the outputs of `run` into those of parameters by record, and of the input if asked for.
+
+        Args:
+            draws: the number of rows of each record, one below the other; its gradient is their sum.
+        """
         factors: dict[nn.Parameter, GradientFactors] = {}
         for i, own in reversed(list(enumerate(self._offsets(offsets)))):
-            layer = self.layers[i]
-            factors |= layer_factors(layer, gradient, inputs[i], own)
+            layer, left, right = self.layers[i], gradient, inputs[i]
+            if draws > 1:
+                left, right = left.unflatten(0, (-1, draws)), right.unflatten(0, (-1, draws))
+            factors |= layer_factors(layer, left, right, [offset // draws for offset in own])
             if i:
                 gradient = segmented_product(gradient, layer.weight.mT, None, own).mul_(inputs[i] > 0)
             elif to_input:

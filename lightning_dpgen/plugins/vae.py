@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
@@ -15,11 +16,15 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
-from lightning_dpgen.models.divergences import CodeEmbedding
+from lightning_dpgen.models.divergences import DIVERGENCES, OF_GROUPS, CodeEmbedding, GroupCodes
+from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.sampling.lots import Lot
+
+RELEASES = ("group", "embedding")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,20 +32,51 @@ class Divergence:
     """A divergence of the codes of many records from the prior, beside the loss of each record (PriVAE).
 
     Args:
-        kind: ``group`` for each of `groups` random groups of a lot, clipped by a rule of its own; or ``embedding`` for the
-            lot's noisy mean embedding, where each record's part is clipped with the rest of its gradient.
+        kind: ``mmd``, ``kl`` (of the prior from the codes) or ``tc`` (total correlation).
+        release: the way in which it becomes public: ``group`` for each of `groups` random groups of a lot, clipped by a
+            rule of its own; or ``embedding`` (mmd alone) for the lot's noisy mean embedding, where each record's part is
+            clipped with the rest of its gradient. None for ``embedding`` where there is one.
+        kernel: of mmd, one of `kernels.KERNELS`.
+        weight: beside the loss of a record.
         groups: the number of groups of a lot.
-        features: the length of an embedding.
+        draws: of the prior, public, with which each group is compared.
+        features: the length of an embedding; None for 64, or one pair for each dimension and scale of the Cauchy kernel.
+        averaging: the part of the average of earlier embeddings that stays in a step, from 0, below 1. They are public, so
+            an average of them costs nothing, and has less noise.
+
+    Raises:
+        ValueError: for another kind, release or kernel, numbers out of range, or an embedding of what has none.
+
+    Example:
+        >>> Divergence("mmd", kernel="cauchy").release_of, Divergence("kl").release_of
+        ('embedding', 'group')
     """
 
-    kind: str
+    kind: str = "mmd"
+    release: str | None = None
+    kernel: str = "gaussian"
     weight: float = 10.0
     groups: int = 16
-    features: int = 64
+    draws: int = 64
+    features: int | None = None
+    averaging: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("group", "embedding"):
-            raise ValueError(f"kind={self.kind!r}: expected group or embedding")
+        if self.kind not in DIVERGENCES:
+            raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(DIVERGENCES)}")
+        if self.release not in (None, *RELEASES):
+            raise ValueError(f"release={self.release!r}: expected one of {', '.join(RELEASES)}")
+        if self.release == "embedding" and self.kind != "mmd":
+            raise ValueError(f"release='embedding' with kind={self.kind!r}: expected kind='mmd', which alone has one")
+        make_kernel(self.kernel, 1)
+        check_sizes(groups=self.groups, draws=self.draws - 1)
+        if not 0.0 <= self.averaging < 1.0:
+            raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
+
+    @property
+    def release_of(self) -> str:
+        """The way in which it becomes public, also where it was left open."""
+        return self.release or ("embedding" if self.kind == "mmd" else "group")
 
 
 class VAE(PrivateMixture):
@@ -55,6 +91,7 @@ class VAE(PrivateMixture):
         network: ``dense`` or ``conv``.
         hidden, layers, trunk: the sizes of a dense network, see `StackedVAE`.
         latent: dimensions of a code.
+        prior, beta, samples: of codes, see `StackedVAE`.
         likelihood, scale, floor: of units, see `UnitLikelihood`.
         lr: learning rate.
         optimizer, momentum: of private steps, see `make_optimizer`.
@@ -78,6 +115,9 @@ class VAE(PrivateMixture):
         layers: int = 1,
         trunk: bool = False,
         latent: int = 2,
+        prior: Mapping[str, Any] | None = None,
+        beta: float = 1.0,
+        samples: int = 1,
         likelihood: str = "bernoulli",
         scale: float | None = None,
         floor: float = 0.01,
@@ -98,13 +138,21 @@ class VAE(PrivateMixture):
             layers=layers,
             trunk=trunk,
             latent=latent,
+            prior=prior,
+            beta=beta,
+            samples=samples,
             likelihood=likelihood,
             scale=scale,
             floor=floor,
             fixed_bias=bias == "means",
             generator=generator,
         )
-        embedded = divergence if divergence is not None and divergence.kind == "embedding" else None
+        embedding = None
+        if divergence is not None:
+            kernel = make_kernel(divergence.kernel, latent)
+            if divergence.release_of == "embedding":
+                features = divergence.features or (64 if kernel.blocks == 1 else 2 * kernel.blocks)
+                embedding = CodeEmbedding(kernel, stacked.prior, features, generator)
         super().__init__(
             stacked,
             account,
@@ -115,10 +163,14 @@ class VAE(PrivateMixture):
             log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
-            embeddings=[] if embedded is None else ["embedding"],
+            embeddings=[] if embedding is None else ["embedding"],
         )
-        self.divergence = divergence
-        self._embedding = None if embedded is None else CodeEmbedding(latent, embedded.features, generator)
+        self.divergence, self._embedding, self._public = divergence, embedding, generator
+        self._kernel = None if divergence is None else make_kernel(divergence.kernel, latent)
+        if embedding is not None:
+            # The weighted sum of released embeddings, and of their weights.
+            self.register_buffer("released_embedding", torch.zeros_like(embedding.of_prior))
+            self.register_buffer("released_weight", torch.zeros(()))
 
     def setup(self, stage: str) -> None:
         """Refuse groups that the devices of a fit cannot share, before anything is spent.
@@ -127,7 +179,7 @@ class VAE(PrivateMixture):
             MisconfigurationException: naming the numbers that would do.
         """
         ranks, divergence = self.trainer.world_size, self.divergence
-        if stage == "fit" and divergence is not None and divergence.kind == "group" and divergence.groups % ranks:
+        if stage == "fit" and divergence is not None and divergence.release_of == "group" and divergence.groups % ranks:
             raise MisconfigurationException(
                 f"groups={divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
             )
@@ -140,18 +192,34 @@ class VAE(PrivateMixture):
     def gradients(self, lot: Lot) -> tuple:
         if self.divergence is None:
             return super().gradients(lot)
-        weight, stream = self.divergence.weight, self.account.stream
+        stream = self.account.stream
         if self._embedding is None:
             places = PerGroup.slots(self.expected_batch_size, self.divergence.groups)
-            terms = self.network.terms(lot, self.divergence.groups, weight, places)
+            terms = self.network.terms(lot, self._of_groups(), self.divergence.groups, places)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
-        embedding = self._embedding.to(self.device)
+        embedding, weight = self._embedding.to(self.device), self.divergence.weight
         dtype: Any = self.dtype
-        noise = stream.normal((len(lot), self.network.latent), dtype=dtype, device=self.device)
+        noise = stream.normal((len(lot), self.network.samples * self.network.latent), dtype=dtype, device=self.device)
 
-        def then(mean: torch.Tensor) -> RecordGradients:
-            term = self.network.embedded_term(embedding, weight, mean)
+        def then(mean: Tensor) -> RecordGradients:
+            term = self.network.embedded_term(embedding, weight, self._averaged(mean))
             return term_gradients(self.network, term, lot, stream, noise=noise)
 
         rows = self.network.embedded(lot, noise, embedding)
         return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
+
+    def _of_groups(self) -> Callable[[GroupCodes], Tensor]:
+        """Return the divergence of groups, by fresh public draws of the prior."""
+        divergence, prior, dtype = self.divergence, self.network.prior, cast(Any, self.dtype)
+        weight, kernel, of_groups = divergence.weight, self._kernel, OF_GROUPS[divergence.kind]
+        numbers = torch.randn(divergence.draws, prior.noise, generator=self._public).to(self.device, dtype)
+        return lambda codes: weight * of_groups(codes, prior.draw(numbers), prior, kernel)
+
+    def _averaged(self, mean: Tensor) -> Tensor:
+        """Return the average of the released mean embeddings, of which the latest is this."""
+        kept = self.divergence.averaging
+        if not kept:
+            return mean
+        self.released_embedding.mul_(kept).add_(mean, alpha=1.0 - kept)
+        self.released_weight.mul_(kept).add_(1.0 - kept)
+        return self.released_embedding / self.released_weight

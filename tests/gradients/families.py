@@ -162,12 +162,15 @@ def _described(classes: int) -> SimpleNamespace:
     )
 
 
+CENTRES = {"kind": "mixture", "centres": [[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]], "scale": 0.4}
+
+
 def _vae(k: int, classes: int, fixed_bias: bool, **given) -> Case:
     generator = torch.Generator().manual_seed(k)
     schema, given = _described(classes), given | {"fixed_bias": fixed_bias}
     network = StackedVAE(schema, k, hidden=4, latent=2, **given, generator=generator)
     network.start_at(torch.rand(k, schema.layout.width, generator=generator))
-    case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2)
+    case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2 * network.samples)
     # This term has a closed form; the family has it without one as "taped".
     case.term = network.term
     return case
@@ -241,6 +244,16 @@ CLOSED: dict[str, Callable[[], Case]] = {
     **{
         f"vae k={k} {kind} scale={scale}": lambda k=k, kind=kind, s=scale: _vae(k, 2, False, likelihood=kind, scale=s)
         for k, kind, scale in ((1, "gaussian", None), (3, "gaussian", 0.2), (3, "laplace", None))
+    },
+    **{
+        f"vae k={k} {name}": lambda k=k, given=given: _vae(k, 2, False, **given)
+        for k, name, given in (
+            (1, "sparse prior", {"prior": {"kind": "sparse", "off": 0.6, "scale": 0.3}}),
+            (3, "mixture, learned", {"prior": {**CENTRES, "learned": True}, "beta": 2.0}),
+            (3, "three samples", {"samples": 3}),
+            (1, "mixture, four samples, beta of 0", {"prior": CENTRES, "samples": 4, "beta": 0.0}),
+            (3, "sparse prior, two samples", {"prior": {"kind": "sparse", "scale": 0.2}, "samples": 2}),
+        )
     },
     **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},
     **{f"critic k={k}": lambda k=k: _critic(k) for k in (1, 3)},

@@ -12,6 +12,8 @@ from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.models.divergences import DIVERGENCES, OF_GROUPS
+from lightning_dpgen.models.kernels import KERNELS, make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
@@ -233,11 +235,23 @@ def test_bags_that_are_cut_by_offsets_are_refused():
         term_gradients(layer, term, lot, PrivateStream(1))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_closed_form_of_a_divergence_of_groups(k):
-    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2).double()
+@pytest.mark.parametrize("kind", DIVERGENCES)
+def test_the_closed_form_of_a_divergence_of_groups(kind, k, kernel):
+    if kind != "mmd" and kernel != "imq":
+        pytest.skip("has no kernel")
+    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2, prior={"kind": "sparse"}).double()
     lot = Lot(torch.rand(9, 8, dtype=torch.float64), (0, 9) if k == 1 else (0, 4, 4, 9))
-    term, groups = network.group_term(4, 3.0, places=6), Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4, places=6)
+    draws = network.prior.draw(torch.randn(5, network.prior.noise, dtype=torch.float64))
+
+    def divergence(codes):
+        return 3.0 * OF_GROUPS[kind](codes, draws, network.prior, make_kernel(kernel, 2))
+
+    term, groups = (
+        network.group_term(divergence, 4, places=6),
+        Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4, places=6),
+    )
     noise = torch.randn(9, term.noise, dtype=torch.float64)
     rows = []
     for own in (term, dataclasses.replace(term, forms=None)):
