@@ -49,8 +49,8 @@ class GroupCodes:
         Where there is no record, it is that of the places, a finite number.
         """
         shape = (*self.mask.shape, *(1,) * (log_densities.dim() - 2))
-        nobody = ~self.mask.any(dim=1, keepdim=True)
-        kept = torch.where((self.mask | nobody).view(shape), log_densities, -math.inf)
+        empty = ~self.mask.any(dim=1, keepdim=True)
+        kept = torch.where((self.mask | empty).view(shape), log_densities, -math.inf)
         return torch.logsumexp(kept, dim=1) - self.sizes.log().view(-1, *(1,) * (log_densities.dim() - 2))
 
 

@@ -102,6 +102,9 @@ class VAE(PrivateMixture):
         log_every: steps between two private log lines.
     """
 
+    released_embedding: Tensor
+    released_weight: Tensor
+
     def __init__(
         self,
         schema: Schema,
@@ -166,7 +169,6 @@ class VAE(PrivateMixture):
             embeddings=[] if embedding is None else ["embedding"],
         )
         self.divergence, self._embedding, self._public = divergence, embedding, generator
-        self._kernel = None if divergence is None else make_kernel(divergence.kernel, latent)
         if embedding is not None:
             # The weighted sum of released embeddings, and of their weights.
             self.register_buffer("released_embedding", torch.zeros_like(embedding.of_prior))
@@ -190,34 +192,34 @@ class VAE(PrivateMixture):
         return self.network.network == "dense" and bernoulli and self.divergence is None
 
     def gradients(self, lot: Lot) -> tuple:
-        if self.divergence is None:
+        divergence = self.divergence
+        if divergence is None:
             return super().gradients(lot)
         stream = self.account.stream
         if self._embedding is None:
-            places = PerGroup.slots(self.expected_batch_size, self.divergence.groups)
-            terms = self.network.terms(lot, self._of_groups(), self.divergence.groups, places)
+            places = PerGroup.slots(self.expected_batch_size, divergence.groups)
+            terms = self.network.terms(lot, self._of_groups(divergence), divergence.groups, places)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
-        embedding, weight = self._embedding.to(self.device), self.divergence.weight
+        embedding = self._embedding.to(self.device)
         dtype: Any = self.dtype
         noise = stream.normal((len(lot), self.network.samples * self.network.latent), dtype=dtype, device=self.device)
 
         def then(mean: Tensor) -> RecordGradients:
-            term = self.network.embedded_term(embedding, weight, self._averaged(mean))
+            term = self.network.embedded_term(embedding, divergence.weight, self._averaged(mean, divergence.averaging))
             return term_gradients(self.network, term, lot, stream, noise=noise)
 
         rows = self.network.embedded(lot, noise, embedding)
         return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
 
-    def _of_groups(self) -> Callable[[GroupCodes], Tensor]:
+    def _of_groups(self, divergence: Divergence) -> Callable[[GroupCodes], Tensor]:
         """Return the divergence of groups, by fresh public draws of the prior."""
-        divergence, prior, dtype = self.divergence, self.network.prior, cast(Any, self.dtype)
-        weight, kernel, of_groups = divergence.weight, self._kernel, OF_GROUPS[divergence.kind]
+        prior, dtype = self.network.prior, cast(Any, self.dtype)
+        kernel, of_groups = make_kernel(divergence.kernel, prior.latent), OF_GROUPS[divergence.kind]
         numbers = torch.randn(divergence.draws, prior.noise, generator=self._public).to(self.device, dtype)
-        return lambda codes: weight * of_groups(codes, prior.draw(numbers), prior, kernel)
+        return lambda codes: divergence.weight * of_groups(codes, prior.draw(numbers), prior, kernel)
 
-    def _averaged(self, mean: Tensor) -> Tensor:
+    def _averaged(self, mean: Tensor, kept: float) -> Tensor:
         """Return the average of the released mean embeddings, of which the latest is this."""
-        kept = self.divergence.averaging
         if not kept:
             return mean
         self.released_embedding.mul_(kept).add_(mean, alpha=1.0 - kept)

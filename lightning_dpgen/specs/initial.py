@@ -17,7 +17,8 @@ from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.sampler import Release, load_release, weights_digest
 from lightning_dpgen.release.verify import read_certificate
-from lightning_dpgen.specs.model import NetworkSpec
+from lightning_dpgen.specs.autoencoder import VAESpec
+from lightning_dpgen.specs.network import NetworkSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
@@ -118,7 +119,12 @@ def take_sizes(spec: RunSpec, initial: InitialNetwork) -> RunSpec:
 
 
 def _with_sizes(model: M, network: Any) -> M:
-    found = {name: network.settings.get(name, _UNSAID.get(name)) for name in model.sizes}
+    settings = dict(network.settings)
+    # A prior is one setting of a network, and several of the program.
+    if isinstance(model, VAESpec):
+        prior = dict(settings.pop("prior", {"kind": "normal"}))
+        settings |= {"prior": prior.pop("kind")} | {f"prior_{name}": value for name, value in prior.items()}
+    found = {name: settings.get(name, _UNSAID.get(name)) for name in model.sizes}
     for name, value in found.items():
         own = getattr(model, name)
         if name in model.model_fields_set and own is not None and own != value:
